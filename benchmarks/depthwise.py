@@ -127,11 +127,10 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         Bytes of shared memory that the kernel asks for.
     """
     import torch
-    from triton_ext.ops.conv_config import SMEM_BYTES
     from triton_ext.ops.core.case import Case
-    from triton_ext.ops.core.device import Device
-    from triton_ext.ops.tuning.compiling import compile_plan
-    from triton_ext.ops.tuning_store.kinds import decode
+    from triton_ext.ops.core.device import SMEM_BYTES, Device
+    from triton_ext.ops.core.tables import decode
+    from triton_ext.ops.tuning.processes import compile_plan
 
     dtype = getattr(torch, job["dtype"])
     case = Case(
@@ -185,7 +184,7 @@ def _torch_call(layer: Layer, direction: str, x: Any, weight: Any, dy: Any) -> A
 def _plan(layer: Layer, direction: str, dtype: Any, config: Any) -> Any:
     import torch
     from triton_ext.ops.core.case import Case
-    from triton_ext.ops.tuning.calls import make_plan
+    from triton_ext.ops.core.planner import make_plan
 
     case = Case(
         direction=direction,  # type: ignore[arg-type]
@@ -199,7 +198,7 @@ def _plan(layer: Layer, direction: str, dtype: Any, config: Any) -> Any:
 def _sweep(name: str, direction: str, jobs: dict[Any, Any], arguments: argparse.Namespace) -> Any:
     """Checks and times the candidates of a layer's direction; yields a row for each."""
     import torch
-    from triton_ext.ops.tuning_store.kinds import encode
+    from triton_ext.ops.core.tables import encode
 
     layer, dtype = LAYERS[name], getattr(torch, arguments.dtype)
     tensors = _tensors(layer, dtype)
@@ -252,7 +251,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not has_gpu("--dry-run counts the configurations"):
         return 2
     import torch
-    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+    from triton_ext.ops.core.tables import encode, kind_of
 
     prepare_torch()
     deadline = Deadline(arguments.time_limit)

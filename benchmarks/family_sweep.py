@@ -59,8 +59,8 @@ def configurations(case: Any, device: Any, each: int) -> dict[Any, tuple[str, fl
         device: Where.
         each: How many of a family.
     """
-    from triton_ext.ops.conv_config import ConvConfig
     from triton_ext.ops.core.planner import offers
+    from triton_ext.ops.families.gemm_config import ConvConfig
 
     found: dict[Any, tuple[str, float]] = {}
     count: dict[str, int] = {}
@@ -89,10 +89,9 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     Returns:
         Bytes of shared memory that the kernel asks for.
     """
-    from triton_ext.ops.conv_config import SMEM_BYTES
-    from triton_ext.ops.core.device import Device
-    from triton_ext.ops.tuning.compiling import compile_plan
-    from triton_ext.ops.tuning_store.kinds import decode
+    from triton_ext.ops.core.device import SMEM_BYTES, Device
+    from triton_ext.ops.core.tables import decode
+    from triton_ext.ops.tuning.processes import compile_plan
 
     by_name = {layer.name: layer for layers in SUITES.values() for layer in layers}
     machine = Device(job["num_sms"], capability, SMEM_BYTES)
@@ -114,7 +113,7 @@ class Sweep(LayerSweep):
 
     def record(self, layer: Layer, config: Any, status: str, us: float | None = None) -> None:
         """Keeps what became of a configuration."""
-        from triton_ext.ops.tuning_store.kinds import encode, kind_of
+        from triton_ext.ops.core.tables import encode, kind_of
 
         family, expected_us = self.expected[layer][config]
         self.layers[layer.name]["results"].append(
@@ -134,7 +133,8 @@ class Sweep(LayerSweep):
 def _call(operands: Operands, direction: str, dtype: str, config: Any) -> Function:
     """Returns a call of a configuration's plan."""
     from triton_ext.ops.core.epilogue import EpilogueOperands
-    from triton_ext.ops.tuning.calls import make_plan, run_plan
+    from triton_ext.ops.core.planner import make_plan
+    from triton_ext.ops.tuning.measure import run_plan
 
     o, case = operands, case_of(direction, operands.problem, dtype)
     plan = make_plan(case, o.x.device, config)
@@ -195,7 +195,7 @@ def _model(us: float) -> str:
 
 
 def _job(sweep: Sweep, layer: Layer, config: Any) -> dict[str, Any]:
-    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+    from triton_ext.ops.core.tables import encode, kind_of
 
     return {
         "module": "benchmarks.family_sweep",

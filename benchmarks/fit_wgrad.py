@@ -6,8 +6,8 @@ Prints, per layer, how much slower the chosen configuration is than the best mea
 geometric mean.  ``--pick N`` finds by greedy search the N configurations that lose least when the
 best of them is always chosen.  ``--fit`` prints the numbers of the models for all configurations
 that ran on enough layers: those of each, and those that all configurations share; for the
-@triton.jit kernel as ``triton_ext.ops.wgrad_config`` has them, for the Gluon kernel as
-``triton_ext.ops.hopper.wgrad_tiles`` does.
+@triton.jit kernel as ``triton_ext.ops.families.wgrad_config`` has them, for the Gluon kernel as
+``gluon_wgrad_config`` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 import pathlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from benchmarks.fit_config import print_pick
@@ -64,20 +64,19 @@ def _jit_features(tiles: Any) -> tuple[list[float], list[float]]:
 
 
 def _jit_memory_us(tiles: Any, mib: float) -> float:
-    from triton_ext.ops.wgrad_config import memory_us
+    from triton_ext.ops.families.wgrad_config import memory_us
 
     return memory_us(tiles)
 
 
 def _gluon_features(work: Any) -> tuple[list[float], list[float]]:
     tile_kib = work.config.tile_elements * 4 / 1024
-    rounds = work.partition.waves + (work.partition.rest > 0)
     added, reduced = [0.0, 0.0], [0.0, 0.0]
     if work.is_split and work.add_in_place:
         added = [1.0, (work.parts - 1) * tile_kib]
     elif work.is_split:
         reduced = [1.0, work.slots * tile_kib / 1024]
-    return [1.0, rounds * tile_kib, *added, *reduced], [work.partition.most_steps]
+    return [1.0, work.partition.rounds * tile_kib, *added, *reduced], [work.partition.most_steps]
 
 
 def _gluon_memory_us(work: Any, mib: float) -> float:
@@ -154,12 +153,11 @@ def _chosen(one: Measured) -> Candidate:
     import torch
     from triton_ext.ops.core import planner
     from triton_ext.ops.core.case import Case
-    from triton_ext.ops.core.device import Device
-    from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-    from triton_ext.ops.wgrad_config import SMEM_BYTES
+    from triton_ext.ops.core.device import KNOWN
+    from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
 
     case = Case(direction="wgrad", problem=one.problem, dtype=torch.float16)
-    device = Device(one.num_sms, (9, 0), SMEM_BYTES)
+    device = replace(KNOWN["h200"], num_sms=one.num_sms, name="")
     best = planner.ranking(case, device, ("wgrad", "gluon_wgrad"))[0]
     if isinstance(best, WgradTileChoice):
         return GluonChoice(best.config, best.add_in_place)
@@ -265,7 +263,7 @@ def _nonnegative(rows: Any, targets: Any) -> Any:
 
 
 def print_fit(measured: list[Measured]) -> None:
-    """Prints the models' numbers as ``wgrad_config`` and ``hopper.wgrad_tiles`` have them."""
+    """Prints the models' numbers as ``wgrad_config`` and ``gluon_wgrad_config`` have them."""
     for kernel in (JIT, GLUON):
         shared, costs, error = fit(measured, kernel)
         if not costs:

@@ -120,8 +120,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def candidates(kind: Kind) -> Iterator[Any]:
     """Every configuration worth a try, in the order of the tables."""
-    from triton_ext.ops.conv_config import CONFIGS, NARROW_CONFIGS, channel_block
     from triton_ext.ops.families.direct import DirectConfig
+    from triton_ext.ops.families.gemm_config import CONFIGS, NARROW_CONFIGS, channel_block
 
     problem = kind.problem()
     group_ci, group_co = (c // kind.groups for c in kind.sizes[1:3])
@@ -207,7 +207,7 @@ def _plan(kind: Kind, x: Any, config: Any = None) -> Any:
 
 
 def _job(name: str, config: Any) -> dict[str, object]:
-    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+    from triton_ext.ops.core.tables import encode, kind_of
 
     return {
         "module": "benchmarks.fprop_kinds",
@@ -228,7 +228,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         Bytes of shared memory that the kernel asks for.
     """
     from triton_ext.ops.core.launcher import compiling
-    from triton_ext.ops.tuning_store.kinds import decode
+    from triton_ext.ops.core.tables import decode
 
     kind = KINDS[job["kind"]]
     # The very tensors of the sweep: a scale per channel would be another kernel.

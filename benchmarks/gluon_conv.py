@@ -79,7 +79,8 @@ def jit_function(kernel: str, tensors: Tensors, *operands: Any) -> Function:
         operands: Of the direction, NCHW: x and weight, dy and weight, or x and dy.
     """
     from triton_ext.ops.core.epilogue import NO_OPERANDS
-    from triton_ext.ops.tuning.calls import make_plan, run_plan
+    from triton_ext.ops.core.planner import make_plan
+    from triton_ext.ops.tuning.measure import run_plan
 
     problem, x = tensors.shape.problem(), tensors.x
     case = case_of(kernel, problem, str(x.dtype).removeprefix("torch."))
@@ -219,23 +220,20 @@ FUNCTIONS = {
 
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
     """Returns the configuration with which the Gluon kernel runs the shape."""
-    from triton_ext.ops.hopper.wgrad_tiles import choose_work
-    from triton_ext.ops.residues import Residues
+    from triton_ext.ops.core.stride_phases import StridePhases
+    from triton_ext.ops.families.gluon_wgrad_config import ranked_work
 
     from examples.gluon.hopper import dgrad, fprop
 
     taps = shape.r * shape.s
     if kernel == "wgrad":
-        pixels = shape.problem().pixels_read
-        return str(
-            choose_work(shape.m_gemm, shape.co, shape.ci, taps, num_sms, input_pixels=pixels)
-        )
+        return str(ranked_work(shape.problem(), num_sms)[0][0])
     if kernel in ("fprop", "clusters"):
         chosen = fprop.choose_config(shape.m_gemm, shape.co, shape.ci, taps, num_sms)
         others = clustered(shape, num_sms) if kernel == "clusters" else []
         return ", ".join(map(str, [chosen, *others]))
     dims = [
-        Residues(size=size, taps=taps, stride=shape.stride, dilation=1, low=low)
+        StridePhases(size=size, taps=taps, stride=shape.stride, dilation=1, low=low)
         for size, taps, low in (
             (shape.h, shape.r, shape.padding[0]),
             (shape.w, shape.s, shape.padding[1]),

@@ -69,8 +69,9 @@ def _problem(name: str, entry: dict[str, Any]) -> Any:
 
 def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
     """Yields what a sweep holds, or what one file of ``triton-ext tune`` does."""
-    from triton_ext.ops.conv_config import ConvConfig
-    from triton_ext.ops.core.case import key_of
+    import torch
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.families.gemm_config import ConvConfig
 
     from benchmarks.wgrad_sweep import candidate_of
 
@@ -89,14 +90,16 @@ def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
             config = candidate_of(result).entry() if is_wgrad else ConvConfig(**config)
             times[config] = result["ms"] * 1e3
         if times:
-            key = key_of(direction, _problem(name, entry), sweep["dtype"], sweep["num_sms"])
+            problem, dtype = _problem(name, entry), getattr(torch, sweep["dtype"])
+            key = Case(direction=direction, problem=problem, dtype=dtype).key(sweep["num_sms"])
             yield Measurement(key, times, _stamp(sweep), sweep["environment"]["triton"])
 
 
 def _of_rows(sweep: dict[str, Any]) -> Iterator[Measurement]:
     """Yields what a sweep of a Gluon kernel holds."""
-    from triton_ext.ops.core.case import key_of
-    from triton_ext.ops.tuning_store.kinds import decode
+    import torch
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.tables import decode
 
     times: dict[str, dict[Any, float]] = defaultdict(dict)
     for row in sweep["rows"]:
@@ -104,7 +107,9 @@ def _of_rows(sweep: dict[str, Any]) -> Iterator[Measurement]:
             continue
         # Files from before there was the column are of the default.
         dtype = row.get("dtype") or "float16"
-        key = key_of(row["kernel"], _problem(row["shape"], {}), dtype, int(row["num_sms"]))
+        problem, dtype = _problem(row["shape"], {}), getattr(torch, dtype)
+        case = Case(direction=row["kernel"], problem=problem, dtype=dtype)
+        key = case.key(int(row["num_sms"]))
         times[key][decode(row["kind"], json.loads(row["config"]))] = float(row["us"])
     for key, found in times.items():
         yield Measurement(key, found, _stamp(sweep), sweep["environment"]["triton"])
@@ -162,8 +167,7 @@ def table_of(documents: Sequence[dict[str, Any]]) -> Any:
     Raises:
         ValueError: They are of several GPUs.
     """
-    from triton_ext.ops.tuning_store.files import Entry, Table, merged
-    from triton_ext.ops.tuning_store.kinds import encode, kind_of
+    from triton_ext.ops.core.tables import Entry, Table, encode, kind_of, merged
 
     gpus = {d["gpu"] if "gpu" in d else d["environment"]["device"] for d in documents}
     if len(gpus) != 1:
@@ -192,8 +196,8 @@ def table_of(documents: Sequence[dict[str, Any]]) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     """Writes the table; returns 2 where the files do not go together, or are not measured."""
-    from triton_ext.ops.tuning_store.files import TableError, read_table, update_table, write_table
-    from triton_ext.ops.tuning_store.lookup import shipped_path
+    from triton_ext.ops.core.tables import TableError, read_table, shipped_path
+    from triton_ext.ops.tuning.store import update_table, write_table
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.make_table", description=__doc__)
     parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")

@@ -139,7 +139,7 @@ def _unknown(cases: Sequence[Any], path: pathlib.Path, machine: Any) -> list[Any
     """Returns the cases that a table has no choice for, on the GPU that there is."""
     import torch
     from triton_ext.ops.core.device import device_of
-    from triton_ext.ops.tuning_store.files import read_table
+    from triton_ext.ops.core.tables import read_table
 
     table = read_table(path)
     if table is None or (machine is None and not torch.cuda.is_available()):
@@ -169,8 +169,8 @@ def run(arguments: argparse.Namespace, **stand_ins: Any) -> int:
             emit(f"{arguments.direction} {layer.name}")
         return 0
     from triton_ext.errors import UnsupportedError
+    from triton_ext.ops.core.tables import TableError
     from triton_ext.ops.tuning.runs import tune
-    from triton_ext.ops.tuning_store.files import TableError
 
     cases = [_case(arguments, layer) for layer in layers]
     try:

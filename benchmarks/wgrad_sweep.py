@@ -2,7 +2,7 @@
 
 Of the @triton.jit kernel, and of the Gluon kernel where that takes a layer.  The JSON that it
 writes, after each layer, is what ``python -m benchmarks.fit_wgrad`` fits the models of
-``triton_ext.ops.wgrad_config`` and ``triton_ext.ops.hopper.wgrad_tiles`` to.  Compiling runs ahead
+``wgrad_config`` and ``gluon_wgrad_config`` of ``triton_ext.ops.families`` to.  Compiling runs ahead
 in other processes while the GPU times what is ready.  What does not compile or computes something
 wrong is recorded as such and skipped; what hangs or breaks the CUDA context ends the process after
 it has been recorded, and ``--resume`` goes on behind it.
@@ -57,6 +57,8 @@ BLOCKS_CO = (64, 128, 256)
 BLOCKS_CI = (16, 32, 64, 128, 256)
 TAPS = (1, 2, 3, 5, 7)
 MAX_STAGES = 10
+# Of a thread's 255 registers beside some 35 for the rest, with room for the compiler.
+MAX_ACCUMULATORS = 192
 # Slower than this by estimate is not worth compiling.
 WORTHWHILE = 1.25
 
@@ -89,19 +91,19 @@ class Choice:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Choice:
         """The inverse of :meth:`fields`."""
-        from triton_ext.ops.wgrad_config import WgradConfig
+        from triton_ext.ops.families.wgrad_config import WgradConfig
 
         return cls(WgradConfig(**fields["config"]), fields["part_rounds"])
 
     def entry(self) -> Any:
         """What plans take and tables hold."""
-        from triton_ext.ops.wgrad_config import WgradChoice
+        from triton_ext.ops.families.wgrad_config import WgradChoice
 
         return WgradChoice(config=self.config, part_rounds=self.part_rounds)
 
     def tiles(self, problem: Any, num_sms: int) -> Any:
         """The tiles of a problem."""
-        from triton_ext.ops.wgrad_config import WgradTiles
+        from triton_ext.ops.families.wgrad_config import WgradTiles
 
         return WgradTiles.make(self.config, problem, num_sms, self.part_rounds)
 
@@ -133,21 +135,21 @@ class GluonChoice:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> GluonChoice:
         """The inverse of :meth:`fields`."""
-        from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
+        from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig
 
         return cls(WgradTileConfig(**fields["config"]), fields["add_in_place"])
 
     def entry(self) -> Any:
         """What plans take and tables hold."""
-        from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
+        from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
 
         return WgradTileChoice(config=self.config, add_in_place=self.add_in_place)
 
     def tiles(self, problem: Any, num_sms: int) -> Any:
         """The tiles of a problem, and who computes them."""
-        from triton_ext.ops.hopper.wgrad_plan import work_of
+        from triton_ext.ops.families.gluon_wgrad_config import WgradWork
 
-        return work_of(problem, self.entry(), num_sms)
+        return WgradWork.make(self.entry(), problem, num_sms)
 
     def __str__(self) -> str:
         return f"{self.config}_{'a' if self.add_in_place else 'k'}"
@@ -178,7 +180,7 @@ def candidates(problem: Any, num_sms: int, narrow: bool = False) -> list[Candida
 
 
 def _jit_candidates(problem: Any, num_sms: int, narrow: bool) -> dict[Any, tuple[float, Candidate]]:
-    from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS, PLAIN_STORE
+    from triton_ext.ops.families.wgrad_config import CONFIGS, MOST_PART_ROUNDS
 
     wide = [] if narrow else list(_tiles())
     found: dict[Any, tuple[float, Candidate]] = {}
@@ -187,26 +189,35 @@ def _jit_candidates(problem: Any, num_sms: int, narrow: bool) -> dict[Any, tuple
             choice = Choice(config, part_rounds)
             tiles = choice.tiles(problem, num_sms)
             # More rounds may give the same parts.
-            if config.taps <= problem.taps and tiles.fits(PLAIN_STORE):
+            has_whole = tiles.partition.tiles > tiles.partition.split_tiles
+            if config.taps <= problem.taps and _fits(config, has_whole):
                 found.setdefault(tiles, (_estimate_us(tiles), choice))
     return found
 
 
+def _fits(config: Any, has_whole: bool = True) -> bool:
+    """Tells whether a CTA has the shared memory; dw has 16-bit elements and is stored by TMA."""
+    from triton_ext.ops.core.device import KNOWN
+    from triton_ext.ops.core.family import smem_refusals
+
+    return not smem_refusals(config.smem_bytes(2 if has_whole else 0), KNOWN["h200"])
+
+
 def _is_for_gluon(problem: Any, num_sms: int) -> bool:
     import torch
-    from triton_ext.ops.core.device import Device
-    from triton_ext.ops.hopper.wgrad_plan import reasons
-    from triton_ext.ops.wgrad_config import SMEM_BYTES
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.device import KNOWN
+    from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
 
-    # What the layer is computed in makes no difference among 16-bit types.
-    half, machine = torch.float16, Device(num_sms, (9, 0), SMEM_BYTES)
-    return not reasons(problem, half, half, machine)
+    # The layer's own type makes no difference among 16-bit types.
+    case = Case(direction="wgrad", problem=problem, dtype=torch.float16)
+    return not GLUON_WGRAD.refusals(case, dataclasses.replace(KNOWN["h200"], num_sms=num_sms))
 
 
 def _gluon_candidates(
     problem: Any, num_sms: int, narrow: bool
 ) -> dict[Any, tuple[float, Candidate]]:
-    from triton_ext.ops.hopper.wgrad_tiles import CONFIGS
+    from triton_ext.ops.families.gluon_wgrad_config import CONFIGS
 
     wide = [] if narrow else list(_gluon_tiles())
     found: dict[Any, tuple[float, Candidate]] = {}
@@ -221,7 +232,7 @@ def _gluon_candidates(
 
 def _gluon_tiles() -> Iterator[Any]:
     """Every tile of two accumulators at most, with as many stages as fit."""
-    from triton_ext.ops.hopper.wgrad_tiles import WgradTileConfig
+    from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig
 
     shares: list[tuple[Any, int]] = [("columns", 1), ("columns", 2), ("columns", 3)]
     shares += [("rows", 2), ("tile", 2)]
@@ -255,13 +266,12 @@ def _gluon_estimate_us(work: Any) -> float:
     products = config.tile_elements * pixels / 64**3 * 0.084
     loads = (config.row_blocks + config.column_blocks) * pixels * 1.4e-3
     added = work.slots * config.tile_elements * 4 / 2**20 * 0.5
-    rounds = partition.waves + (partition.rest > 0)
-    return 8.0 + partition.most_steps * float(max(products, loads)) + rounds + added
+    return 8.0 + partition.most_steps * float(max(products, loads)) + partition.rounds + added
 
 
 def _tiles() -> Iterator[Any]:
     """Every tile with 4 and 8 warps and as many stages as fit."""
-    from triton_ext.ops.wgrad_config import MAX_ACCUMULATORS, PLAIN_STORE, WgradConfig
+    from triton_ext.ops.families.wgrad_config import WgradConfig
 
     for block_co in BLOCKS_CO:
         for block_ci in BLOCKS_CI:
@@ -277,9 +287,9 @@ def _tiles() -> Iterator[Any]:
                     )
                     if config.problems() or config.accumulators > MAX_ACCUMULATORS:
                         continue
-                    while not config.fits(PLAIN_STORE) and config.num_stages > 3:
+                    while not _fits(config) and config.num_stages > 3:
                         config = dataclasses.replace(config, num_stages=config.num_stages - 1)
-                    if config.fits(PLAIN_STORE):
+                    if _fits(config):
                         yield config
 
 
@@ -305,26 +315,17 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         capability: Compute capability of the target.
 
     Returns:
-        Bytes of shared memory that the first kernel asks for.
+        Bytes of shared memory that the largest kernel asks for.
     """
-    from triton_ext.ops.core import planner
-    from triton_ext.ops.core.device import Device
-    from triton_ext.ops.wgrad_config import SMEM_BYTES
+    import torch
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.device import KNOWN, Device
+    from triton_ext.ops.tuning.processes import compile_plan
 
-    machine = Device(job["num_sms"], capability, SMEM_BYTES)
-    planner.device_of = lambda device, operator: machine
     (layer,) = select_layers("all", [job["layer"]])
-    operands = make_operands(layer.problem, job["dtype"], "meta")
-    plan = _plan(operands, candidate_of(job))
-    dw = operands.weight.movedim(1, -1)
-    shared = 0
-    for launcher, tensors in plan.launches(operands.x, operands.dy, dw):
-        compiled = launcher.kernel.warmup(
-            *tensors, *launcher.scalars, **launcher.constants, grid=launcher.grid,
-            **launcher.options,
-        )  # fmt: skip
-        shared = max(shared, int(compiled.metadata.shared))
-    return shared
+    case = Case(direction="wgrad", problem=layer.problem, dtype=getattr(torch, job["dtype"]))
+    device = Device(job["num_sms"], capability, KNOWN["h200"].smem_bytes)
+    return compile_plan(case, candidate_of(job).entry(), device)
 
 
 def _plan(operands: Operands, choice: Candidate) -> Any:

@@ -214,24 +214,25 @@ def _change_value(document: dict[str, Any], rng: Random) -> None:
 
 
 def _run_table(data: bytes, gpu: str, step: list[str]) -> str:
-    from triton_ext.ops.tuning_store import files, kinds
+    from triton_ext.ops.core import tables
+    from triton_ext.ops.tuning.store import update_table
 
     with _folder(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = pathlib.Path("table.json")
         path.write_bytes(data)
         step.append("read_table")
-        with contextlib.suppress(files.TableError):
-            table = files.read_table(path, gpu)
+        with contextlib.suppress(tables.TableError):
+            table = tables.read_table(path, gpu)
             step.append("read entries")
             for raw in table.entries.values() if table is not None else ():
-                with contextlib.suppress(files.TableError, kinds.KindError):
-                    entry = files.Entry.of(raw)
-                    kinds.decode(entry.kind, entry.config)
+                with contextlib.suppress(tables.TableError, tables.KindError):
+                    entry = tables.Entry.of(raw)
+                    tables.decode(entry.kind, entry.config)
         step.append("update_table")
-        good = files.Table(gpu, {"a key": _shipped()[1][min(_shipped()[1])]})
-        files.update_table(path, good)
-        again = files.read_table(path, gpu)
+        good = tables.Table(gpu, {"a key": _shipped()[1][min(_shipped()[1])]})
+        update_table(path, good)
+        again = tables.read_table(path, gpu)
         if again is None or "a key" not in again.entries:
             return "invalid: an update is lost"
         left = [name for name in os.listdir(".") if name != "table.json" and "aside" not in name]

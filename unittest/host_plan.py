@@ -44,7 +44,7 @@ ONE_HOST: Mapping[str, tuple[str, ...]] = {
         "gpu/test_lost_context.py",
         "ir/test_properties.py",
         "llvm_ir/test_properties.py",
-        "ops/test_tuning_store.py::test_writers_do_not_undo_each_others_work",
+        "ops/test_tables.py::test_writers_do_not_undo_each_others_work",
         "passes/test_pipeline.py",
         "passes/test_registry.py",
         "tools/test_lds.py",

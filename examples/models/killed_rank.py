@@ -129,7 +129,8 @@ def _run(arguments: argparse.Namespace, folder: pathlib.Path, findings: Findings
 def _write() -> None:
     """Writes as fast as it can; on rank 1 until it is killed."""
     from triton.runtime.cache import get_cache_manager
-    from triton_ext.ops.tuning_store.files import Entry, Table, update_table
+    from triton_ext.ops.core.tables import Entry, Table
+    from triton_ext.ops.tuning.store import update_table
 
     rank = int(os.environ["RANK"])
     table = pathlib.Path(os.environ["TRITON_EXT_TUNING_DIR"]) / _TABLE_NAME
@@ -166,7 +167,8 @@ def _is_whole(path: pathlib.Path) -> bool:
 
 
 def _tables(folder: pathlib.Path) -> tuple[bool, str]:
-    from triton_ext.ops.tuning_store.files import Entry, Table, TableError, read_table, update_table
+    from triton_ext.ops.core.tables import Entry, Table, TableError, read_table
+    from triton_ext.ops.tuning.store import update_table
 
     path = folder / _TABLE_NAME
     try:

@@ -26,16 +26,17 @@ if not CAPABILITY.available:
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.families.gluon_config import RESERVED_BYTES  # noqa: E402
-from triton_ext.ops.hopper.wgrad_tiles import (  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
     CONFIGS,
     MOST_ADDED_PARTS,
-    Partition,
+    WgradTileChoice,
     WgradTileConfig,
     WgradWork,
-    choose_work,
-    possible_work,
+    ranked_work,
 )
+from triton_ext.ops.families.wgrad_config import Partition  # noqa: E402
 
 from examples.gluon.hopper import wgrad  # noqa: E402
 
@@ -44,6 +45,24 @@ SHARED_ROWS = WgradTileConfig(
     share="rows", main_blocks=4, rest_blocks=1, rest_consumers=1, pixels=32, stages=5
 )
 SHARED_TILE = WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6)
+
+
+def problem(pixels: int, co: int, ci: int, taps: int) -> ConvProblem:
+    """A 1-D convolution of so many output pixels."""
+    return ConvProblem(
+        batch=1,
+        in_channels=ci,
+        out_channels=co,
+        input_size=(pixels,),
+        filter_size=(taps,),
+        stride=(1,),
+        padding=((taps // 2, taps // 2),),
+        dilation=(1,),
+    )
+
+
+def chosen(pixels: int, co: int, ci: int, taps: int, num_sms: int = 132) -> WgradWork:
+    return ranked_work(problem(pixels, co, ci, taps), num_sms)[0][0]
 
 
 # ---- Configurations ----------------------------------------------------------------------------
@@ -101,9 +120,11 @@ def test_what_cannot_run_is_named(change, message):
 
 
 def test_a_shared_tile_must_be_split_and_added_by_the_second_kernel():
-    whole = WgradWork.make(SHARED_TILE, 4096, 1024, 1024, 132)
+    shared = WgradTileChoice(config=SHARED_TILE)
+    whole = WgradWork.make(shared, problem(4096, 1024, 64 * 1024, 1), 132)
     assert whole.problems() == ["consumers share a tile, and 5472 tiles are not split"]
-    in_place = WgradWork.make(SHARED_TILE, 4096, 64, 9, 132, add_in_place=True)
+    shared = dataclasses.replace(shared, add_in_place=True)
+    in_place = WgradWork.make(shared, problem(4096, 64, 64, 9), 132)
     assert in_place.problems() == ["consumers that share a tile leave adding to the second kernel"]
 
 
@@ -118,12 +139,12 @@ def test_a_shared_tile_must_be_split_and_added_by_the_second_kernel():
     most_splits=st.integers(1, 140),
 )
 def test_every_step_of_every_tile_has_one_cta(tiles, steps, num_sms, most_splits):
-    partition = Partition.make(tiles, steps, num_sms, most_splits)
-    assert 1 <= partition.ctas <= num_sms
+    partition = Partition.make(tiles, steps, num_sms, most_splits=most_splits)
+    assert 1 <= partition.programs <= num_sms
     assert 1 <= partition.splits <= most_splits
     owners: dict[int, list[tuple[int, range]]] = {}
     busiest = 0
-    for cta in range(partition.ctas):
+    for cta in range(partition.programs):
         own = list(partition.segments(cta))
         assert all(part for _, part in own), "an empty segment would leave a barrier waiting"
         busiest = max(busiest, sum(len(part) for _, part in own))
@@ -133,8 +154,8 @@ def test_every_step_of_every_tile_has_one_cta(tiles, steps, num_sms, most_splits
     for tile, parts in owners.items():
         # In the order of the CTAs, so that a CTA waits only for those that started before it.
         assert [step for _, part in parts for step in part] == list(range(steps))
-        if tile >= partition.waves * partition.ctas:
-            first = tile - partition.waves * partition.ctas
+        if tile >= partition.waves * partition.programs:
+            first = tile - partition.waves * partition.programs
             numbers = [cta for cta, _ in parts]
             assert numbers == [first + k * partition.rest for k in range(partition.splits)]
         else:
@@ -145,7 +166,7 @@ def test_every_step_of_every_tile_has_one_cta(tiles, steps, num_sms, most_splits
 def test_neighbours_have_the_same_steps():
     # 9 tiles on 132 multiprocessors: 14 parts each, and groups of 9 CTAs with the same pixels.
     partition = Partition.make(9, 392, 132)
-    assert (partition.ctas, partition.splits) == (126, 14)
+    assert (partition.programs, partition.splits) == (126, 14)
     for cta in range(0, 126, 9):
         group = [list(partition.segments(cta + i)) for i in range(9)]
         assert len({part for ((_, part),) in group}) == 1
@@ -164,7 +185,7 @@ def test_neighbours_have_the_same_steps():
     num_sms=st.sampled_from((1, 78, 114, 132)),
 )
 def test_a_plan_for_every_convolution(pixels, co, ci, taps, num_sms):
-    plan = choose_work(pixels, co, ci, taps, num_sms)
+    plan = chosen(pixels, co, ci, taps, num_sms)
     assert plan.problems() == []
     assert plan.config in CONFIGS
     blocks = math.ceil(co / 64) * taps * math.ceil(ci / 64)
@@ -180,7 +201,7 @@ def test_a_plan_for_every_convolution(pixels, co, ci, taps, num_sms):
 
 def test_what_the_choice_knows():
     def name(*sizes: int) -> str:
-        return str(choose_work(*sizes, 132))
+        return str(chosen(*sizes))
 
     # Few channels and long reductions: consumers share a tile, 44 CTAs and 2 parts of each.
     assert name(100352, 64, 64, 9) == "yx64x192_p2_n128+64_p32_s6_e1_k88"
@@ -193,7 +214,7 @@ def test_what_the_choice_knows():
 
 
 def test_all_plans_differ():
-    found = [str(plan) for plan in possible_work(6272, 256, 36, 132)]
+    found = [str(work) for work, _ in ranked_work(problem(6272, 256, 256, 9), 132)]
     assert len(found) == len(set(found)) > len(CONFIGS)
 
 

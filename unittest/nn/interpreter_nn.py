@@ -16,7 +16,9 @@ import torch
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
+from norm_act import NormActBlock
 from recorded_graphs import recording
+from torch.nn import functional as F
 from triton_ext import nn
 from triton_ext.nn import folding, norms
 from triton_ext.ops.norms.library import IS_OPERATOR
@@ -287,3 +289,78 @@ def test_transposed_and_depthwise_layers():
     assert [layer.folded for layer in nn.survey(ours, fold=True).layers] == [("ReLU",), ()]
     with torch.no_grad():
         as_exact(ours(x), model(x), copy.deepcopy(model).double()(x.double()))
+
+
+# --- models as people write them ----------------------------------------------------------------
+
+
+class Causal(TORCH.Conv3d):
+    def forward(self, x):
+        return super().forward(F.pad(x, (1, 1, 1, 1, 2, 0)))
+
+
+class Standardized(TORCH.Conv2d):
+    def forward(self, x):
+        weight = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
+        return F.conv2d(F.pad(x, (1, 0, 1, 0)), weight, self.bias, self.stride)
+
+
+WRITTEN = {
+    "super": (lambda: Causal(8, 8, 3), 3),
+    "function": (lambda: Standardized(8, 8, 2), 2),
+    "weight_norm": (lambda: TORCH.utils.parametrizations.weight_norm(TORCH.Conv1d(8, 8, 3)), 1),
+    "transposed": (lambda: TORCH.ConvTranspose2d(8, 8, 4, stride=2, padding=1), 2),
+    "norm_act": (lambda: settled(NormActBlock(TORCH.SiLU()), FLOAT), 2),
+}
+
+
+@pytest.mark.parametrize("is_channels_last", [True, False])
+@pytest.mark.parametrize("name", WRITTEN)
+@torch.no_grad()
+def test_models_as_they_are_written(name, is_channels_last):
+    make, dims = WRITTEN[name]
+    torch.manual_seed(0)
+    model = make().to(torch.float16).eval()
+    x = image(dims, torch.float16)
+    x = x if is_channels_last else x.contiguous()
+    expected, exact = model(x), copy.deepcopy(model).double()(x.double())
+    for how in ({}, {"fold": True}):
+        ours = nn.convert(copy.deepcopy(model), report=False, **how)
+        as_exact(ours(x), expected, exact)
+        report = nn.report(ours)
+        assert (report.torch, report.left) == (0, ())
+        assert report.ours == len(report.modules)
+    with nn.accelerate() as redirect:
+        as_exact(model(x), expected, exact)
+    assert (redirect.calls.ours, redirect.calls.torch) == (len(report.modules), 0)
+
+
+def test_gradients_through_redirected_functions():
+    torch.manual_seed(0)
+    model = Standardized(8, 8, 2)
+    exact = gradients(copy.deepcopy(model).double(), image(2, FLOAT).double())
+    expected = gradients(copy.deepcopy(model), image(2, FLOAT))
+    with nn.accelerate() as redirect:
+        got = gradients(model, image(2, FLOAT))
+    assert redirect.calls.ours == 1
+    for each in zip(got, expected, exact, strict=True):
+        as_exact(*each)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_instance_norms(dims, affine):
+    norm = getattr(TORCH, f"InstanceNorm{dims}d")(8, affine=affine)
+    model = settled(TORCH.Sequential(norm, TORCH.SiLU()), FLOAT)
+    ours = nn.convert(copy.deepcopy(model), report=False, norms=True)
+    x = image(dims, FLOAT)
+    exact = gradients(copy.deepcopy(model).double(), x.double())
+    for each in zip(gradients(ours, x), gradients(model, x), exact, strict=True):
+        as_exact(*each)
+    y = ours[0].normalized(x, None, "silu")
+    assert y is not None
+    assert y.stride(1) == 1
+    tracking = getattr(TORCH, f"InstanceNorm{dims}d")(8, track_running_stats=True)
+    assert nn.convert(tracking, report=False, norms=True).normalized(x, None, "none") is None
+    unbatched = x[0].contiguous()
+    assert torch.equal(ours[0](unbatched), model[0](unbatched))

@@ -38,17 +38,18 @@ def test_what_is_converted_and_what_is_left():
     ]  # fmt: skip
     assert nn.convert(net) is net
     assert [(layer.name, bool(layer.reason)) for layer in found.layers] == [
-        ("0", False), ("2", False), ("3", False), ("4", True), ("5", True),
+        ("0", False), ("2", False), ("3", False), ("4", True), ("5", False),
     ]  # fmt: skip
-    assert [type(net[i]) for i in (0, 2, 3, 4, 5)] == [
-        nn.Conv2d, nn.Conv2d, nn.ConvTranspose2d, torch.nn.Conv2d, Subclass,
+    assert [type(net[i]) for i in (0, 2, 3, 4)] == [
+        nn.Conv2d, nn.Conv2d, nn.ConvTranspose2d, torch.nn.Conv2d,
     ]  # fmt: skip
+    assert type(net[5]).__bases__ == (Subclass, nn.Conv2d)
     lines = str(found).splitlines()
     assert lines[0].startswith("0  Conv2d(3, 8, kernel_size=(3, 3), ")
     assert lines[0].endswith("  converted")
     assert "left: conv stride 9 in H: TMA supports 1..8; conv stride 9 in W" in lines[3]
-    assert lines[4].endswith("left: it is a Subclass")
-    assert lines[5] == "5 convolutions: 3 converted, 2 left"
+    assert lines[4].endswith("converted")
+    assert lines[5] == "5 convolutions: 4 converted, 1 left"
     again = nn.survey(net)
     assert [layer.reason for layer in again.layers[:3]] == ["it is ours already"] * 3
 
@@ -89,16 +90,10 @@ def test_what_else_is_left():
     )
     net[3].forward = net[3].forward
     reasons = [layer.reason for layer in nn.survey(net).layers]
-    assert "float64 is not supported" in reasons[0]
+    assert "float64: expected float16" in reasons[0]
     assert reasons[1] == "it is a LazyConv2d"
-    assert reasons[2] == (
-        "it is a ParametrizedConv2d (torch.nn.utils.parametrize); convert first, then parametrize"
-    )
+    assert reasons[2] == reasons[4] == ""
     assert reasons[3] == "its forward was replaced"
-    assert reasons[4] == (
-        "its weight is no parameter (torch.nn.utils.weight_norm); convert first, then call "
-        "weight_norm"
-    )
 
 
 def test_meta_models_and_models_without_convolutions():
@@ -165,8 +160,7 @@ def test_a_line_per_layer_of_bounded_width():
     net.add_module("deep" * 20 + "er", torch.nn.Conv2d(8, 8, 1))
     lines = str(nn.survey(net)).splitlines()
     assert len(lines) == 5
-    ends = ("conv", "left", "conv", "conv")
-    where = {line.index(text) for line, text in zip(lines[:4], ends, strict=True)}
+    where = {line.index("conv") for line in lines[:4]}
     assert len(where) == 1
     assert max(where) <= 48 + 2 + 80 + 2
     assert "ParametrizedConv2d(8, 8, kernel_size=(3, 3), stride=(1, 1))  " in lines[1]

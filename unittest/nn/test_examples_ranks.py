@@ -93,7 +93,7 @@ def test_the_older_fsdp_and_ranks_that_the_script_starts_itself(tmp_path):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_killed_rank_ends_the_job_and_leaves_the_caches_whole(device, tmp_path):
     pytest.importorskip("triton")
-    pytest.importorskip("triton_ext.ops.tuning_store.files")
+    pytest.importorskip("triton_ext.ops.tuning.store")
     if device == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip(f"needs two GPUs, torch sees {torch.cuda.device_count()}")
     seen = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0,1")}
@@ -151,7 +151,7 @@ def test_ranks_without_a_gpu_each_are_refused(main, words, monkeypatch, capsys):
 
 
 def test_files_that_are_not_whole_are_told(tmp_path):
-    pytest.importorskip("triton_ext.ops.tuning_store.files")
+    pytest.importorskip("triton_ext.ops.tuning.store")
     from examples.models import killed_rank
 
     for number in range(7):

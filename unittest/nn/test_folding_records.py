@@ -227,7 +227,10 @@ LEFT = {
         "is_fx_tracing",
     ),
     "getattr of a tensor": (lambda self, x: self.chain(getattr(x, "mask", x)), "getattr"),
-    "getattr of itself": (lambda self, x: self.chain(x) * getattr(self, "k"), "getattr"),  # noqa: B009
+    "getattr by another name": (
+        lambda self, x: self.chain(x) * getattr(self, "".join("k")),
+        "getattr",
+    ),
     "__dict__": (lambda self, x: self.chain(x) * self.__dict__["k"], "__dict__"),
     "vars": (lambda self, x: self.chain(x) * vars(self)["k"], "vars"),
     "itself by another name": (lambda self, x: (lambda s: s.chain(x) * s.k)(self), "its chain"),

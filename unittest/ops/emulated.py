@@ -1,7 +1,8 @@
-"""Runs the kernels of forward plans in the emulator: stands in for a kernel and for a GPU."""
+"""Runs the kernels of plans in the emulator: stands in for a kernel and for a GPU."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -11,12 +12,10 @@ from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.emulator import Program
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops import conv_gemm
-from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import planner
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.families import depthwise, direct, few_channels, kn2row
-from triton_ext.ops.hopper import fprop_plan
+from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.families import depthwise, direct, few_channels, gemm, kn2row, wgrad
+from triton_ext.ops.families.gluon import GluonFprop
 from triton_ext.ops.kernels import row_copy
 
 NAMES = {
@@ -31,7 +30,12 @@ NAMES = {
 }
 
 
-_load_kernel = fprop_plan.load_kernel
+@functools.cache
+def _gluon_kernel() -> Any:
+    """The Gluon kernel, which not every host can import, as the emulator runs it."""
+    from triton_ext.ops.kernels.gluon_fprop import conv_fprop_kernel
+
+    return xnv.emulated(conv_fprop_kernel)
 
 
 class EmulatedKernel:
@@ -85,7 +89,7 @@ def flat(values: Any) -> list[Any]:
 
 def without_gluon(monkeypatch: Any) -> None:
     """Lets forward plans think that the Gluon kernel takes nothing."""
-    monkeypatch.setattr(fprop_plan, "reasons", lambda *arguments: ("the test has none",))
+    monkeypatch.setattr(GluonFprop, "refusals", lambda *arguments: ["the test has none"])
 
 
 def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
@@ -97,17 +101,19 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         gluon: Whether there is the Gluon kernel.
     """
     for module, name in (
-        (conv_gemm, "conv_fprop_kernel"),
+        (gemm, "conv_fprop_kernel"),
         (direct, "conv_direct_kernel"),
         (kn2row, "conv_col2im_kernel"),
         (few_channels, "conv_gather_kernel"),
         (depthwise, "conv_depthwise_kernel"),
         (row_copy, "row_copy_kernel"),
+        (wgrad, "conv_wgrad_kernel"),
+        (wgrad, "wgrad_reduce_kernel"),
     ):
         monkeypatch.setattr(module, name, EmulatedKernel(getattr(module, name)))
     if gluon:
-        kernel = xnv.emulated(_load_kernel())
-        monkeypatch.setattr(fprop_plan, "load_kernel", lambda: kernel)
+        kernel = _gluon_kernel()  # before the patch
+        monkeypatch.setattr("triton_ext.ops.kernels.gluon_fprop.conv_fprop_kernel", kernel)
     else:
         without_gluon(monkeypatch)
     machine = Device(num_sms, (9, 0), SMEM_BYTES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,12 +13,13 @@ from triton_ext.ops.core.device import KNOWN, Device, assumed_device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.launcher import compiling
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.tuning.calls import make_tensors, run_plan
-from triton_ext.ops.tuning.compiling import TargetOnlyDriver, target_only
+from triton_ext.ops.tuning.measure import make_tensors, run_plan
+from triton_ext.ops.tuning.processes import TargetOnlyDriver, target_only
 
-__all__ = ["H200", "case_of", "compiled", "configs_of", "plan_of"]
+__all__ = ["H200", "META", "case_of", "compiled", "compiling_for", "configs_of", "plan_of"]
 
 H200 = KNOWN["h200"]
+META = torch.device("meta")
 
 
 def case_of(
@@ -54,21 +57,45 @@ class _Target(TargetOnlyDriver):
         return self._target.arch
 
 
+@contextlib.contextmanager
+def compiling_for(device: Device) -> Iterator[list[Any]]:
+    """Within, launches on ``meta`` tensors compile their kernels, which the list collects."""
+    before = driver._active
+    target_only(device.capability)
+    driver.set_active(_Target(driver.active.get_current_target()))
+    try:
+        with assumed_device(device), compiling() as kernels:
+            yield kernels
+    finally:
+        driver.set_active(before)
+
+
 def compiled(
     family: Any,
     config: Any,
     problem: ConvProblem,
     dtype: torch.dtype = torch.float16,
+    device: Device = H200,
+    *,
+    bias: torch.Tensor | None = None,
     **fields: Any,
 ) -> list[Any]:
-    """The kernels of a plan for an H200, compiled; their ``asm`` has TTGIR, PTX and cubin."""
-    case, before = case_of(family, problem, dtype, **fields), driver._active
-    target_only(H200.capability)
-    driver.set_active(_Target(driver.active.get_current_target()))
-    try:
-        with assumed_device(H200), compiling() as kernels:
-            tensors = make_tensors(case, torch.device("meta"))
-            run_plan(case, family.bind(config, case, H200), tensors)
-    finally:
-        driver.set_active(before)
+    """The kernels of a plan, compiled; their ``asm`` has TTGIR, PTX and cubin.
+
+    Args:
+        family: The family.
+        config: A configuration of it.
+        problem: What is computed, of dense tensors.
+        dtype: Of the operands.
+        device: Whose kernels.
+        bias: Of dgrad.
+        fields: Further ones of the case.
+    """
+    case = case_of(family, problem, dtype, **fields)
+    with compiling_for(device) as kernels:
+        plan, tensors = family.bind(config, case, device), make_tensors(case, META)
+        if bias is None:
+            run_plan(case, plan, tensors)
+        else:
+            plan.run(*tensors[0], bias=bias)
     return kernels

@@ -19,11 +19,10 @@ from interpreter_dgrad import check as check_dgrad
 from merged_cases import draw_grouped, draw_merged
 from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
-from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import recording
-from triton_ext.ops.rewrites.merged_filter import MergedPlan
-from triton_ext.ops.rewrites.merged_groups import MergedConfig
+from triton_ext.ops.families.gemm_config import ConvConfig
+from triton_ext.ops.rewrites.merged_groups import MergedConfig, MergedPlan
 
 # Infinities and what they become are part of the tests.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -11,20 +11,20 @@ import torch
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
+from family_plans import case_of
 from patch_cases import check, draw
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv_transpose2d
-from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.kernels.patches import make_plan, ranking
+from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.families.patches import PATCHES
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 MACHINE = Device(3, (9, 0), SMEM_BYTES)
 
 
 def plan_of(problem, dy):
-    config = next(iter(ranking(problem, dy.dtype, MACHINE)))
-    return make_plan(problem, dy.stride(), dy.dtype, MACHINE, config)
+    case = case_of(PATCHES, problem, dy.dtype, dy_strides=dy.stride())
+    return PATCHES.bind(next(iter(PATCHES.candidates(case, MACHINE))), case, MACHINE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)

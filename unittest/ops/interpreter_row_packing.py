@@ -29,9 +29,9 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import DTYPES
+from triton_ext.ops.families.wgrad import PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
 from triton_ext.ops.rewrites.packing import RowPacking
-from triton_ext.ops.wgrad_gemm import PackedWgradPlan
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -144,7 +144,7 @@ def test_drawn_gradients_of_filters_of_patches(number):
     rng = random.Random(number)
     problem = draw_patches(rng, pixels=16)
     x, dy = (channels_last(s, torch.float16, 1) for s in (problem.x_shape, problem.y_shape))
-    ways = RowPacking.ways(problem, x.stride(), x.itemsize, with_planes=True)
+    ways = RowPacking.ways(problem, x.stride(), x.itemsize)
     way = next(way for way in ways if way.planes)
     dw = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, pack_rows=way).run(x, dy)
     expected = wgrad.reference(problem, x, dy)

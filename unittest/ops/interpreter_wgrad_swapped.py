@@ -17,6 +17,7 @@ from planned import plan_wgrad
 from problem_cases import channels_last, misaligned_slice
 from swapped_cases import draw_swapped, swapped_of, turned
 from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.rewrites.operand_swap import SwappedConfig, SwappedWgradPlan, ways
 
@@ -42,7 +43,7 @@ def plan_of(problem, x, dy, kind=None, out_dtype=None, monkeypatch=None):
     if kind is not None:
         monkeypatch.setattr(
             "triton_ext.ops.rewrites.operand_swap.ways",
-            lambda *given: [way for way in ways(*given) if way.kind == kind],
+            lambda case: tuple(way for way in ways(case) if way.kind == kind),
         )
     planner.make_plan.cache_clear()
     plan = plan_wgrad(
@@ -64,7 +65,11 @@ def test_drawn(number, monkeypatch):
     out_dtype = rng.choice((None, torch.float32))
     x, dy = (channels_last(s, dtype, i) for i, s in enumerate((problem.x_shape, problem.y_shape)))
     dy = LAYOUTS[number % len(LAYOUTS)](dy)
-    kinds = [way.kind for way in ways(problem, (x.stride(), dy.stride()), x.itemsize)]
+    case = Case(
+        direction="wgrad", problem=problem, dtype=x.dtype, x_strides=x.stride(),
+        dy_strides=dy.stride(),
+    )  # fmt: skip
+    kinds = [way.kind for way in ways(case)]
     if not kinds:
         # Windows of dy itself, and a filter of one row.
         assert problem.out_channels == 8

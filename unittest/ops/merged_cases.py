@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.rewrites.merged_groups import MergedConfig, merge_factors
 
 __all__ = ["draw_grouped", "draw_merged"]

@@ -6,10 +6,11 @@ import random
 
 import torch
 from dgrad_cases import reference
+from family_plans import case_of
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.kernels.patches import has_patches, make_plan, ranking
+from triton_ext.ops.families.patches import PATCHES, has_patches
 
 __all__ = ["check", "draw"]
 
@@ -56,8 +57,8 @@ def check(
         dy = more[..., : problem.out_channels].movedim(-1, 1)
     weight = channels_last(problem.w_shape, dtype, 2, device)
     shift = torch.randn(problem.in_channels, device=device).to(dtype) if bias else None
-    config = next(iter(ranking(problem, dtype, machine)))
-    plan = make_plan(problem, dy.stride(), dtype, machine, config)
+    case = case_of(PATCHES, problem, dtype, dy_strides=dy.stride())
+    plan = PATCHES.bind(next(iter(PATCHES.candidates(case, machine))), case, machine)
     out = torch.full_like(channels_last(problem.x_shape, dtype, 0, device), torch.nan)
     dx = plan.run(dy, weight, out, shift)
     assert dx is out

@@ -11,10 +11,10 @@ from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.wgrad_config import WgradChoice, WgradConfig
 from triton_ext.ops.rewrites.operand_swap import SwappedConfig
 from triton_ext.ops.rewrites.packing import RowPacking
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2COL_WGRAD
-from triton_ext.ops.wgrad_config import WgradChoice, WgradConfig
 
 Strides = tuple[int, ...]
 
@@ -89,7 +89,7 @@ def _packed(
 ) -> Any:
     found = planner.device_of(device, case.operator)
     if pack_rows is True:
-        case = rewrite.rewritten(case, found)
+        case = replace(case, packing=rewrite.packing(case, found))
     elif pack_rows is not False:
         case = replace(case, packing=pack_rows)
     return planner.plan(case, found, config, among=TAP_BY_TAP)

@@ -26,18 +26,17 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import ops, plugin
 from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch, parameter_sizes
 from triton_ext.host import capabilities
-from triton_ext.ops.api.bound import BoundConvolution
-from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.core import dispatch_cache, launcher, replay
+from triton_ext.ops.api.execution import BoundConvolution
+from triton_ext.ops.core import dispatch_cache, launcher
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
-from triton_ext.ops.core.launcher import Launcher, recording
+from triton_ext.ops.core.launcher import BoundPlan, Launcher, recording
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.replay import BoundPlan
+from triton_ext.ops.families import gluon_wgrad
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon_config import TileConfig
-from triton_ext.ops.hopper import wgrad_plan as hopper_wgrad_plan
-from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-from triton_ext.ops.wgrad_config import WgradChoice
+from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
+from triton_ext.ops.families.wgrad_config import WgradChoice
 
 from benchmarks.calls import through
 from benchmarks.stand_in_operators import H200, operators_on_stand_in
@@ -391,9 +390,9 @@ def check_flags_are_those_of_the_stream() -> None:
     again = BoundPlan(plan, run)
     x, dy = last(problem.x_shape), last(problem.y_shape)
     with (
-        mock.patch.object(hopper_wgrad_plan, "zeroed_flags", flags),
-        mock.patch.object(replay, "zeroed_flags", flags),
-        mock.patch.object(replay, "_are_flags", lambda tensor: tensor is made[0]),
+        mock.patch.object(gluon_wgrad, "zeroed_flags", flags),
+        mock.patch.object(launcher, "zeroed_flags", flags),
+        mock.patch.object(launcher, "_are_flags", lambda tensor: tensor is made[0]),
     ):
         for _ in range(3):
             kept.append(again.run(x, dy))
@@ -421,7 +420,7 @@ def check_repeated_training() -> None:
         kept.extend((y, *gradients))
     assert [tuple(each.shape) for each in gradients] == [x.shape, weight.shape, bias.shape]
     forward, backward = of_functions()
-    for each in (plan_of(forward), backward.of_x, backward.of_weight):
+    for each in (plan_of(forward), *backward):
         assert each.is_prepared
 
 
@@ -490,7 +489,7 @@ def check_what_comes_later_is_seen_by_repeated_calls() -> None:
     (bound,) = of_functions()
     launch = plan_of(bound)._replay.launch
     y = torch.empty_like(x)
-    tensors = (x, weight, None, y, None, None, replay._NO_MEMORY)
+    tensors = (x, weight, None, y, None, None, launcher._NO_MEMORY)
     assert launch(tensors)
     (kernel,) = launch._kernels
     with mock.patch.object(kernel, "pre_run_hooks", [print]):

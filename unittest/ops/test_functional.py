@@ -437,7 +437,7 @@ def test_gradients_of_what_does_not_fit():
     )
     refused(
         ValueError,
-        "conv2d_weight: x has 2 images, dy has 1",
+        "conv2d_weight: x has 2 images, grad_output has 1",
         ops.conv2d_weight,
         X,
         (16, 8, 3, 3),
@@ -445,7 +445,7 @@ def test_gradients_of_what_does_not_fit():
     )
     refused(
         TypeError,
-        "conv2d_weight: dy is torch.float32, x is",
+        "conv2d_weight: grad_output is torch.float32, x is",
         ops.conv2d_weight,
         X,
         (16, 8, 3, 3),
@@ -642,14 +642,14 @@ def test_a_refused_device_is_refused_by_the_function_that_was_called(name, call)
 
 
 def test_a_refusal_has_the_words_of_the_function():
-    from triton_ext.ops.api.gradients import _renamed
+    from triton_ext.ops.api.convolve import renamed
 
     refusal = UnsupportedError("conv_dgrad: dy has 1 output channels in each of 2 groups")
-    found = _renamed("conv_transpose1d", refusal, {"dy": "x", "output channels": "input channels"})
+    found = renamed("conv_transpose1d", refusal, {"dy": "x", "output channels": "input channels"})
     assert str(found) == "conv_transpose1d: x has 1 input channels in each of 2 groups"
     assert type(found) is UnsupportedError
     other = ValueError("conv1d: something else")
-    assert _renamed("conv_transpose1d", other, {}) is other
+    assert renamed("conv_transpose1d", other, {}) is other
 
 
 @triton.jit

@@ -223,7 +223,7 @@ def test_choices_need_no_gpu(tmp_path, capsys):
         if row["gpu"] == "NVIDIA H200"
     }
     for table in ("shipped", "none"):
-        assert found[table, "fprop", "float16"] == "PointerPlan"
+        assert found[table, "fprop", "float16"] == "ForwardPlan"
         assert found[table, "dgrad", "float32"] == "InputGradientPlan"
         assert found[table, "wgrad", "float16"] == "DepthwiseWgradPlan"
 
@@ -241,8 +241,8 @@ def test_choosing_runs_over_the_layers_of_resnet():
 
 def test_models_are_judged_on_some_layers_within_the_time(tmp_path, monkeypatch, capsys):
     """What ``choosing --what model`` asks of the tuning, and what it says of its answers."""
+    from triton_ext.ops.core.tables import Entry
     from triton_ext.ops.tuning import processes, runs
-    from triton_ext.ops.tuning_store.files import Entry
 
     asked = []
 

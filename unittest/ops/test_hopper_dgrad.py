@@ -24,12 +24,13 @@ if not GLUON.available:
     pytest.skip(GLUON.reason, allow_module_level=True)
 
 from dgrad_cases import draw, reference  # noqa: E402
+from family_plans import case_of  # noqa: E402
 from problem_cases import problem_of  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops import dgrad_gemm  # noqa: E402
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
-from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
+from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
+from triton_ext.ops.families.gluon import GLUON_DGRAD  # noqa: E402
 from triton_ext.ops.families.gluon_config import (  # noqa: E402
     TileConfig,
     cooperative,
@@ -38,7 +39,7 @@ from triton_ext.ops.families.gluon_config import (  # noqa: E402
     ping_pong,
 )
 from triton_ext.ops.families.gluon_cost import narrow_configs  # noqa: E402
-from triton_ext.ops.hopper import dgrad_plan as hopper_plan  # noqa: E402
+from triton_ext.ops.kernels import gluon_dgrad  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
@@ -57,8 +58,8 @@ CONFIGS = (
 @pytest.fixture(autouse=True)
 def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
     """Plans are made for a small Hopper, and the Gluon kernel launched in the emulator."""
-    kernel = xnv.emulated(hopper_plan.load_kernel())
-    monkeypatch.setattr(hopper_plan, "load_kernel", lambda: kernel)
+    kernel = xnv.emulated(gluon_dgrad.conv_dgrad_kernel)
+    monkeypatch.setattr(gluon_dgrad, "conv_dgrad_kernel", kernel)
     machine = Device(3, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
     planner.make_plan.cache_clear()
@@ -79,7 +80,7 @@ def operands(problem, dtype):
 def check(problem, dtype, config, *, with_bias=False):
     dy, weight, bias = operands(problem, dtype)
     plan = plan_dgrad(problem, dy.stride(), dtype, CPU, config)
-    assert isinstance(plan, hopper_plan.HopperDgradPlan)
+    assert isinstance(plan.config, TileConfig)
     out = torch.full((problem.batch, *problem.input_size, problem.in_channels), torch.nan)
     out = out.to(dtype).movedim(-1, 1)
     dx = plan.run(dy, weight, out, bias if with_bias else None)
@@ -160,7 +161,7 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
         problem = problem_of(
             n=8, ci=ci, co=co, size=(size, size), taps=(3, 3), stride=stride, padding=1
         )
-        times = hopper_plan.ranking(problem, dgrad_gemm.residues_of(problem), 132)
+        times = GLUON_DGRAD.candidates(case_of(GLUON_DGRAD, problem), H200)
         found = [config for config in times if config.block_n < 64]
         first = next(iter(times))
         if ci > 32:

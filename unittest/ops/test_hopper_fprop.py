@@ -18,12 +18,13 @@ from planned import plan_fprop, ranking_of  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops.core import planner  # noqa: E402
 
-GLUON = capabilities()["im2col-gluon"]
-if not GLUON.available:
-    pytest.skip(GLUON.reason, allow_module_level=True)
+CAPABILITY = capabilities()["im2col-gluon"]
+if not CAPABILITY.available:
+    pytest.skip(CAPABILITY.reason, allow_module_level=True)
 
 from cubin_resources import resources  # noqa: E402
 from emulated import emulate  # noqa: E402
+from family_plans import compiled  # noqa: E402
 from fprop_cases import (  # noqa: E402
     ACTIVATIONS,
     Case,
@@ -36,18 +37,15 @@ from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
-from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import config_refusals  # noqa: E402
-from triton_ext.ops.dgrad_gemm import residues_of  # noqa: E402
 from triton_ext.ops.families import gluon_config, gluon_cost  # noqa: E402
+from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
+from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD  # noqa: E402
 from triton_ext.ops.families.gluon_config import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
-from triton_ext.ops.hopper import dgrad_plan, fprop_plan  # noqa: E402
-from triton_ext.ops.hopper.fprop_compile import compile_conv_fprop  # noqa: E402
-from triton_ext.ops.hopper.fprop_plan import HopperPlan  # noqa: E402
 from triton_ext.ops.kernels.gluon_pipeline import tile_counts  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
@@ -70,6 +68,12 @@ def problem(**changes: object) -> ConvProblem:
         "dilation": (1, 1),
     }
     return ConvProblem(**{**values, **changes})
+
+
+def tuned(asked, dtype=torch.float16, spec=PLAIN, *, direction="fprop", x_strides=None):
+    return TunedCase(
+        direction=direction, problem=asked, dtype=dtype, epilogue=spec, x_strides=x_strides
+    )
 
 
 FULL = EpilogueSpec(bias=True, scale=True, residual=True, out_scale=True)
@@ -102,9 +106,9 @@ MATRIX = {"filter_size": (1, 1), "stride": (1, 1), "padding": ((0, 0), (0, 0))}
     ],
 )
 def test_what_it_does_not_take_is_named(machine, dtype, changes, spec, words):
-    found = fprop_plan.reasons(problem(**changes), dtype, machine, spec)
+    found = GLUON.refusals(tuned(problem(**changes), dtype, spec), machine)
     if words is None:
-        assert found == ()
+        assert found == []
     else:
         assert len(found) == 1
         assert words in found[0]
@@ -112,7 +116,7 @@ def test_what_it_does_not_take_is_named(machine, dtype, changes, spec, words):
 
 def test_a_host_that_cannot_is_named_and_gets_the_other_kernel(monkeypatch):
     emulate(monkeypatch, gluon=True)
-    missing = replace(GLUON, available=False, reason="Gluon of Triton 3.5 has no im2col loads")
+    missing = replace(CAPABILITY, available=False, reason="Gluon of Triton 3.5 has no im2col loads")
     monkeypatch.setattr(
         gluon_config, "capabilities", lambda: {**capabilities(), "im2col-gluon": missing}
     )
@@ -150,7 +154,7 @@ def test_the_models_choose(monkeypatch, changes, expected):
     ranked = ranking_of("fprop", asked, x.dtype, H200)
     assert isinstance(ranked[0], expected)
     # Both can be measured where both take the problem.
-    both = fprop_plan.reasons(asked, x.dtype, H200) == ()
+    both = not GLUON.refusals(tuned(asked), H200)
     assert {type(config) for config in ranked} == {ConvConfig, *([TileConfig] if both else [])}
 
 
@@ -176,7 +180,8 @@ def test_a_configuration_that_cannot_run_is_refused(monkeypatch):
 )
 def test_a_configuration_is_for_bytes(changes, words):
     config = replace(ping_pong(64, 64, 4, element_bytes=1, out_bytes=1), **changes)
-    found = fprop_plan.reasons(problem(in_channels=80), torch.float8_e4m3fn, H200, PLAIN, config)
+    case = tuned(problem(in_channels=80), torch.float8_e4m3fn)
+    found = GLUON.refusals(case, H200, config)
     assert bool(found) == (words is not None)
     assert words is None or words in found[0]
 
@@ -192,7 +197,7 @@ def test_both_kernels_are_there_for_fp8(out_dtype):
     for config in ranked:
         if isinstance(config, TileConfig):
             assert config.block_k == 64
-            assert fprop_plan.reasons(asked, dtype, H200, spec, config) == ()
+            assert GLUON.refusals(tuned(asked, dtype, spec), H200, config) == []
         else:
             assert config.block_k == 128
             assert config.problems(1) == []
@@ -200,7 +205,7 @@ def test_both_kernels_are_there_for_fp8(out_dtype):
 
 def test_fewer_channels_are_smaller_steps():
     for ci, block_k in ((8, 16), (16, 16), (24, 32), (32, 32), (40, 64), (200, 64)):
-        configs = fprop_plan.ranking(problem(in_channels=ci), 132)
+        configs = GLUON.candidates(tuned(problem(in_channels=ci)), H200)
         assert {config.block_k for config in configs} == {block_k}
         for config in configs:
             assert config.problems() == []
@@ -220,11 +225,11 @@ def drawn(number: int) -> Case:
     """A random case that the kernel takes: 16-bit types, one group, channels in eights."""
     rng = random.Random(f"hopper {number}")
     while True:
-        case = draw(rng, fprop_plan.DTYPES, pixels=5)
+        case = draw(rng, gluon_config.DTYPES, pixels=5)
         ci, co = rng.choice((8, 24, 64, 72, 136)), rng.choice((8, 48, 64, 104, 160))
         spec = replace(
             case.spec, activation=rng.choice(tuple(ACTIVATIONS)), function=None, amax=False,
-            out_dtype=rng.choice((None, *fprop_plan.DTYPES)),
+            out_dtype=rng.choice((None, *gluon_config.DTYPES)),
         )  # fmt: skip
         one = replace(case.problem, in_channels=ci, out_channels=co, groups=1)
         if spec.out_dtype == torch.float16:
@@ -267,7 +272,7 @@ def test_random_geometries_of_fp8(number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     case, config = drawn_fp8(number)
     x, _, _ = case.tensors()
-    assert config is None or isinstance(case.plan(x, config), HopperPlan)
+    assert config is None or isinstance(case.plan(x, config).config, TileConfig)
     check(case, config=config)
 
 
@@ -350,33 +355,27 @@ def test_rows_are_output_channels_where_x_is_a_matrix_only():
         replace(pointwise, padding=((0, 1), (0, 0))),
     ):
         assert any(
-            "x is a matrix only" in reason
-            for reason in fprop_plan.reasons(asked, torch.float16, H200, PLAIN, config)
+            "x is a matrix only" in reason for reason in GLUON.refusals(tuned(asked), H200, config)
         )
-        assert not any(each.rows_from_w for each in fprop_plan.ranking(asked, 132))
-    assert any(each.rows_from_w for each in fprop_plan.ranking(pointwise, 132))
+        assert not any(each.rows_from_w for each in GLUON.candidates(tuned(asked), H200))
+    assert any(each.rows_from_w for each in GLUON.candidates(tuned(pointwise), H200))
     # Every second row of an image: pixels are not evenly spaced.
-    gaps = (64 * 128, 1, 64 * 16, 64)
-    assert any(
-        "x is a matrix only" in reason
-        for reason in fprop_plan.reasons(pointwise, torch.float16, H200, PLAIN, config, gaps)
-    )
-    assert not any(each.rows_from_w for each in fprop_plan.ranking(pointwise, 132, x_strides=gaps))
+    gaps = tuned(pointwise, x_strides=(64 * 128, 1, 64 * 16, 64))
+    assert any("x is a matrix only" in reason for reason in GLUON.refusals(gaps, H200, config))
+    assert not any(each.rows_from_w for each in GLUON.candidates(gaps, H200))
     # Every second channel block: pixels are, further apart.
-    spread = (128 * 64, 1, 128 * 8, 128)
-    assert not fprop_plan.reasons(pointwise, torch.float16, H200, PLAIN, config, spread)
+    spread = tuned(pointwise, x_strides=(128 * 64, 1, 128 * 8, 128))
+    assert not GLUON.refusals(spread, H200, config)
 
 
 def test_rows_are_output_channels_of_nothing_but_fprop():
     config = gluon_cost.TURNED_CONFIGS[0]
     pointwise = problem(**MATRIX, batch=2, in_channels=64, out_channels=64, input_size=(8, 8))
     words = "where forward x is a matrix only"
-    dims = residues_of(pointwise)
-    found = dgrad_plan.reasons(pointwise, dims, torch.float16, H200, config)
+    found = GLUON_DGRAD.refusals(tuned(pointwise, direction="dgrad"), H200, config)
     assert [words in each for each in found] == [True]
     for direction in ("fprop", "dgrad"):
-        case = TunedCase(direction=direction, problem=pointwise, dtype=torch.float16)
-        found = config_refusals(config, case, H200)
+        found = config_refusals(config, tuned(pointwise, direction=direction), H200)
         assert [words in each for each in found] == ([] if direction == "fprop" else [True])
 
 
@@ -392,7 +391,7 @@ def test_one_pixel_per_row_of_a_wider_image(turned, monkeypatch, fresh_triton_ca
         strides = (*x.stride()[:3], width)
         config = replace((gluon_cost.TURNED_CONFIGS if turned else CONFIGS)[0], block_k=32)
         plan = plan_fprop(asked, strides, x.dtype, x.device, config=config)
-        assert plan.matrix is not None
+        assert plan.inputs.matrix is not None
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
         found = plan.run(x.as_strided(x.shape, strides), weight).double()
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=5e-3)
@@ -428,7 +427,7 @@ def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     case = Case(problem=problem(**MATRIX), dtype=torch.float16, spec=FULL)
     x, _, _ = case.tensors()
-    assert case.plan(x, CONFIGS[0]).matrix.fields["strides"] == [72, 1]
+    assert case.plan(x, CONFIGS[0]).inputs.matrix.desc.strides == [72, 1]
     check(case, config=CONFIGS[0])
 
 
@@ -443,8 +442,8 @@ def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
         plan = plan_fprop(
             asked, x.stride(), x.dtype, x.device, config=replace(CONFIGS[0], block_k=16)
         )
-        assert isinstance(plan, HopperPlan)
-        assert (plan.matrix is not None) == is_matrix
+        assert isinstance(plan.config, TileConfig)
+        assert (plan.inputs.matrix is not None) == is_matrix
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
         torch.testing.assert_close(plan.run(x, weight).double(), expected, rtol=1e-3, atol=5e-3)
 
@@ -461,22 +460,29 @@ COMPILED = (
 )
 
 
+def compiled_for(config, dtype=torch.float16, **fields):
+    """The kernel of a plan, over 3 taps or one, and 128 channels: 6 steps of 64, 3 of 128."""
+    asked = {**MATRIX} if config in OF_MATRICES else {"filter_size": (3, 1)}
+    asked |= {"in_channels": 128, "out_channels": 320}
+    (kernel,) = compiled(GLUON, config, problem(**asked), dtype, **fields)
+    return kernel
+
+
 # By default two accumulators, which take the most registers, and a filter that stays.
 @pytest.mark.parametrize("config", COMPILED if NIGHTLY else COMPILED[5:12:3], ids=str)
 def test_an_epilogue_fits_the_registers(config, tmp_path, fresh_triton_cache):
     spec = replace(FULL, activation="gelu")
-    x_is_matrix = config in OF_MATRICES
-    compiled = compile_conv_fprop(config, epilogue=spec, one_scale=False, x_is_matrix=x_is_matrix)
-    ptx = compiled.asm["ptx"]
+    kernel = compiled_for(config, epilogue=spec)
+    ptx = kernel.asm["ptx"]
     assert "wgmma.mma_async" in ptx
-    assert ("im2col" in ptx) != x_is_matrix
+    assert ("im2col" in ptx) != (config in OF_MATRICES)
     assert "cp.async.bulk.tensor.2d.global.shared::cta" in ptx
     # The residual of a tile is asked for before its sums, 64 values a line, for each accumulator.
     widths = [width for width in (config.block_n_main, config.block_n_rest) if width]
     lines = [max(config.rows * max(width // 64, 1) // 128, 1) for width in widths]
     assert ptx.count("prefetch.global.L2") == config.consumers * sum(lines)
-    assert compiled.metadata.shared <= SMEM_BYTES
-    found = resources(compiled.asm["cubin"], tmp_path)
+    assert kernel.metadata.shared <= SMEM_BYTES
+    found = resources(kernel.asm["cubin"], tmp_path)
     assert found["LOCAL"] == 0
     # Triton 3.6 has no name for a barrier of threads, and 56 bytes of stack for two accumulators;
     # three consumers with two of them spill a few values behind the sums.
@@ -529,15 +535,13 @@ def test_ping_pong_with_160_columns_is_for_joined_products_only():
 @pytest.mark.parametrize("number", range(len(fp8_configs(2))) if NIGHTLY else (5, -1))
 @pytest.mark.parametrize(
     ("dtype", "name", "out_dtype"),
-    [(gl.float8e4nv, "e4m3", gl.bfloat16), (gl.float8e5, "e5m2", gl.float8e5)],
+    [(torch.float8_e4m3fn, "e4m3", torch.bfloat16), (torch.float8_e5m2, "e5m2", torch.float8_e5m2)],
 )
 def test_fp8_is_multiplied_as_it_is(dtype, name, out_dtype, number, tmp_path, fresh_triton_cache):
-    out_bytes = out_dtype.primitive_bitwidth // 8
-    config = fp8_configs(out_bytes)[number]
-    compiled = compile_conv_fprop(
-        config, dtype=dtype, out_dtype=out_dtype, epilogue=EpilogueSpec(scale=True)
-    )
-    ptx = compiled.asm["ptx"]
+    config = fp8_configs(out_dtype.itemsize)[number]
+    spec = EpilogueSpec(scale=True, out_dtype=out_dtype)
+    kernel = compiled_for(config, dtype, epilogue=spec)
+    ptx = kernel.asm["ptx"]
     # 32 channels each, 64 rows; every consumer has a loop of its own.
     each = config.consumers * config.rows // 64 * config.block_k // 32
     widths = [config.block_n] if config.joins else [config.block_n_main, config.block_n_rest]
@@ -547,9 +551,9 @@ def test_fp8_is_multiplied_as_it_is(dtype, name, out_dtype, number, tmp_path, fr
         assert made == counts.get(columns, 0)
     assert ptx.count("wgmma.mma_async") == sum(count for n, count in counts.items() if n)
     # The whole reduction stays in the accumulators of the tensor cores, as with tl.dot.
-    assert "maxNumImpreciseAcc = 1073741824" in compiled.asm["ttgir"]
-    assert compiled.metadata.shared <= SMEM_BYTES
-    found = resources(compiled.asm["cubin"], tmp_path)
+    assert "maxNumImpreciseAcc = 1073741824" in kernel.asm["ttgir"]
+    assert kernel.metadata.shared <= SMEM_BYTES
+    found = resources(kernel.asm["cubin"], tmp_path)
     assert (found["LOCAL"], found["STACK"]) == (0, 0)
 
 
@@ -560,9 +564,7 @@ def test_a_residual_per_image_spills_no_more_than_one_per_pixel(
     stacks = []
     for per_image in (False, True):
         spec = replace(FULL, activation="gelu", residual_per_image=per_image)
-        compiled = compile_conv_fprop(
-            config, epilogue=spec, one_scale=False, x_is_matrix=config in OF_MATRICES
-        )
-        assert compiled.metadata.shared <= SMEM_BYTES
-        stacks.append(resources(compiled.asm["cubin"], tmp_path)["STACK"])
+        kernel = compiled_for(config, epilogue=spec)
+        assert kernel.metadata.shared <= SMEM_BYTES
+        stacks.append(resources(kernel.asm["cubin"], tmp_path)["STACK"])
     assert stacks[1] <= stacks[0]

@@ -12,25 +12,24 @@ pytest.importorskip("torch", reason="needs torch, which is not installed")
 
 import torch
 import triton_ext
+from family_plans import H200, case_of
 from fprop_cases import Case, check, draw_fp8
 from gpu_comparison import MARKS, bits, skip_without_gpu
 from triton_ext.host import capabilities
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.tables import decode, read_table, shipped_path
 from triton_ext.ops.families import gluon_cost
-from triton_ext.ops.families.gluon_config import TileConfig, keep_filter
-from triton_ext.ops.hopper import fprop_plan
-from triton_ext.ops.tuning_store.files import read_table
-from triton_ext.ops.tuning_store.kinds import decode
-from triton_ext.ops.tuning_store.lookup import shipped_path
+from triton_ext.ops.families.gluon import GLUON
+from triton_ext.ops.families.gluon_config import DTYPES, TileConfig, keep_filter
 
 skip_without_gpu()
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-GLUON = capabilities()["im2col-gluon"]
+CAPABILITY = capabilities()["im2col-gluon"]
 SM_90 = torch.cuda.get_device_capability() == (9, 0)
 pytestmark = [
     *MARKS,
-    pytest.mark.skipif(not GLUON.available, reason=GLUON.reason),
+    pytest.mark.skipif(not CAPABILITY.available, reason=CAPABILITY.reason),
     pytest.mark.skipif(not SM_90, reason="the kernel is for sm_90 alone"),
 ]
 
@@ -60,7 +59,7 @@ def installed():
     triton_ext.install()
 
 
-@pytest.mark.parametrize("dtype", fprop_plan.DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("spec", [PLAIN, FULL], ids=["plain", "full"])
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_every_configuration(config, spec, dtype):
@@ -82,7 +81,8 @@ def fp8_cases():
         wide = replace(PROBLEM, out_channels=336)
         matrix = replace(wide, filter_size=(1, 1), padding=((0, 0), (0, 0)))
         for asked in (wide, replace(PROBLEM, out_channels=64), matrix):
-            for config in fprop_plan.ranking(asked, 132, dtype, out_dtype):
+            spec = EpilogueSpec(out_dtype=out_dtype)
+            for config in GLUON.candidates(case_of(GLUON, asked, dtype, epilogue=spec), H200):
                 if config not in seen:
                     seen.add(config)
                     name = f"{dtype} {asked.out_channels} {config}".removeprefix("torch.")
@@ -100,10 +100,11 @@ def test_every_configuration_of_fp8(asked, dtype, out_dtype, config):
 @pytest.mark.parametrize("number", range(500 if NIGHTLY else 24))
 def test_random_geometries_of_fp8(number):
     case = draw_fp8(random.Random(f"fp8 {number}"), pixels=24)
-    ranked = fprop_plan.ranking(case.problem, 132, case.dtype, case.spec.out_dtype)
+    spec = EpilogueSpec(out_dtype=case.spec.out_dtype)
+    ranked = GLUON.candidates(case_of(GLUON, case.problem, case.dtype, epilogue=spec), H200)
     config = tuple(ranked)[number % len(ranked)]
     x, _, _ = case.tensors("cuda")
-    assert isinstance(case.plan(x, config), fprop_plan.HopperPlan)
+    assert isinstance(case.plan(x, config).config, TileConfig)
     check(case, "cuda", config)
 
 

@@ -32,18 +32,26 @@ from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops.core import dispatch_cache  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
-from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
 from triton_ext.ops.core.launcher import compiling  # noqa: E402
+from triton_ext.ops.core.tables import (  # noqa: E402
+    decode,
+    encode,
+    kind_of,
+    lookup,
+)
+from triton_ext.ops.families import gluon_wgrad  # noqa: E402
 from triton_ext.ops.families.gluon_config import DTYPES, RESERVED_BYTES  # noqa: E402
-from triton_ext.ops.hopper import wgrad_plan as hopper_plan  # noqa: E402
-from triton_ext.ops.hopper.wgrad_tiles import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
-from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice, WgradTileConfig  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad_config import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
+    WgradTileChoice,
+    WgradTileConfig,
+    WgradWork,
+)
+from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
-from triton_ext.ops.tuning.calls import candidates  # noqa: E402
-from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
-from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of  # noqa: E402
-from triton_ext.ops.tuning_store.lookup import lookup  # noqa: E402
-from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradChoice  # noqa: E402
+from triton_ext.ops.tuning.processes import target_only  # noqa: E402
+from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
@@ -65,14 +73,14 @@ SHARED_TILE = WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels
 # 3 CTAs have a whole tile each, and split a fourth one into 3 parts.
 SPLIT = problem_of(n=2, ci=72, co=72, size=(7, 9), taps=(1, 1), padding=1)
 
-load_kernels = hopper_plan.load_kernels
+load_kernels = gluon_wgrad.load_kernels
 
 
 @pytest.fixture(autouse=True)
 def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
     """Plans are made for a small Hopper, and the Gluon kernels launched in the emulator."""
-    kernels = tuple(map(xnv.emulated, hopper_plan.load_kernels()))
-    monkeypatch.setattr(hopper_plan, "load_kernels", lambda: kernels)
+    kernels = tuple(map(xnv.emulated, gluon_wgrad.load_kernels()))
+    monkeypatch.setattr(gluon_wgrad, "load_kernels", lambda: kernels)
     monkeypatch.setattr(planner, "device_of", lambda device, operator: SMALL)
     planner.make_plan.cache_clear()
     yield
@@ -103,7 +111,7 @@ def check(problem, dtype, choice, out_dtype=None):
     """Compares a result with the reference; returns it."""
     x, dy = operands(problem, dtype)
     plan = plan_of(problem, x, dy, choice, out_dtype=out_dtype)
-    assert isinstance(plan, hopper_plan.HopperWgradPlan)
+    assert isinstance(plan, gluon_wgrad.GluonWgradPlan)
     out_dtype = out_dtype or dtype
     shape = problem.w_shape
     out = torch.full((shape[0], *shape[2:], shape[1]), torch.nan, dtype=out_dtype).movedim(-1, 1)
@@ -160,8 +168,8 @@ def test_tiles_of_five_blocks_fit_one_round_and_are_tried(config):
     ci, co = (narrow, wide) if config.rows_from_x else (wide, narrow)
     problem = problem_of(n=64, ci=ci, co=co, size=(7, 7), taps=(1, 1))
     choice = WgradTileChoice(config=config)
-    partition = hopper_plan.work_of(problem, choice, H200.num_sms).partition
-    assert (partition.tiles, partition.ctas, partition.most_steps) == (120, 120, 49)
+    partition = WgradWork.make(choice, problem, H200.num_sms).partition
+    assert (partition.tiles, partition.programs, partition.most_steps) == (120, 120, 49)
     # Expected last of what is tried: the model does not choose it by itself.
     found = candidates(problem, "wgrad", HALF, H200, count=8)
     assert choice in found[1:]
@@ -177,10 +185,10 @@ def test_whole_tiles_and_parts_have_the_same_bits_in_every_order(in_place):
     assert (partition.waves, partition.rest, partition.splits) == (1, 1, 3)
     first = check(SPLIT, HALF, choice)
     for seed in (1, 2):
-        kernels = hopper_plan.load_kernels()
+        kernels = gluon_wgrad.load_kernels()
         others = tuple(xnv.emulated(each.kernel, seed=seed) for each in kernels)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hopper_plan, "load_kernels", lambda others=others: others)
+            patch.setattr(gluon_wgrad, "load_kernels", lambda others=others: others)
             planner.make_plan.cache_clear()
             assert torch.equal(check(SPLIT, HALF, choice), first)
 
@@ -206,12 +214,12 @@ def test_an_out_that_is_not_channels_last_is_copied_into():
 def test_the_operator_reaches_it(monkeypatch):
     made = []
 
-    def plan(*arguments):
-        made.append(make_plan(*arguments))
+    def plan(self, *arguments):
+        made.append(bind(self, *arguments))
         return made[-1]
 
-    make_plan = hopper_plan.make_plan
-    monkeypatch.setattr(hopper_plan, "make_plan", plan)
+    bind = gluon_wgrad.GluonWgrad.bind
+    monkeypatch.setattr(gluon_wgrad.GluonWgrad, "bind", plan)
     problem = problem_of(n=2, ci=64, co=128, size=(9, 9), padding=1)
     x, dy = operands(problem, HALF)
     dispatch_cache.clear()
@@ -282,8 +290,8 @@ def test_what_cannot_run_is_named(monkeypatch):
 
 
 def test_hosts_without_it_take_the_other_kernel(monkeypatch):
-    why = ("Gluon of this Triton has no im2col loads",)
-    monkeypatch.setattr(hopper_plan, "reasons", lambda *arguments: why)
+    why = ["Gluon of this Triton has no im2col loads"]
+    monkeypatch.setattr(gluon_wgrad, "common_refusals", lambda *arguments: why)
     assert not isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
     with pytest.raises(UnsupportedError, match=why[0]):
         chosen(monkeypatch, WIDE, choice=WgradTileChoice(config=CONFIGS[0]))
@@ -313,10 +321,10 @@ def test_a_measured_choice_goes_first(monkeypatch):
     assert isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
 
 
-def test_the_shipped_table_goes_before_the_models(monkeypatch):
+def test_the_shipped_table_goes_before_the_models(monkeypatch, tmp_path):
     # Without a user's settings and tables.
     monkeypatch.delenv("TRITON_EXT_TUNING", raising=False)
-    monkeypatch.setattr(lookup, "users", lambda gpu: {})
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
     lookup.forget()
     entries = lookup.entries("NVIDIA H200")
     kinds = {raw["kind"] for key, raw in entries.items() if key.startswith("wgrad ")}
@@ -337,7 +345,7 @@ def test_the_shipped_table_goes_before_the_models(monkeypatch):
 
 def compiled(monkeypatch, problem, dtype, choice):
     """The kernels of a plan, compiled for an H200 that need not be there."""
-    monkeypatch.setattr(hopper_plan, "load_kernels", load_kernels)
+    monkeypatch.setattr(gluon_wgrad, "load_kernels", load_kernels)
     monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     x, dy = (torch.empty(s, dtype=dtype, device=META) for s in (problem.x_shape, problem.y_shape))
     x, dy = (each.contiguous(memory_format=torch.channels_last) for each in (x, dy))

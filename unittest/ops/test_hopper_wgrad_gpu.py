@@ -31,8 +31,8 @@ from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.core import launcher, planner
 from triton_ext.ops.families.gluon_config import DTYPES
-from triton_ext.ops.hopper.wgrad_plan import HopperWgradPlan
-from triton_ext.ops.hopper.wgrad_tiles import CONFIGS, WgradTileChoice
+from triton_ext.ops.families.gluon_wgrad import GluonWgradPlan
+from triton_ext.ops.families.gluon_wgrad_config import CONFIGS, WgradTileChoice
 
 skip_without_gpu()
 GLUON = capabilities()["im2col-gluon"]
@@ -97,7 +97,7 @@ def plan_of(problem, x, dy, choice=None, **options):
 def check(problem, dtype, choice, out_dtype=None):
     x, dy = operands(problem, dtype)
     plan = plan_of(problem, x, dy, choice, out_dtype=out_dtype)
-    assert isinstance(plan, HopperWgradPlan)
+    assert isinstance(plan, GluonWgradPlan)
 
     def once():
         poison(4 * plan.tiles.workspace_elements)
@@ -180,7 +180,7 @@ def test_operators_and_autograd_take_it(choose):
     problem = problem_of(n=8, ci=320, co=320, size=(64, 64), padding=1)
     choose(WgradTileChoice(config=CONFIGS[0]))
     x, dy = operands(problem, torch.float16)
-    assert isinstance(plan_of(problem, x, dy), HopperWgradPlan)
+    assert isinstance(plan_of(problem, x, dy), GluonWgradPlan)
     dw = ops.conv2d_weight(x, problem.w_shape, dy, padding=1)
     weight = channels_last(problem.w_shape, torch.float16, 5, "cuda").requires_grad_()
     ops.conv2d(x, weight, padding=1).backward(dy)
@@ -195,7 +195,7 @@ def test_torch_compile_with_graphs_keeps_no_memory_of_theirs(choose):
     choose(WgradTileChoice(config=CONFIGS[0], add_in_place=True))
     x, dy = operands(problem, torch.float16)
     plan = plan_of(problem, x, dy)
-    assert isinstance(plan, HopperWgradPlan)
+    assert isinstance(plan, GluonWgradPlan)
     assert plan.tiles.add_in_place
     assert plan.tiles.is_split
     launcher._stream_flags.cache_clear()

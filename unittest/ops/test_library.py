@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 from triton_ext import ops
-from triton_ext.ops.api import execution
+from triton_ext.ops.api import reference
 from triton_ext.ops.api.reference import apply_activation, apply_epilogue
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
@@ -247,12 +247,12 @@ def test_one_number_as_scale_has_a_gradient():
 def test_gradients_that_nobody_asked_for_are_not_computed(monkeypatch):
     x, weight, _ = operands(2)
     called = []
-    for name in ("torch_dgrad", "torch_wgrad"):
-        real = getattr(execution, name)
-        monkeypatch.setattr(execution, name, lambda *a, n=name, f=real: called.append(n) or f(*a))
+    for name in ("_dgrad", "_wgrad"):
+        real = getattr(reference, name)
+        monkeypatch.setattr(reference, name, lambda *a, n=name, f=real: called.append(n) or f(*a))
     (only_weight,) = leaves(weight)
     ops.conv2d(x, only_weight, fallback="torch").sum().backward()
-    assert called == ["torch_wgrad"]
+    assert called == ["_wgrad"]
 
 
 @pytest.mark.parametrize("make", [torch.func.grad, torch.func.jacrev])

@@ -12,19 +12,17 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
 
 import torch
-import triton.language as tl
 from emulated import EmulatedKernel, emulate
+from family_plans import H200, META, compiled, configs_of
 from interpreted import assert_passes_in_the_interpreter
 from patch_cases import check, draw
 from problem_cases import problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.families.patches import PATCHES, PatchConfig
-from triton_ext.ops.kernels import patches as patch_kernel
-from triton_ext.ops.kernels.patches import compile_patch_dgrad, has_patches, ranking
+from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.families import patches
+from triton_ext.ops.families.patches import PATCHES, has_patches
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -32,7 +30,7 @@ COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-H200 = Device(132, (9, 0), SMEM_BYTES)
+BLACKWELL = replace(H200, capability=(10, 0))
 STEM = problem_of(n=64, ci=3, co=96, size=(224, 224), taps=(4, 4), stride=4)
 VIT = problem_of(n=64, ci=3, co=768, size=(224, 224), taps=(16, 16), stride=16)
 
@@ -65,8 +63,7 @@ def chosen(problem):
 
 def test_a_model_takes_patches_of_few_channels():
     for problem in (STEM, VIT):
-        tiles = next(iter(ranking(problem, torch.float16, H200)))
-        assert chosen(problem) == planner.Choice(PATCHES, PatchConfig(tiles))
+        assert chosen(problem) == planner.Choice(PATCHES, configs_of(PATCHES, problem)[0])
     # Residue classes fill their tiles here.
     wide = problem_of(n=64, ci=96, co=192, size=(56, 56), taps=(2, 2), stride=2)
     assert has_patches(wide)
@@ -76,7 +73,8 @@ def test_a_model_takes_patches_of_few_channels():
 
 def test_the_stem_of_a_convnext_is_bound_by_memory():
     # dy, 38.5 MB, is read once, dx, 19.3 MB, written: at 3.5 TB/s 16.5 us.
-    assert min(ranking(STEM, torch.float16, H200).values()) < 25
+    case = Case(direction="dgrad", problem=STEM, dtype=torch.float16)
+    assert min(each.us for each in PATCHES.candidates(case, H200).values()) < 25
 
 
 @pytest.mark.slow
@@ -88,8 +86,8 @@ def test_everything_in_the_interpreter():
 @pytest.mark.parametrize("number", range(60 if NIGHTLY else 4))
 def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch)
-    kernel = EmulatedKernel(patch_kernel.patch_dgrad_kernel)
-    monkeypatch.setattr(patch_kernel, "patch_dgrad_kernel", kernel)
+    kernel = EmulatedKernel(patches.patch_dgrad_kernel)
+    monkeypatch.setattr(patches, "patch_dgrad_kernel", kernel)
     rng = random.Random(number)
     dtype = (torch.float16, torch.bfloat16)[number % 2]
     check(draw(rng, patches=4), dtype, Device(3, (9, 0), SMEM_BYTES), bias=number % 2 == 0)
@@ -97,27 +95,25 @@ def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
 
 @needs_im2col
 @pytest.mark.parametrize(
-    ("problem", "capability", "is_matrix", "vector"),
+    ("problem", "device", "vector"),
     [
         # 12 elements of a row are vectors of 8 bytes, 48 are of 16.
-        (STEM, 90, True, 2),
-        (VIT, 90, False, 4),
-        (STEM, 100, False, 2),
+        (STEM, H200, 2),
+        (replace(VIT, input_size=(225, 224)), H200, 4),
+        (replace(STEM, input_size=(225, 224)), BLACKWELL, 2),
     ],
 )
-def test_rows_of_patches_are_stored_in_vectors(
-    problem, capability, is_matrix, vector, fresh_triton_cache
-):
-    config = next(iter(ranking(problem, torch.float16, H200)))
-    ptx = compile_patch_dgrad(config, problem, capability, is_matrix=is_matrix).asm["ptx"]
+def test_rows_of_patches_are_stored_in_vectors(problem, device, vector, fresh_triton_cache):
+    (kernel,) = compiled(PATCHES, configs_of(PATCHES, problem)[0], problem, device=device)
+    ptx = kernel.asm["ptx"]
     assert f"st.global.v{vector}.b32" in ptx
     assert "st.global.b16" not in ptx
 
 
 @needs_im2col
-@pytest.mark.parametrize("dtype", [tl.bfloat16, tl.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_other_types_compile(dtype, fresh_triton_cache):
-    torch_dtype = torch.bfloat16 if dtype == tl.bfloat16 else torch.float32
-    config = next(iter(ranking(STEM, torch_dtype, H200)))
-    compiled = compile_patch_dgrad(config, STEM, 90, dtype=dtype, is_matrix=False, has_bias=True)
-    assert "wgmma" in compiled.asm["ptx"]
+    problem, bias = replace(STEM, input_size=(225, 224)), torch.empty(3, dtype=dtype, device=META)
+    config = configs_of(PATCHES, problem, dtype)[0]
+    kernel = compiled(PATCHES, config, problem, dtype, bias=bias)[-1]
+    assert "wgmma" in kernel.asm["ptx"]

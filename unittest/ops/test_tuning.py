@@ -23,13 +23,13 @@ from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.tuning import progress, runs, timing
-from triton_ext.ops.tuning.calls import make_plan, make_tensors
+from triton_ext.ops.core.planner import make_plan
+from triton_ext.ops.core.tables import Table, read_table, shipped_path
+from triton_ext.ops.tuning import measure, progress, runs, store
 from triton_ext.ops.tuning.collect import parse_shape
+from triton_ext.ops.tuning.measure import make_tensors
 from triton_ext.ops.tuning.processes import Processes
-from triton_ext.ops.tuning_store import files
-from triton_ext.ops.tuning_store.files import Table, read_table, write_table
-from triton_ext.ops.tuning_store.lookup import shipped_path
+from triton_ext.ops.tuning.store import write_table
 from triton_ext.tools import cli
 from tuning_fakes import GPU, MadeUpClock
 
@@ -528,7 +528,7 @@ class Counting:
 def test_rounds_are_interleaved_and_the_hopeless_left_out():
     clock = Counting()
     functions = [lambda value=value: value for value in (1.0, 1.1, 5.0)]
-    assert timing.interleaved(functions, clock, 4) == [1.0, 1.1, 5.0]
+    assert measure.interleaved(functions, clock, 4) == [1.0, 1.1, 5.0]
     assert clock.turns == [1.0, 1.1, 5.0, 5.0, 1.1, 1.0, 1.1, 1.0, 1.0, 1.1]
 
 
@@ -540,7 +540,7 @@ def test_every_other_measurement_being_longer_favours_no_candidate(count):
 
     # 3.6 is 1.2 times what is fastest, which is nearly left out.
     functions = [lambda: 99.0, *[lambda: 3.0] * count, lambda: 3.6]
-    hopeless, *times, slow = timing.interleaved(functions, Alternating(), runs.ROUNDS)
+    hopeless, *times, slow = measure.interleaved(functions, Alternating(), runs.ROUNDS)
     assert times == [3.5] * count
     assert (hopeless, slow) == (99.5, 4.1)
 
@@ -788,7 +788,7 @@ def test_files_are_checked_before_a_gpu_is_searched_for(
     (tmp_path / "file").touch()
     out = tmp_path / name
     # Who runs this may be allowed to write anywhere.
-    monkeypatch.setattr(files.os, "access", lambda path, mode: path != tmp_path)
+    monkeypatch.setattr(store.os, "access", lambda path, mode: path != tmp_path)
     assert cli.main(["tune", "--shapes", "1x8x9x9_16_k3", "--out", str(out)]) == 2
     told = f"triton-ext tune: error: {out}: {message.format(folder=tmp_path)}\n"
     assert capsys.readouterr().err == told
@@ -829,7 +829,7 @@ def test_choices_that_the_users_table_cannot_take_go_to_the_file(
     locked = tmp_path / "locked"
     locked.mkdir()
     monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(locked))
-    monkeypatch.setattr(files.os, "access", lambda path, mode: path != locked)
+    monkeypatch.setattr(store.os, "access", lambda path, mode: path != locked)
     cli.main(words)
     told = capsys.readouterr()
     assert "triton-ext tune: warning: " in told.err
@@ -950,8 +950,7 @@ FEW_CHANNELS = [
 def test_what_was_measured_is_what_plans_are_made_of(direction, monkeypatch, tmp_path):
     """Through the table, every candidate makes the plan that it made while it was measured."""
     from triton_ext.ops.core.device import assumed_device
-    from triton_ext.ops.tuning_store.kinds import encode, kind_of
-    from triton_ext.ops.tuning_store.lookup import lookup
+    from triton_ext.ops.core.tables import encode, kind_of, lookup
 
     monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
     monkeypatch.delenv("TRITON_EXT_TUNING", raising=False)
@@ -994,8 +993,7 @@ def launches(plan) -> tuple:
 
 
 def test_the_shipped_tables_are_tables():
-    from triton_ext.ops.tuning_store.files import Entry
-    from triton_ext.ops.tuning_store.kinds import decode
+    from triton_ext.ops.core.tables import Entry, decode
 
     paths = sorted(shipped_path("NVIDIA H200").parent.glob("*.json"))
     assert shipped_path("NVIDIA H200") in paths

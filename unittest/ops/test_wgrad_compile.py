@@ -10,18 +10,23 @@ import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
-import triton.language as tl
+import torch
 from cubin_resources import resources
+from problem_cases import problem_of
+from triton.runtime import driver
 from triton_ext.host import capabilities
-from triton_ext.ops.conv_wgrad import compile_conv_wgrad, compile_reduce
-from triton_ext.ops.wgrad_config import (
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.core.launcher import compiling
+from triton_ext.ops.families.wgrad import WGRAD
+from triton_ext.ops.families.wgrad_config import (
     CONFIGS,
-    Partition,
-    Reduction,
-    Store,
+    WgradChoice,
     WgradConfig,
     WgradTiles,
 )
+from triton_ext.ops.tuning.measure import make_tensors, run_plan
+from triton_ext.ops.tuning.processes import TargetOnlyDriver, target_only
 
 pytestmark = pytest.mark.skipif(
     not capabilities()["im2col"].available, reason=capabilities()["im2col"].reason
@@ -32,15 +37,30 @@ LATER = pytest.mark.skipif(not NIGHTLY, reason="takes minutes; TRITON_EXT_NIGHTL
 
 # mbarriers, and alignment.
 RESERVED_BYTES = 1024
-BOTH = Partition(40, 132, 264, 12, 11)
-PARTS = Partition(40, 132, 0, 12, 11)
-WHOLE = Partition(40, 132, 264, 0, 1)
-
+PROBLEM = problem_of(n=4, ci=256, co=256, size=(14, 14), padding=1)
 SMALL = WgradConfig(block_co=64, block_ci=64, num_stages=4, num_warps=4)
+# Multiprocessors for a number of tiles: one tile remains, none does, or there are 4 parts of each.
+BOTH, WHOLE, PARTS = (lambda tiles: tiles - 1), (lambda tiles: tiles), (lambda tiles: 4 * tiles)
 
 
-def tiles_of(config: WgradConfig, partition: Partition) -> WgradTiles:
-    return WgradTiles(config=config, co_blocks=2, partition=partition)
+@pytest.fixture
+def compiled(fresh_triton_cache, monkeypatch):
+    """Returns the kernels of a plan, compiled for a GPU that need not be there."""
+
+    def compiled(config, multiprocessors, capability=90, problem=PROBLEM, **types):
+        case = Case(direction="wgrad", problem=problem, **{"dtype": torch.float16, **types})
+        tiles = WgradTiles.make(config, problem, 1 << 20).partition.tiles
+        device = Device(multiprocessors(tiles), (capability // 10, 0), SMEM_BYTES)
+        plan = WGRAD.bind(WgradChoice(config=config), case, device)
+        # target_only is undone with the patch.  Triton keeps compiled kernels by device number.
+        monkeypatch.setattr(driver, "_active", None)
+        monkeypatch.setattr(TargetOnlyDriver, "get_current_device", lambda self: capability)
+        target_only(device.capability)
+        with compiling() as kernels:
+            run_plan(case, plan, make_tensors(case, torch.device("meta")))
+        return kernels
+
+    return compiled
 
 
 def each(capability: int, *quick: int) -> list[object]:
@@ -57,11 +77,11 @@ def each(capability: int, *quick: int) -> list[object]:
 
 
 @pytest.mark.parametrize(("config", "capability"), [*each(90, 0, 9, 14, 16), *each(100, 10)])
-def test_shipped_configurations(config, capability, fresh_triton_cache, tmp_path):
-    compiled = compile_conv_wgrad(tiles_of(config, BOTH), capability)
-    ptx, ttgir = compiled.asm["ptx"], compiled.asm["ttgir"]
-    assert compiled.metadata.shared <= config.smem_bytes(Store()) + RESERVED_BYTES
-    used = resources(compiled.asm["cubin"], tmp_path)
+def test_shipped_configurations(config, capability, compiled, tmp_path):
+    kernel, _ = compiled(config, BOTH, capability)
+    ptx, ttgir = kernel.asm["ptx"], kernel.asm["ttgir"]
+    assert kernel.metadata.shared <= config.smem_bytes(2) + RESERVED_BYTES
+    used = resources(kernel.asm["cubin"], tmp_path)
     # On sm_100 ptxas puts a few scalars of some configurations on the stack, at most 24 bytes.
     assert used["STACK"] <= (32 if capability == 100 else 0), "registers were spilled"
     assert used["LOCAL"] == 0
@@ -84,9 +104,8 @@ def test_shipped_configurations(config, capability, fresh_triton_cache, tmp_path
         assert "tcgen05.mma" in ptx
 
 
-def test_loads_run_ahead_and_nothing_is_copied_between(fresh_triton_cache):
-    compiled = compile_conv_wgrad(tiles_of(SMALL, PARTS), 90)
-    ttgir = compiled.asm["ttgir"]
+def test_loads_run_ahead_and_nothing_is_copied_between(compiled):
+    ttgir = compiled(SMALL, PARTS)[0].asm["ttgir"]
     # The loop over steps is inside that over parts.
     begin = ttgir.rindex("scf.for", 0, ttgir.index("ttng.warp_group_dot "))
     loop = ttgir[begin : ttgir.index("scf.yield", begin)]
@@ -101,62 +120,62 @@ def test_loads_run_ahead_and_nothing_is_copied_between(fresh_triton_cache):
 
 
 @pytest.mark.parametrize("num_warps", [4, 8])
-def test_parts_leave_from_registers(num_warps, fresh_triton_cache):
+def test_parts_leave_from_registers(num_warps, compiled):
     config = WgradConfig(block_co=128, block_ci=64, taps=2, num_stages=3, num_warps=num_warps)
-    compiled = compile_conv_wgrad(tiles_of(config, PARTS), 90)
-    ptx = compiled.asm["ptx"]
+    kernel, _ = compiled(config, PARTS)
+    ptx = kernel.asm["ptx"]
     assert len(re.findall(r"st\.global\.v4\.b32", ptx)) == config.accumulators // 4
     assert "st.shared.v" not in ptx
-    assert compiled.metadata.shared <= config.smem_bytes(None) + RESERVED_BYTES
+    assert kernel.metadata.shared <= config.smem_bytes() + RESERVED_BYTES
 
 
-KINDS = [
-    {"store_through_tma": False},
-    {"store_through_tma": False, "is_grouped": True},
-    {"out_dtype": tl.float32},
-    {"dtype": tl.bfloat16},
-    {"filter_size": (1, 1), "is_matrix": True},
-    {"filter_size": (5,)},
-    {"filter_size": (3, 1, 2)},
-]
+KINDS = {
+    "pointers": {"problem": replace(PROBLEM, in_channels=60)},
+    "groups": {"problem": replace(PROBLEM, groups=2)},
+    "fp32": {"out_dtype": torch.float32},
+    "bf16": {"dtype": torch.bfloat16},
+    "matrix": {"problem": problem_of(n=4, ci=256, co=256, size=(14, 14), taps=(1, 1))},
+    "1-D": {"problem": problem_of(n=4, ci=128, co=128, size=(200,), taps=(5,))},
+    "3-D": {"problem": problem_of(n=4, ci=128, co=128, size=(6, 8, 8), taps=(3, 1, 2))},
+}
 
 
-@pytest.mark.parametrize("options", KINDS, ids="-".join)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "capability",
     [90, pytest.param(100, marks=(pytest.mark.slow, LATER))],
 )
-def test_every_kind_of_problem(options, capability, fresh_triton_cache, tmp_path):
-    compiled = compile_conv_wgrad(tiles_of(SMALL, BOTH), capability, **options)
-    ptx = compiled.asm["ptx"]
-    rank = len(options.get("filter_size", (3, 3))) + 2
+def test_every_kind_of_problem(kind, capability, compiled, tmp_path):
+    options = KINDS[kind]
+    kernel, _ = compiled(SMALL, BOTH, capability, **options)
+    ptx = kernel.asm["ptx"]
+    rank = options.get("problem", PROBLEM).dims + 2
     im2col = re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\S*\.im2col", ptx)
-    assert set(im2col) == (set() if "is_matrix" in options else {str(rank)})
-    bytes_out = 4 if options.get("out_dtype") == tl.float32 else 2
-    store = Store(element_bytes=bytes_out, in_pieces=options.get("store_through_tma", True))
-    assert compiled.metadata.shared <= SMALL.smem_bytes(store) + RESERVED_BYTES
-    used = resources(compiled.asm["cubin"], tmp_path)
+    assert set(im2col) == (set() if kind == "matrix" else {str(rank)})
+    through_tma = kind not in ("pointers", "groups")
+    assert ("cp.async.bulk.tensor.3d.global" in ptx) == through_tma
+    smem_bytes = SMALL.smem_bytes(4 if kind == "fp32" else 2, in_pieces=through_tma)
+    assert kernel.metadata.shared <= smem_bytes + RESERVED_BYTES
+    used = resources(kernel.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0
 
 
-def test_whole_tiles_alone_need_no_workspace(fresh_triton_cache):
-    compiled = compile_conv_wgrad(tiles_of(SMALL, WHOLE), 90)
-    assert "st.global" not in compiled.asm["ptx"]
+def test_whole_tiles_alone_need_no_workspace(compiled):
+    (kernel,) = compiled(SMALL, WHOLE)
+    assert "st.global" not in kernel.asm["ptx"]
 
 
-@pytest.mark.parametrize("is_grouped", [False, True])
-@pytest.mark.parametrize("columns", [8, 64])
-def test_the_reduction(columns, is_grouped, fresh_triton_cache, tmp_path):
-    warps = max(1, columns // 16)
-    reduction = Reduction(columns=columns, unroll=8, num_warps=warps)
-    compiled = compile_reduce(
-        tiles_of(replace(SMALL, taps=2), PARTS), reduction, 90, is_grouped=is_grouped
-    )
-    ptx = compiled.asm["ptx"]
-    per_thread = 16 * columns // (32 * warps)
-    assert len(re.findall(r"ld\.global\.v4\.b32", ptx)) == 8 * per_thread // 4
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("channels", [64, 1024])
+def test_the_reduction(channels, groups, compiled, tmp_path):
+    problem = problem_of(n=4, ci=channels, co=channels, size=(7, 7), padding=1, groups=groups)
+    _, kernel = compiled(replace(SMALL, taps=2), PARTS, problem=problem)
+    ptx = kernel.asm["ptx"]
+    # Of 16 rows a program has 64 columns and 4 warps, or 8 columns and one; all parts at once.
+    per_thread = 8 if channels == 1024 else 4
+    assert len(re.findall(r"ld\.global\.v4\.b32", ptx)) == 4 * per_thread // 4
     assert "griddepcontrol.wait" in ptx
-    used = resources(compiled.asm["cubin"], tmp_path)
+    used = resources(kernel.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0
 
 

@@ -11,22 +11,24 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+from triton_ext.ops.core.device import KNOWN
+from triton_ext.ops.core.family import smem_refusals
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.wgrad_config import (
+from triton_ext.ops.families.wgrad_config import (
     CONFIGS,
-    MAX_ACCUMULATORS,
     MOST_PART_ROUNDS,
-    PLAIN_STORE,
-    SMEM_BYTES,
     Partition,
     Reduction,
-    Store,
     WgradConfig,
     WgradTiles,
-    choose_tiles,
     expected_us,
     memory_us,
+    ranked_tiles,
+    reduction,
+    stores_through_tma,
 )
+
+H200 = KNOWN["h200"]
 
 partitions = (st.integers(1, 400), st.integers(1, 300), st.integers(1, 140), st.integers(1, 4))
 
@@ -58,11 +60,11 @@ def test_every_step_of_every_tile_is_done_once(tiles, steps, num_sms, part_round
 @given(*partitions)
 def test_parts_fill_their_rounds(tiles, steps, num_sms, part_rounds):
     partition = Partition.make(tiles, steps, num_sms, part_rounds)
-    assert partition.whole_tiles + partition.split_tiles == tiles
+    assert partition.waves * partition.programs + partition.rest == tiles
     assert partition.parts <= part_rounds * num_sms
     if partition.split_tiles:
         assert partition.splits > 1
-        assert partition.whole_tiles % num_sms == 0
+        assert (tiles - partition.split_tiles) % num_sms == 0
         # One more part of each would not fit, or would be empty.
         more = partition.parts + partition.split_tiles
         assert more > part_rounds * num_sms or partition.splits == steps
@@ -103,26 +105,36 @@ def problems(draw) -> ConvProblem:
     )
 
 
-@given(problems(), st.integers(1, 148), st.sampled_from([2, 4]), st.booleans())
-def test_the_choice_fits_and_is_the_fastest(case, num_sms, element_bytes, in_pieces):
-    store = Store(element_bytes=element_bytes, in_pieces=in_pieces)
-    tiles = choose_tiles(case, num_sms, store=store)
+def chosen(case, num_sms=132, out_bytes=2):
+    """The tiles that the model expects to be fastest."""
+    return ranked_tiles(case, replace(H200, num_sms=num_sms), out_bytes)[0][1]
+
+
+def fits(tiles, case, out_bytes):
+    """Whether a CTA of an H200 has the shared memory."""
+    partition = tiles.partition
+    stored = out_bytes if partition.tiles > partition.split_tiles else 0
+    in_pieces = stores_through_tma(case, out_bytes)
+    return not smem_refusals(tiles.config.smem_bytes(stored, in_pieces=in_pieces), H200)
+
+
+@given(problems(), st.integers(1, 148), st.sampled_from([2, 4]))
+def test_the_choice_fits_and_is_the_fastest(case, num_sms, out_bytes):
+    tiles = chosen(case, num_sms, out_bytes)
     assert tiles.config in CONFIGS
-    assert tiles.fits(store)
+    assert fits(tiles, case, out_bytes)
     others = [
         WgradTiles.make(config, case, num_sms, rounds)
         for config in CONFIGS
         for rounds in range(1, MOST_PART_ROUNDS + 1)
     ]
-    assert expected_us(tiles) == min(expected_us(t) for t in others if t.fits(store))
+    assert expected_us(tiles) == min(expected_us(t) for t in others if fits(t, case, out_bytes))
 
 
 @given(problems(), st.sampled_from(CONFIGS))
 def test_blocks_of_input_channels_reach_every_group(case, config):
     tiles = WgradTiles.make(config, case, 132)
-    blocks = (tiles.partition.whole_tiles + tiles.partition.split_tiles) // (
-        tiles.co_blocks * math.ceil(case.taps / config.taps)
-    )
+    blocks = tiles.partition.tiles // (tiles.co_blocks * math.ceil(case.taps / config.taps))
     group_co = case.out_channels // case.groups
     group_ci = case.in_channels // case.groups
     for co in range(case.out_channels):
@@ -140,7 +152,7 @@ def test_without_groups_there_are_as_many_tiles_as_blocks():
         132,
     )
     # 3 blocks of output channels, 2 of input channels, 5 groups of taps: 4 parts each.
-    assert tiles.partition == Partition(math.ceil(32 * 28 * 28 / 64), 120, 0, 30, 4)
+    assert tiles.partition == Partition(30, math.ceil(32 * 28 * 28 / 64), 120, 30, 4)
     assert tiles.workspace_elements == 120 * 128 * 64 * 2
 
 
@@ -152,33 +164,34 @@ def test_depthwise_groups_share_blocks():
 
 
 def test_few_tiles_are_split_and_many_are_not():
-    assert choose_tiles(problem(), 132).partition.splits > 4
-    large = choose_tiles(problem(in_channels=1280, out_channels=1280, input_size=(16, 16)), 132)
-    assert large.partition.whole_tiles > 0
+    assert chosen(problem()).partition.splits > 4
+    large = chosen(problem(in_channels=1280, out_channels=1280, input_size=(16, 16)))
+    assert large.partition.waves > 0
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_shipped_configurations_are_possible(config):
-    assert config.problems() == ()
-    assert config.fits(PLAIN_STORE)
-    assert config.accumulators <= MAX_ACCUMULATORS
+    assert config.problems() == []
+    assert not smem_refusals(config.smem_bytes(2), H200)
+    # Beside some 35 registers for the rest, of 255.
+    assert config.accumulators <= 192
     assert config.num_stages >= 3
 
 
 def test_shared_memory_is_counted():
     config = WgradConfig(block_co=128, block_ci=256, num_stages=4, num_warps=8)
     pipeline = 4 * 64 * (128 + 256) * 2
-    assert config.smem_bytes(None) == pipeline
-    assert config.smem_bytes(PLAIN_STORE) == pipeline + 128 * 256 * 2
-    assert config.fits(None)
-    assert not config.fits(PLAIN_STORE)
+    assert config.smem_bytes() == pipeline
+    assert config.smem_bytes(2) == pipeline + 128 * 256 * 2
+    assert not smem_refusals(config.smem_bytes(), H200)
+    assert smem_refusals(config.smem_bytes(2), H200)
     halves = replace(config, store_parts=2)
-    assert halves.smem_bytes(PLAIN_STORE) == pipeline + 128 * 256
-    assert halves.smem_bytes(Store(in_pieces=False)) == pipeline + 128 * 256 * 2
-    assert halves.smem_bytes(Store(element_bytes=4)) == pipeline + 128 * 256 * 2
-    assert halves.fits(PLAIN_STORE, SMEM_BYTES)
+    assert halves.smem_bytes(2) == pipeline + 128 * 256
+    assert halves.smem_bytes(2, in_pieces=False) == pipeline + 128 * 256 * 2
+    assert halves.smem_bytes(4) == pipeline + 128 * 256 * 2
+    assert not smem_refusals(halves.smem_bytes(2), H200)
     three_taps = WgradConfig(block_co=64, block_ci=64, taps=3, num_stages=2, num_warps=4)
-    assert three_taps.smem_bytes(None) == 2 * 64 * (64 + 3 * 64) * 2
+    assert three_taps.smem_bytes() == 2 * 64 * (64 + 3 * 64) * 2
 
 
 @pytest.mark.parametrize(
@@ -194,14 +207,14 @@ def test_shared_memory_is_counted():
 )
 def test_what_cannot_be_compiled_is_told(changes, text):
     config = WgradConfig(block_co=64, block_ci=64, num_stages=3, num_warps=4)
-    assert config.problems() == ()
-    assert replace(config, **changes).problems() == (text,)
+    assert config.problems() == []
+    assert replace(config, **changes).problems() == [text]
 
 
 def test_where_memory_is_the_limit_little_is_written():
     # 64 MB of x and dy: 17 us from DRAM, while the products take 9.
     layer = problem(in_channels=256, out_channels=64, input_size=(56, 56), filter_size=(1, 1))
-    tiles = choose_tiles(layer, 132)
+    tiles = chosen(layer)
     assert memory_us(tiles) > 15
     assert tiles.workspace_elements * 4 <= 3 * 2**20
 
@@ -214,19 +227,19 @@ def test_memory_is_read_where_the_filter_is():
     assert strided.pixels_read == 128 * 28**2
     assert replace(strided, filter_size=(3, 3)).pixels_read == 128 * 56**2
     # 55.9 us on an H200 (fp16, 2026-11-22); 64x128, by all of x, took 83.1.
-    config = choose_tiles(strided, 132).config
+    config = chosen(strided).config
     assert (config.block_co, config.block_ci) == (128, 128)
 
 
 @given(problems(), st.sampled_from(CONFIGS))
 def test_the_reduction_is_possible(case, config):
     tiles = WgradTiles.make(config, case, 132)
-    reduction = Reduction.choose(tiles)
-    assert reduction.columns in (8, 16, 32, 64)
-    assert config.block_ci % reduction.columns == 0
-    per_thread = 16 * reduction.columns // (32 * reduction.num_warps)
+    made = reduction(tiles)
+    assert made.columns in (8, 16, 32, 64)
+    assert config.block_ci % made.columns == 0
+    per_thread = 16 * made.columns // (32 * made.num_warps)
     assert per_thread % 4 == 0
-    assert per_thread * reduction.unroll <= 64
+    assert per_thread * made.unroll <= 64
 
 
 def test_many_parts_of_few_tiles_are_added_by_many_programs():
@@ -234,4 +247,4 @@ def test_many_parts_of_few_tiles_are_added_by_many_programs():
     case = problem(in_channels=64, out_channels=64, filter_size=(1, 1))
     few = WgradTiles.make(config, case, 132)
     assert few.partition.splits == 132
-    assert Reduction.choose(few) == Reduction(columns=8, unroll=16, num_warps=1)
+    assert reduction(few) == Reduction(columns=8, unroll=16, num_warps=1)

@@ -34,11 +34,12 @@ from planned import plan_wgrad, refusals_of
 from problem_cases import channels_last, misaligned_slice, problem_of
 from swapped_cases import draw_swapped
 from triton_ext.errors import DescriptorError
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradPlan
+from triton_ext.ops.families.wgrad_config import CONFIGS, MOST_PART_ROUNDS
 from triton_ext.ops.rewrites.operand_swap import SwappedConfig, SwappedWgradPlan, ways
-from triton_ext.ops.wgrad_config import CONFIGS, MOST_PART_ROUNDS
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -311,7 +312,11 @@ def test_random_geometry_of_few_output_channels(number):
         if math.prod(problem.x_shape) > MAX_ELEMENTS // 8:
             continue
         x, dy = (channels_last(s, torch.float16, 0) for s in (problem.x_shape, problem.y_shape))
-        if ways(problem, (x.stride(), dy.stride()), x.itemsize):
+        case = Case(
+            direction="wgrad", problem=problem, dtype=x.dtype, x_strides=x.stride(),
+            dy_strides=dy.stride(),
+        )  # fmt: skip
+        if ways(case):
             break
     config = SwappedConfig(rng.choice(CONFIGS))
     out_dtype = rng.choice((None, torch.float32))

@@ -12,11 +12,11 @@ import torch
 from looking_kernel import LookingKernel
 from planned import plan_wgrad, refusals_of
 from triton_ext.errors import DescriptorError, UnsupportedError
-from triton_ext.ops import wgrad_gemm
 from triton_ext.ops.core import planner
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.wgrad_config import SMEM_BYTES, WgradConfig
+from triton_ext.ops.families import wgrad
+from triton_ext.ops.families.wgrad_config import WgradConfig
 
 H200 = Device(132, (9, 0), SMEM_BYTES)
 CONFIG = WgradConfig(block_co=64, block_ci=64, num_stages=3, num_warps=4)
@@ -36,8 +36,8 @@ PROBLEM = ConvProblem(
 def launches(monkeypatch):
     found = []
     for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
-        arg_names = getattr(wgrad_gemm, name).arg_names
-        monkeypatch.setattr(wgrad_gemm, name, LookingKernel(arg_names, launches=found))
+        arg_names = getattr(wgrad, name).arg_names
+        monkeypatch.setattr(wgrad, name, LookingKernel(arg_names, launches=found))
     monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     planner.make_plan.cache_clear()
     yield found

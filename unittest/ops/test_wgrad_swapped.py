@@ -15,7 +15,7 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 
 import numpy as np
 import torch
-from emulated import EmulatedKernel, emulate
+from emulated import emulate
 from fprop_cases import convolve
 from interpreted import assert_passes_in_the_interpreter
 from planned import plan_wgrad
@@ -23,25 +23,25 @@ from problem_cases import channels_last, problem_of
 from swapped_cases import draw_swapped, swapped_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
-from triton_ext.ops import wgrad_gemm
 from triton_ext.ops.core import planner
+from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
-from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.registry import config_refusals
+from triton_ext.ops.core.tables import decode, encode, kind_of
+from triton_ext.ops.families.wgrad_config import CONFIGS, WgradChoice
 from triton_ext.ops.rewrites.operand_swap import (
     SwappedConfig,
     SwappedWgradPlan,
     as_swapped,
-    swap_reasons,
+    swap_refusals,
     turning_copy,
     ways,
 )
 from triton_ext.ops.rewrites.packing import PackedConfig, RowPacking
-from triton_ext.ops.tuning.calls import candidates, make_plan
-from triton_ext.ops.tuning_store import lookup as lookups
-from triton_ext.ops.tuning_store.kinds import decode, encode, kind_of
-from triton_ext.ops.wgrad_config import CONFIGS, SMEM_BYTES, WgradChoice
+from triton_ext.ops.tuning.runs import candidates
 
 COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
@@ -109,7 +109,7 @@ def test_the_gradient_of_the_swapped_problem_is_that_of_the_problem_turned(numbe
 def test_the_turning_copy_reads_every_number_of_dw_once(kind):
     problem = problem_of(ci=16, co=3, size=(9, 9), taps=(3, 4), padding=((2, 2), (1, 1)))
     swapped = swapped_of(problem)
-    every = RowPacking.ways(swapped, dense(swapped.x_shape), 2, with_planes=True)
+    every = RowPacking.ways(swapped, dense(swapped.x_shape), 2)
     (way,) = [way for way in every if way.kind == kind]
     copy = turning_copy(way, 4)
     assert copy.element_bytes == 4
@@ -196,12 +196,12 @@ def test_an_x_that_would_be_copied_stays_where_it_is():
 
 
 def test_reasons():
-    assert swap_reasons(END) == ()
-    assert swap_reasons(replace(END, stride=(1, 2), in_channels=124, dilation=(1, 2))) == (
+    assert swap_refusals(END) == []
+    assert swap_refusals(replace(END, stride=(1, 2), in_channels=124, dilation=(1, 2))) == [
         "stride (1, 2): expected 1, dy has no pixels between its own",
         "124 input channels: expected a multiple of 8",
         "dilation 2 in W: taps are not neighbours",
-    )
+    ]
     with pytest.raises(UnsupportedError, match=r"wgrad: x and dy cannot be swapped: groups=3: a"):
         plan_of(OTHERS["grouped"], config=SwappedConfig(CHOICE))
 
@@ -290,8 +290,6 @@ def test_everything_in_the_interpreter():
 @pytest.mark.parametrize("kind", ["rows", "columns", "planes"])
 def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, 3)
-    for name in ("conv_wgrad_kernel", "wgrad_reduce_kernel"):
-        monkeypatch.setattr(wgrad_gemm, name, EmulatedKernel(getattr(wgrad_gemm, name)))
     machine = Device(3, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
     planner.make_plan.cache_clear()
@@ -299,9 +297,8 @@ def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
     found = []
     while not found:
         problem = draw_swapped(rng, pixels=6)
-        strides = dense(problem.x_shape), dense(problem.y_shape)
-        found = [way for way in ways(problem, strides, 2) if way.kind == kind]
-    monkeypatch.setattr("triton_ext.ops.rewrites.operand_swap.ways", lambda *given: found)
+        found = tuple(way for way in ways(case_of(problem)) if way.kind == kind)
+    monkeypatch.setattr("triton_ext.ops.rewrites.operand_swap.ways", lambda case: found)
     x, dy = (channels_last(s, torch.float16, 1, "cpu") for s in (problem.x_shape, problem.y_shape))
     config = SwappedConfig(rng.choice(CONFIGS[:3]))
     plan = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, config)

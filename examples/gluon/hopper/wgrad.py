@@ -1,9 +1,9 @@
 """Gradient of a convolution's filter (wgrad) on Hopper: how the Gluon kernel is launched.
 
-The kernel is ``triton_ext.ops.hopper.wgrad``, the one that ``triton_ext.ops`` launches: its module
-opens with symbols, GEMM mapping, who reduces what, warp roles, barriers and a timeline, and is what
-to copy from.  Here are descriptors, the choice of a configuration and the grid, for tensors that
-lie packed with channels last, x [N, (D, (H,)) W, Ci] and dy [N, (out_d, (out_h,)) out_w, Co].
+The kernel is ``triton_ext.ops.kernels.gluon_wgrad``, the one that ``triton_ext.ops`` launches: its
+module opens with symbols, GEMM mapping, warp roles, barriers and a timeline, and is what to copy
+from.  Here are descriptors, the choice of a configuration and the grid, for tensors that lie packed
+with channels last, x [N, (D, (H,)) W, Ci] and dy [N, (out_d, (out_h,)) out_w, Co].
 
 1-D, 2-D and 3-D with any stride, dilation and padding.  fp16 and bf16, fp32 accumulation, the same
 bits in every run; stock Triton 3.6 or newer, sm_90.
@@ -17,16 +17,18 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
-from triton_ext.ops.families.gluon_config import zeroed_flags
-from triton_ext.ops.hopper.wgrad import WgradProblem, conv_wgrad_kernel, wgrad_problem
-from triton_ext.ops.hopper.wgrad_parts import reduce_kernel
-from triton_ext.ops.hopper.wgrad_tiles import (
+from triton_ext.ops.core.launcher import zeroed_flags
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gluon_wgrad import WgradProblem
+from triton_ext.ops.families.gluon_wgrad_config import (
     BLOCK_C,
     Reduction,
+    WgradTileChoice,
     WgradTileConfig,
     WgradWork,
-    choose_work,
+    ranked_work,
 )
+from triton_ext.ops.kernels.gluon_wgrad import conv_wgrad_kernel, reduce_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors
 from .launch import (
@@ -44,7 +46,6 @@ from .launch import (
 
 __all__ = [
     "WgradProblem",
-    "choose_work",
     "compile_conv_wgrad",
     "compile_reduce",
     "conv_wgrad",
@@ -90,8 +91,8 @@ def conv_wgrad(
         stride: 1 to 8; one int, or one per spatial dimension.
         padding: One int, one per spatial dimension, or (low, high) per spatial dimension.
         dilation: One int, or one per spatial dimension.
-        config: How to compile; by default :func:`~triton_ext.ops.hopper.wgrad_tiles.choose_work`
-            chooses.
+        config: How to compile; by default the first of
+            :func:`~triton_ext.ops.families.gluon_wgrad_config.ranked_work`.
         add_in_place: With a configuration: which kernel adds the parts of a tile.
         launcher: What is launched in place of a kernel: ``xnv.emulated`` runs it on CPU tensors.
 
@@ -118,12 +119,22 @@ def conv_wgrad(
     conv = x_desc.conv
     if tuple(dy.shape[1:-1]) != tuple(conv.output_size):
         raise DescriptorError(f"dy has {tuple(dy.shape[1:-1])} pixels, expected {conv.output_size}")
+    problem = ConvProblem(
+        batch=x.shape[0],
+        in_channels=ci,
+        out_channels=co,
+        input_size=tuple(x.shape[1:-1]),
+        filter_size=tuple(filter_size),
+        stride=tuple(conv.stride),
+        padding=tuple(conv.padding),
+        dilation=tuple(conv.dilation),
+    )
     num_sms = multiprocessors(x.device)
     if config is None:
-        work = choose_work(conv.m_gemm, co, ci, taps, num_sms, input_pixels=conv.pixels_read)
+        work = ranked_work(problem, num_sms)[0][0]
     else:
-        x_blocks = taps * math.ceil(ci / BLOCK_C)
-        work = WgradWork.make(config, conv.m_gemm, co, x_blocks, num_sms, add_in_place=add_in_place)
+        choice = WgradTileChoice(config=config, add_in_place=add_in_place)
+        work = WgradWork.make(choice, problem, num_sms)
     if work.problems():
         raise LaunchError(f"configuration {work}: " + "; ".join(work.problems()))
     config = work.config
@@ -134,17 +145,15 @@ def conv_wgrad(
         x_desc = describe(config.pixels)
     dw = torch.empty((co, *filter_size, ci), device=x.device, dtype=x.dtype)
     partial = torch.empty(work.workspace_elements, device=x.device, dtype=torch.float32)
-    low = tuple(low for low, _ in conv.padding)
-    walk = (conv.output_size, conv.stride, low)
-    problem = wgrad_problem(work, (co, ci), filter_size, conv.dilation, walk)
+    told = WgradProblem.make(work, problem)
     kernel = conv_wgrad_kernel if launcher is None else launcher(conv_wgrad_kernel)
-    kernel[(work.partition.ctas,)](
+    kernel[(work.partition.programs,)](
         x_desc,
         matrix_descriptor(dy, block),
         partial,
         zeroed_flags(x.device, work.flags),
         filter_descriptor(dw, [BLOCK_C, 1, BLOCK_C]),
-        problem,
+        told,
         config,
         num_warps=4,
     )
@@ -155,7 +164,7 @@ def conv_wgrad(
         # multiprocessors that the first kernel leaves free, if any.
         second = reduce_kernel if launcher is None else launcher(reduce_kernel)
         second[grid](
-            partial, dw, problem, config, made.columns, made.parts, num_warps=made.num_warps,
+            partial, dw, told, config, made.columns, made.parts, num_warps=made.num_warps,
             launch_pdl=True,
         )  # fmt: skip
     return dw

@@ -24,6 +24,7 @@ __all__ = [
     "async_store",
     "barrier",
     "reinterpret",
+    "specialize",
     "typed",
 ]
 
@@ -57,6 +58,34 @@ def _typed(values: Any, _semantic: Any = None) -> Any:
 
 def _as_it_is(values: Any, _semantic: Any = None) -> Any:
     return values
+
+
+@builtin  # type: ignore[untyped-decorator]
+def specialize(
+    consumer: Any, inputs: Any, producer: Any, loads: Any, config: Any, _semantic: Any = None,
+    _generator: Any = None,
+) -> None:  # fmt: skip
+    """Runs a producer's warp beside consumers of 4 warps each; consumer 0 gets the CTA's own warps.
+
+    Args:
+        consumer: Called with its number and ``inputs``.
+        inputs: Arguments of all consumers.
+        producer: Called with ``loads``.
+        loads: Arguments of the producer.
+        config: Has ``consumers``, ``consumer_registers`` and ``producer_registers``.
+    """
+    config = config.value
+    others = config.consumers - 1
+    partitions = [
+        (consumer, core.tuple([gl.constexpr(me), *inputs])) for me in range(config.consumers)
+    ]
+    gl.warp_specialize(
+        [*partitions, (producer, loads)],
+        [4] * others + [1],
+        [config.consumer_registers] * others + [config.producer_registers],
+        _semantic=_semantic,
+        _generator=_generator,
+    )
 
 
 # Public from 3.8 on.

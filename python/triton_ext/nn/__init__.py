@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from triton_ext.nn.conversion import convert, refresh, revert, survey
+from triton_ext.nn.accelerate import accelerate
+from triton_ext.nn.conversion import convert, refresh, report, revert, survey
 from triton_ext.nn.modules import (
     Conv1d,
     Conv2d,
@@ -11,8 +12,16 @@ from triton_ext.nn.modules import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
-from triton_ext.nn.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm
-from triton_ext.nn.report import Conversion, Layer
+from triton_ext.nn.norms import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+)
+from triton_ext.nn.outcome import Conversion, Layer, ModuleCalls, Report
 
 __all__ = [
     "BatchNorm1d",
@@ -26,9 +35,16 @@ __all__ = [
     "ConvTranspose3d",
     "Conversion",
     "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "Layer",
+    "ModuleCalls",
+    "Report",
+    "accelerate",
     "convert",
     "refresh",
+    "report",
     "revert",
     "survey",
 ]

@@ -17,18 +17,20 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from triton_ext.nn import modules
 from triton_ext.nn import norms as norm_modules
+from triton_ext.nn.calls import CALLS, Calls, no_gpu_line
 from triton_ext.nn.folded import fold as fold_module
 from triton_ext.nn.folded import folds_of, recipe_of, unfold, unfolded
 from triton_ext.nn.folding import CONVOLUTIONS
 from triton_ext.nn.gathered import GATHERED
+from triton_ext.nn.outcome import ALREADY_OURS, Conversion, Layer, ModuleCalls, Report, show
 from triton_ext.nn.patterns import Recipe, find_recipe
-from triton_ext.nn.report import ALREADY_OURS, Conversion, Layer, show
-from triton_ext.nn.steps import has_hooks
+from triton_ext.nn.steps import has_hooks, own_activation
+from triton_ext.nn.subclasses import base_of, class_for, is_plain, refusal_of
 from triton_ext.ops import support
 from triton_ext.ops.api.checks import Fallback, parse_fallback
 from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
 
-__all__ = ["convert", "refresh", "revert", "survey"]
+__all__ = ["convert", "refresh", "report", "revert", "survey"]
 
 _OURS: dict[type[torch.nn.Module], Any] = {
     getattr(torch.nn, name): getattr(modules, name) for name in modules.__all__
@@ -36,10 +38,15 @@ _OURS: dict[type[torch.nn.Module], Any] = {
 _OUR_NORMS: dict[type[torch.nn.Module], Any] = {
     getattr(torch.nn, name): getattr(norm_modules, name) for name in norm_modules.NORMS
 }
-_TORCHS = {ours: theirs for theirs, ours in (*_OURS.items(), *_OUR_NORMS.items())}
+_CLASSES = {**_OURS, **_OUR_NORMS}
+_TORCHS = {ours: theirs for theirs, ours in _CLASSES.items()}
 
 # What a model's reader takes for one of those norms: their subclasses as well.
-_NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.GroupNorm)
+_NORMS = (
+    torch.nn.modules.batchnorm._BatchNorm,
+    torch.nn.GroupNorm,
+    torch.nn.modules.instancenorm._InstanceNorm,
+)
 _NORM_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 # How torch's FullyShardedDataParallel marks parameters that it has flattened (torch 2.13).
@@ -84,8 +91,8 @@ def convert(
             patterns` where it is done.
         pack: Whether weights are brought into the kernels' memory order.  Otherwise they are copied
             at every call; FSDP's ``fully_shard`` refuses parameters in another order than torch's.
-        norms: Whether BatchNorm and GroupNorm run kernels of this package, too, with the
-            activations and sums behind them, in training and in eval mode;
+        norms: Whether BatchNorm, GroupNorm and InstanceNorm run kernels of this package, too, with
+            the activations and sums behind them, in training and in eval mode;
             :mod:`triton_ext.nn.norms` has which.
 
     Returns:
@@ -110,16 +117,18 @@ def convert(
         if layer.reason:
             continue
         module: Any = model.get_submodule(layer.name)
-        if type(module) not in _OURS:
+        ours = _class_for(module)
+        if ours is None:
             continue
-        module.__class__ = _OURS[type(module)]
+        module.__class__ = ours
         module.fallback = fallback
+        module.__dict__[CALLS] = Calls(layer.name or type(module).__name__)
         if shared is not None and _is_packable(module, shared):
             _pack(module)
     for layer in found.norms:
         if not layer.reason:
             module = model.get_submodule(layer.name)
-            module.__class__ = _OUR_NORMS[type(module)]
+            module.__class__ = _class_of(type(module))
     for name, recipe in recipes.items():
         module = model.get_submodule(name)
         if recipe_of(module) is not None:
@@ -127,6 +136,8 @@ def convert(
         fold_module(module, recipe)
     if report:
         show(found, sys.stdout)
+        if any(not layer.reason for layer in found.layers):
+            sys.stdout.write(no_gpu_line())
     return model
 
 
@@ -172,23 +183,75 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
             module.__class__ = theirs
             module.__dict__.pop("fallback", None)
             module.__dict__.pop(GATHERED, None)
+            module.__dict__.pop(CALLS, None)
             had = module.__dict__.pop(_REPACKED, None)
             if had is not None and shared is not None and _is_movable(module, shared):
                 _unpack(module, *had)
     return model
 
 
+def _class_for(module: torch.nn.Module) -> Any:
+    """Returns the class that a convolution gets; ``None`` if it keeps its own."""
+    kind: Any = type(module)
+    if is_parametrized(module):
+        base = _class_of(kind.__bases__[0])
+        return None if base is None else _rebased(kind, base)
+    return _class_of(kind)
+
+
+def _class_of(kind: Any) -> Any:
+    ours = None if _former(kind) else _nearest(kind)
+    return ours if ours is None or kind in _CLASSES else class_for(kind, ours)
+
+
+def _rebased(kind: Any, base: Any) -> Any:
+    """Returns a class that torch made for a parametrized module, derived from another one."""
+    own = {k: v for k, v in vars(kind).items() if k not in ("__dict__", "__weakref__")}
+    return type(kind)(kind.__name__, (base,), own)
+
+
+def _nearest(kind: type) -> Any:
+    """Returns our class for what a class is derived from in torch, or None."""
+    return next((_CLASSES[base] for base in kind.__mro__ if base in _CLASSES), None)
+
+
+def _former(kind: Any) -> Any:
+    """Returns the class that modules of a class of ours had; ``None`` for other classes."""
+    return _TORCHS.get(kind) or base_of(kind)
+
+
+def report(model: torch.nn.Module) -> Report:
+    """Returns who computed the calls of a converted model's convolutions.
+
+    Forward calls since :func:`convert` are counted.  Calls inside of ``torch.compile`` are not.
+
+        nn.convert(model, report=False)
+        model(x)
+        print(nn.report(model))
+
+    Raises:
+        TypeError: ``model`` is no module.
+    """
+    _check_model("report", model)
+    modules, left = [], []
+    for name, module in model.named_modules():
+        calls = getattr(module, CALLS, None)
+        if isinstance(calls, Calls):
+            counts = tuple(calls.refusals.most_common())
+            modules.append(ModuleCalls(name, _text(module), calls.ours, calls.torch, counts))
+        elif _is_convolution(module):
+            left.append(name)
+    return Report(tuple(modules), tuple(left))
+
+
 def _torchs(module: torch.nn.Module) -> Any:
     """Returns the class that a module had; ``None`` if it is not one of ours."""
     kind: Any = type(module)
     if not is_parametrized(module):
-        return _TORCHS.get(kind)
+        return _former(kind)
     # Parametrized behind the conversion: a class of its own that torch derived from ours.
-    theirs: Any = _TORCHS.get(kind.__bases__[0])
-    if theirs is None:
-        return None
-    own = {k: v for k, v in vars(kind).items() if k not in ("__dict__", "__weakref__")}
-    return type(kind)(kind.__name__, (theirs,), own)
+    theirs: Any = _former(kind.__bases__[0])
+    return None if theirs is None else _rebased(kind, theirs)
 
 
 def refresh(model: torch.nn.Module) -> torch.nn.Module:
@@ -336,11 +399,21 @@ class _Search:
         layer = self._layers[name]
         if layer.reason not in ("", ALREADY_OURS):
             return layer.reason
-        if name in self._convolutions and not (
-            type(module) in CONVOLUTIONS or _OURS.get(type(module)) in CONVOLUTIONS
-        ):
-            return "transposed convolutions have no epilogue"
+        if name in self._convolutions:
+            if is_parametrized(module):
+                return "its weight is computed at every call"
+            kind = type(module)
+            made = kind if _former(kind) else _class_of(kind)
+            if not is_plain(made, CONVOLUTIONS):
+                is_transposed = isinstance(module, torch.nn.modules.conv._ConvTransposeNd)
+                return "transposed convolutions have no epilogue" if is_transposed else _OWN_CLASS
+        if name in self._norms and own_activation(module) is not None:
+            return "it applies its activation itself"
         return "it has hooks" if has_hooks(module) else ""
+
+
+# Why nothing is folded into a convolution of a class derived from torch's.
+_OWN_CLASS = "its class has a forward of its own"
 
 
 def _is_called_by(module: torch.nn.Module, name: str) -> bool:
@@ -501,35 +574,39 @@ def _unpack(module: Any, shape: torch.Size, strides: tuple[int, ...]) -> None:
 
 def _reason_to_leave(module: Any) -> str:
     kind = type(module)
-    if kind in _TORCHS:
+    if _former(kind):
         return ALREADY_OURS
     if isinstance(module, torch.jit.ScriptModule):
         return "it is compiled (torch.jit)"
     if "quantized" in kind.__module__ or _OF_QAT.match(kind.__module__):
         return f"it is quantized ({kind.__module__}.{kind.__name__})"
     if is_parametrized(module):
-        base = kind.__bases__[0]
-        if base in _TORCHS:
+        kind = kind.__bases__[0]
+        if _former(kind):
             return f"{ALREADY_OURS}, and parametrized since (torch.nn.utils.parametrize)"
-        if base in _OURS:
-            return (
-                f"it is a {kind.__name__} (torch.nn.utils.parametrize); convert first, then "
-                "parametrize"
-            )
-    if kind not in _OURS:
-        return f"it is a {kind.__name__}"
+    refusal = "" if kind in _OURS else refusal_of(kind, _nearest(kind))
+    if refusal:
+        return refusal
     if "forward" in module.__dict__:
         return "its forward was replaced"
     weight = getattr(module, "weight", None)
     if weight is None:
         return "it has no weight"
-    if not isinstance(weight, torch.nn.Parameter):
+    if not isinstance(weight, torch.nn.Parameter) and not _is_made_by_torch(module):
         return f"its weight is no parameter{_maker_of_weights(module)}"
     if type(weight.data) is not torch.Tensor and not _is_sharded(weight):
         return f"its weight is a {type(weight.data).__name__}"
     if weight.layout is not torch.strided:
         return f"its weight is {weight.layout}"
     return _reason_of_kernels(module)
+
+
+def _is_made_by_torch(module: Any) -> bool:
+    """Tells whether torch computes a weight before every call: parametrize, weight_norm, prune."""
+    makers = (type(hook).__module__ for hook in module._forward_pre_hooks.values())
+    return is_parametrized(module, "weight") or any(
+        maker.startswith("torch.nn.utils.") for maker in makers
+    )
 
 
 def _maker_of_weights(module: Any) -> str:
@@ -539,20 +616,14 @@ def _maker_of_weights(module: Any) -> str:
             " (FullyShardedDataParallel with use_orig_params=False); convert with pack=False "
             "first, then wrap"
         )
-    for hook in module._forward_pre_hooks.values():
-        maker = type(hook).__module__
-        if maker == "torch.nn.utils.prune":
-            return f" ({maker}); convert with pack=False first, then prune"
-        if maker in ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"):
-            return f" ({maker}); convert first, then call {maker.rpartition('.')[2]}"
     return ""
 
 
 def _reason_to_leave_norm(module: Any) -> str:
     kind = type(module)
-    if kind in _TORCHS:
+    if _former(kind):
         return ALREADY_OURS
-    if kind not in _OUR_NORMS:
+    if kind not in _OUR_NORMS and own_activation(module) is None:
         return f"it is a {kind.__name__}"
     if "forward" in module.__dict__:
         return "its forward was replaced"

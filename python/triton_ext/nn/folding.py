@@ -20,8 +20,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.nn import norms
 from triton_ext.nn.modules import Conv1d, Conv2d, Conv3d
-from triton_ext.nn.steps import add_and_activate, has_hooks, is_watched, name_of
-from triton_ext.ops.api.calls import is_differentiated
+from triton_ext.nn.steps import (
+    add_and_activate,
+    drops_nothing,
+    has_hooks,
+    is_watched,
+    name_of,
+    own_activation,
+)
+from triton_ext.nn.subclasses import is_plain
+from triton_ext.ops.api.operators import is_differentiated
 from triton_ext.ops.core.dispatch_cache import is_autocast
 
 __all__ = ["CONVOLUTIONS", "NORMS", "Fold", "convolve_folded"]
@@ -190,7 +198,9 @@ def convolve_folded(
         residual: What is added.
         adds: ``"+"``, ``"+="``, or empty if nothing is added.
     """
-    name = name_of(activation)
+    name, late = name_of(activation), None
+    if name is None and norm is not None and activation is own_activation(norm):
+        name, late = "none", activation
     if name is None or not _may_fold(conv, norm, activation, x, residual, adds):
         fold.record(norm, conv)
         return _one_by_one(conv, norm, activation, x, residual, adds)
@@ -201,36 +211,43 @@ def convolve_folded(
     epilogue = {"scale": scale, "residual": residual if adds else None, "activation": name}
     device = x.device.type
     if not is_autocast(device):
-        return conv.convolve(x, weight, bias, **epilogue)
+        y = conv.convolve(x, weight, bias, **epilogue)
+        return y if late is None else late(y)
     # By hand, because autocast would round the bias as well.
     dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
-        return conv.convolve(x.to(dtype), weight.to(dtype), bias, **epilogue)
+        y = conv.convolve(x.to(dtype), weight.to(dtype), bias, **epilogue)
+    return y if late is None else late(y)
 
 
 def _one_by_one(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> Any:
     y = conv(x)
     if norm is None:
         return add_and_activate(y, activation, residual, adds)
+    if activation is not None and activation is own_activation(norm):
+        return norm(y)
     # Two calls instead of one where the norm has a kernel.
     return norms.normalize(norm, activation, y, residual, adds)
 
 
 def _may_fold(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> bool:
     """Tells whether the kernel gives what the modules would give, and nobody sees a difference."""
-    if type(conv) not in CONVOLUTIONS or is_watched(conv, activation):
+    if not is_plain(type(conv), CONVOLUTIONS) or is_watched(conv, activation):
         return False
     weight, bias = conv._parameters.get("weight"), conv._parameters.get("bias")
     if not _is_plain(x) or not _is_plain(weight):
         return False
     if x.dim() != weight.dim() or x.dtype not in _DTYPES or weight.dtype not in _DTYPES:
         return False
-    # torch takes another memory order, and its own norm does that faster than an epilogue by torch.
-    if x.stride(1) != 1 and x.shape[1] != 1:
+    # Torch takes another memory order, and its own norm does that faster than an epilogue by torch.
+    if conv.fallback != "torch" and x.stride(1) != 1 and x.shape[1] != 1:
         return False
     tensors = [x, weight, bias]
     if norm is not None:
         if not _is_fixed(norm, conv.out_channels):
+            return False
+        act = own_activation(norm)
+        if not (act is None or act is activation or type(act) is torch.nn.Identity):
             return False
         tensors += norm._parameters.values()
     if adds:
@@ -253,7 +270,7 @@ def _is_plain(tensor: object) -> bool:
 def _is_fixed(norm: Any, channels: int) -> bool:
     """Tells whether a norm multiplies each of its channels by one number and adds one."""
     return (
-        type(norm) in NORMS
+        (type(norm) in NORMS or (own_activation(norm) is not None and drops_nothing(norm)))
         and not norm.training
         and norm._buffers["running_mean"] is not None
         and norm.num_features == channels

@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
+from torch.compiler import is_compiling
 from torch.fx import Proxy
 from torch.overrides import handle_torch_function
 
 from triton_ext import ops
 from triton_ext.nn import gathered
+from triton_ext.nn.accelerate import channels_last_input
+from triton_ext.nn.calls import CALLS, Calls, count
 from triton_ext.nn.steps import refuse_scripting
 from triton_ext.ops.api.checks import Fallback, parse_fallback
 from triton_ext.ops.core.memory_format import channels_last
@@ -99,8 +102,10 @@ class _Convolution:
 
     weight: torch.nn.Parameter
     fallback: Fallback = "error"
+    _operator: Any
     __signature__ = _Signature()
     _gathered: gathered.Gathered | None = None
+    _calls: Calls | None = None
 
     def __init__(self, *arguments: Any, fallback: Fallback = "error", **keywords: Any) -> None:
         parse_fallback(fallback)
@@ -120,6 +125,29 @@ class _Convolution:
         super().__setattr__(name, value)
         gathered.replaced(self, old, value)
 
+    def counts(self) -> Calls:
+        """Returns the counts of this module's calls."""
+        calls = self._calls
+        if calls is None:
+            calls = self.__dict__[CALLS] = Calls(type(self).__name__)
+        return calls
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles count anew.
+        state = dict(self.__dict__)
+        state.pop(CALLS, None)
+        return state
+
+    def _counted(self, x: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
+        """Calls the operator on a plain tensor, channels-last if torch may take what is not."""
+        if self.fallback == "torch" and x.dim() == arguments[0].dim():
+            x = channels_last_input(x)
+        if is_compiling():
+            y: Tensor = self._operator(x, *arguments, fallback=self.fallback, **keywords)
+            return y
+        calls = self._calls or self.counts()
+        return count(calls, self._operator, x, *arguments, fallback=self.fallback, **keywords)
+
     def pack_weight(self) -> None:
         """Puts the weight's channels side by side in memory; the parameter stays the same one.
 
@@ -138,8 +166,6 @@ class _Convolution:
 
 class _Forward(_Convolution):
     """The forward convolutions; subclasses name their operator."""
-
-    _operator: Any
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # torch's modules call this one with what they are to use for weight and bias.
@@ -169,20 +195,15 @@ class _Forward(_Convolution):
             else:
                 input = channels_last(padded.unsqueeze(0)).squeeze(0)
             padding = 0
-        walk = (module.stride, padding, module.dilation, module.groups)
+        parameters = (module.stride, padding, module.dilation, module.groups)
         if type(input) is Tensor:
-            y: Tensor = self._operator(
-                input, weight, bias, *walk, fallback=self.fallback, **epilogue
-            )
-            return y
-        arguments = (input, weight, bias, *walk)
+            return self._counted(input, weight, bias, *parameters, **epilogue)
+        arguments = (input, weight, bias, *parameters)
         return _call(type(self)._operator, arguments, fallback=self.fallback, **epilogue)
 
 
 class _Transposed(_Convolution):
     """The transposed convolutions; subclasses name their operator."""
-
-    _operator: Any
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """Convolves; ``output_size`` is as for torch's module."""
@@ -198,11 +219,14 @@ class _Transposed(_Convolution):
             len(module.kernel_size),
             module.dilation,
         )
-        walk = (module.stride, module.padding, output_padding, module.groups, module.dilation)
+        stride, dilation = module.stride, module.dilation
+        parameters = (stride, module.padding, output_padding, module.groups, dilation)
         weight = module.weight
         if self._gathered is not None:
             weight = gathered.in_order(self._gathered, input, weight)
-        arguments = (input, weight, module.bias, *walk)
+        if type(input) is Tensor:
+            return self._counted(input, weight, module.bias, *parameters)
+        arguments = (input, weight, module.bias, *parameters)
         return _call(type(self)._operator, arguments, fallback=self.fallback)
 
 

@@ -1,10 +1,11 @@
-"""``torch.nn``'s BatchNorm and GroupNorm with the channels-last kernels of :mod:`triton_ext.ops`.
+"""``torch.nn``'s BatchNorm, GroupNorm and InstanceNorm with channels-last kernels.
 
 Each is a subclass of torch's: the same constructor, parameters, buffers and state dict, and
 ``isinstance`` tells no difference.  What follows a norm in a forward may be computed with it, in
 training as well as in eval mode:
 
-    BatchNorm -> + residual? -> ReLU?      BatchNorm, GroupNorm -> ReLU, SiLU, GELU, Tanh?
+    BatchNorm -> + residual? -> ReLU?
+    BatchNorm, GroupNorm, InstanceNorm -> ReLU, SiLU, GELU, Tanh?
 
 Every call checks whether a kernel gives what torch gives: the input's kind, shape, memory order and
 dtype, autocast, transforms of ``torch.func``, and, for what follows, hooks and replaced modules.
@@ -25,21 +26,34 @@ from triton_ext.ops import norms as kernels
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, cached, is_autocast
 from triton_ext.ops.norms.calls import Call
 from triton_ext.ops.norms.checks import is_left_to_torch, is_negated
-from triton_ext.ops.norms.functional import batch_key, group_key
+from triton_ext.ops.norms.functional import norm_key
 from triton_ext.ops.norms.functional import normalize as run
 from triton_ext.ops.norms.library import Kind, is_operator
 from triton_ext.ops.norms.plan import NormPlan
 
 #: The names of the modules.
-NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm")
+NORMS = (
+    *("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm"),
+    *("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"),
+)
 
-__all__ = ["NORMS", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "normalize"]
+__all__ = [
+    "NORMS",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "normalize",
+]
 
 Tensor = torch.Tensor
 
 
 class _Norm:
-    """What all four have beside torch's module; comes first among their bases."""
+    """What all of them have beside torch's module; comes first among their bases."""
 
     def __prepare_scriptable__(self) -> NoReturn:
         # torch.jit.script asks every module for what it is to compile in its place.
@@ -89,7 +103,8 @@ class _BatchNorm(_Norm):
         of_batch = True if module.training else mean is None
         weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
         name, eps = _NAMES.get(activation, activation), module.eps
-        plan = cached(batch_key(x, weight, bias, mean, variance, residual, of_batch, name, eps))
+        tensors = (x, weight, bias, mean, variance, residual)
+        plan = cached(norm_key(tensors, of_batch, name, eps))
         if plan is None or not self._is_of(plan, of_batch):
             plan = None
             if not self._has_kernel(x, weight, bias, mean, variance, residual, of_batch, name):
@@ -178,38 +193,77 @@ class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
     _rank = 5
 
 
-class GroupNorm(_Norm, torch.nn.GroupNorm):
-    """``torch.nn.GroupNorm``; the kernel takes channels-last inputs, and returns such."""
+class _GroupNorm(_Norm):
+    """The norms over groups of channels; subclasses name the attributes with their numbers."""
+
+    _ranks: tuple[int, ...] = (3, 4, 5)
+    _channels: str
+    _groups: str
 
     def normalized(self, x: Any, residual: Any, activation: str) -> Tensor | None:
         """Returns a kernel's output, as the base says; there is none with a residual."""
-        if residual is not None:
+        module: Any = self
+        if residual is not None or getattr(module, "track_running_stats", False):
             return None
-        groups = self.num_groups
-        weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
+        channels, groups = getattr(module, self._channels), getattr(module, self._groups)
+        weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
         name = _NAMES.get(activation, activation)
-        plan = cached(group_key(x, groups, weight, bias, name, self.eps))
-        if plan is not None and self._is_of(plan, x):
+        plan = cached(norm_key((x, weight, bias), groups, name, module.eps))
+        if plan is not None and self._is_of(plan, x, channels):
             return run(Call(plan, is_cached=True), x, weight, bias, None)
-        if not _is_own(x, "group") or not 3 <= x.dim() <= 5:
+        if not _is_own(x, "group") or x.dim() not in self._ranks:
             return None
-        if x.shape[1] != self.num_channels or x.numel() <= groups:
-            return None  # torch tells what is wrong
+        if x.shape[1] != channels or x.numel() <= x.shape[0] * groups:
+            return None  # torch says what is wrong
         if not _are_plain(weight, bias):
             return None
         if not x.is_cuda and is_autocast(x.device.type):
             return None  # another list of what is computed in fp32 than that of GPUs
         if kernels.norm_problem("group", x, groups, weight, bias, None, name) is not None:
             return None
-        result: Tensor = kernels.group_norm(x, groups, weight, bias, eps=self.eps, activation=name)
-        return result
+        return kernels.group_norm(x, groups, weight, bias, eps=module.eps, activation=name)
 
-    def _is_of(self, plan: NormPlan, x: Tensor) -> bool:
+    def _is_of(self, plan: NormPlan, x: Tensor, channels: int) -> bool:
         """Tells whether what a plan computes is this module's to compute."""
         # A plan has one more value than groups at least.
-        return plan.shape.channels == self.num_channels and (
-            x.is_cuda or not is_autocast(x.device.type)
+        return (
+            plan.shape.channels == channels
+            and len(plan.strides) in self._ranks
+            and (x.is_cuda or not is_autocast(x.device.type))
         )
+
+
+class GroupNorm(_GroupNorm, torch.nn.GroupNorm):
+    """``torch.nn.GroupNorm``; the kernel takes channels-last inputs, and returns such."""
+
+    _channels, _groups = "num_channels", "num_groups"
+
+
+class _InstanceNorm(_GroupNorm):
+    """The norms over one channel of one image: groups of one channel.
+
+    Without ``track_running_stats``, torch's default; with it, torch's own forward runs.
+    """
+
+    _channels = _groups = "num_features"
+
+
+class InstanceNorm1d(_InstanceNorm, torch.nn.InstanceNorm1d):
+    """``torch.nn.InstanceNorm1d``; the kernel takes [N, C, L] with ``x.stride(1)`` of 1."""
+
+    _ranks = (3,)
+
+
+class InstanceNorm2d(_InstanceNorm, torch.nn.InstanceNorm2d):
+    """``torch.nn.InstanceNorm2d``; the kernel takes ``torch.channels_last`` inputs."""
+
+    _ranks = (4,)
+
+
+class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
+    """``torch.nn.InstanceNorm3d``; the kernel takes ``torch.channels_last_3d`` inputs."""
+
+    _ranks = (5,)
 
 
 # How the kernels call what epilogues call otherwise.
@@ -293,4 +347,7 @@ def normalize(norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> A
     return add_and_activate(norm(x), activation, residual, adds)
 
 
-_CHAINED = (BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm)
+_CHAINED = (
+    *(BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm),
+    *(InstanceNorm1d, InstanceNorm2d, InstanceNorm3d),
+)

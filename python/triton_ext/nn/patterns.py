@@ -13,7 +13,7 @@ link must not write to tensors, because the convolution is then computed behind 
 
 Norms that are in no chain of a convolution begin chains of their own:
 
-    BatchNorm -> + residual? -> ReLU?      BatchNorm, GroupNorm -> activation?
+    BatchNorm -> + residual? -> ReLU?      BatchNorm, GroupNorm, InstanceNorm -> activation?
 
 Those are called in training mode, too, unless the forward asks for checkpoints: what it does with
 them is not in its record.  A norm that is called again between the links of its chain has none,
@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from triton_ext.nn.folding import NORMS, convolve_folded
 from triton_ext.nn.norms import normalize
 from triton_ext.nn.program import NotWritable, program_of
-from triton_ext.nn.steps import activation_of, has_hooks
+from triton_ext.nn.steps import activation_of, drops_nothing, has_hooks, own_activation
 from triton_ext.nn.traceable import Reading, read_forward
 
 __all__ = ["FOLDS", "Recipe", "Site", "find_recipe"]
@@ -271,6 +271,7 @@ class _Chain:
     residual: fx.Node | None = None
     adds: str = ""
     name: str = ""  # of an activation that is a function
+    own_activation: str = ""  # the path of one that the norm applies itself
 
     @property
     def links(self) -> list[fx.Node]:
@@ -364,6 +365,10 @@ def _chain_from(root: torch.nn.Module, first: fx.Node) -> _Chain:
     node = _next(chain)
     if node is not None and _is_norm(root, node, root.get_submodule(str(first.target))):
         chain.norm = chain.last = node
+        act = own_activation(root.get_submodule(str(node.target)))
+        if not (act is None or type(act) is torch.nn.Identity):
+            chain.own_activation = f"{node.target}.act"
+            return chain if _is_quiet_between(root, chain) else _Chain(first, first)
         node = _next(chain)
     short = _Chain(first, chain.last, chain.norm)
     if node is not None and _take_sum(chain, node):
@@ -435,7 +440,8 @@ def _is_norm(root: torch.nn.Module, node: fx.Node, convolution: Any) -> bool:
         return False
     norm: Any = root.get_submodule(str(node.target))
     return (
-        type(norm) in NORMS
+        isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
+        and (type(norm) in NORMS or (own_activation(norm) is not None and drops_nothing(norm)))
         and type(norm).__name__[-2:] == f"{len(convolution.kernel_size)}d"
         and norm.running_mean is not None
         and norm.num_features == convolution.out_channels
@@ -525,6 +531,7 @@ _FRESH = (
     torch.nn.modules.pooling._AdaptiveMaxPoolNd,
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.GroupNorm,
+    torch.nn.modules.instancenorm._InstanceNorm,
     torch.nn.LayerNorm,
     torch.nn.Linear,
     torch.nn.Upsample,
@@ -593,6 +600,8 @@ def _replace(graph: fx.Graph, chain: _Chain, index: int) -> None:
         folds = graph.create_node("get_attr", FOLDS)
         fold = graph.call_function(operator.getitem, (folds, index))
         activation = chain.name or _module(graph, chain.activation)
+        if chain.own_activation:
+            activation = graph.create_node("get_attr", chain.own_activation)
         arguments = (_module(graph, chain.first), _module(graph, chain.norm), activation, fold)
         node = graph.call_function(
             convolve_folded, (*arguments, chain.first.args[0], chain.residual, chain.adds)

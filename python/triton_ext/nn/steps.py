@@ -11,9 +11,11 @@ from triton_ext.ops.api.reference import apply_activation
 __all__ = [
     "activation_of",
     "add_and_activate",
+    "drops_nothing",
     "has_hooks",
     "is_watched",
     "name_of",
+    "own_activation",
     "refuse_scripting",
 ]
 
@@ -39,9 +41,29 @@ def name_of(activation: Any) -> str | None:
     Args:
         activation: A module, the name of a function, or None, whose name is ``"none"``.
     """
-    if activation is None:
+    if activation is None or type(activation) is torch.nn.Identity:
         return "none"
     return activation if isinstance(activation, str) else activation_of(activation)
+
+
+def own_activation(norm: Any) -> Any:
+    """Returns the activation that a norm of timm applies itself; ``None`` for other norms.
+
+    ``timm.layers.BatchNormAct2d``, ``GroupNormAct`` and ``GroupNorm1Act`` have the modules ``drop``
+    and ``act`` behind the norm; ``nn.Identity`` stands for none.
+    """
+    for base in type(norm).__mro__[:3]:
+        if base.__module__ == "timm.layers.norm_act" and base.__name__ in _WITH_ACTIVATION:
+            return norm.act
+    return None
+
+
+def drops_nothing(norm: Any) -> bool:
+    """Tells whether nothing stands between a norm and its own activation."""
+    return type(getattr(norm, "drop", None)) is torch.nn.Identity
+
+
+_WITH_ACTIVATION = ("BatchNormAct2d", "GroupNormAct", "GroupNorm1Act")
 
 
 def has_hooks(module: Any) -> bool:

@@ -275,10 +275,20 @@ _LOADS = {
 def _chains(code: types.CodeType) -> Iterator[_Chain]:
     """Returns what code reads, one after another."""
     chain: _Chain | None = None
-    for instruction in dis.get_instructions(code):
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _QUIET]
+    skipped = 0
+    for index, instruction in enumerate(instructions):
         name = instruction.opname
-        if name in _QUIET:
+        if skipped:
+            skipped -= 1
             continue
+        if name == "LOAD_GLOBAL" and instruction.argval == "getattr":
+            found, skipped = _asked(instructions[index + 1 : index + 5])
+            if found is not None:
+                if chain is not None:
+                    yield chain
+                chain = found
+                continue
         if name in ("LOAD_ATTR", "LOAD_METHOD"):
             # What is jumped to gets values of elsewhere, too.
             if chain is not None and instruction.is_jump_target:
@@ -293,6 +303,30 @@ def _chains(code: types.CodeType) -> Iterator[_Chain]:
         chain = _Chain("super", "") if is_super else _begun(name, instruction.argval)
     if chain is not None:
         yield chain
+
+
+def _asked(behind: list[dis.Instruction]) -> tuple[_Chain | None, int]:
+    """Returns the attribute that ``getattr(x, "name")`` or ``getattr(x, "name", default)`` reads.
+
+    Args:
+        behind: The instructions behind the one that loads ``getattr``.
+
+    Returns:
+        The chain and how many instructions it takes; ``None`` and 0 where it is another call.
+    """
+    if not behind or not behind[0].opname.startswith("LOAD_FAST"):
+        return None, 0
+    variable, names = behind[0], list[object]()
+    for number, each in enumerate(behind[1:]):
+        if each.opname in ("CALL", "CALL_FUNCTION"):
+            name = names[0] if names else None
+            if not isinstance(name, str) or isinstance(variable.argval, tuple):
+                break
+            return _Chain("local", variable.argval, [name]), number + 2
+        if each.opname != "LOAD_CONST" or each.is_jump_target:
+            break
+        names.append(each.argval)
+    return None, 0
 
 
 def _begun(operation: str, value: Any) -> _Chain | None:

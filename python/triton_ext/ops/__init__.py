@@ -10,8 +10,8 @@ from triton_ext import plugin
 plugin.install()
 
 # The kernels they import need the plugin.
-from triton_ext.ops.api import flops, library  # noqa: E402, F401 - register the operators
-from triton_ext.ops.api.explain import Explanation, explain  # noqa: E402
+from triton_ext.ops.api import library  # noqa: E402, F401 - registers the operators
+from triton_ext.ops.api.explain import Explanation, Support, explain, support  # noqa: E402
 from triton_ext.ops.api.functional import (  # noqa: E402
     conv1d,
     conv1d_input,
@@ -26,7 +26,6 @@ from triton_ext.ops.api.functional import (  # noqa: E402
     conv_transpose2d,
     conv_transpose3d,
 )
-from triton_ext.ops.api.support import Support, support  # noqa: E402
 from triton_ext.ops.norms import batch_norm, group_norm, norm_problem  # noqa: E402
 
 __all__ = [

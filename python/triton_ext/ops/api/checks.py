@@ -8,42 +8,43 @@ from typing import Any, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from triton_ext.ops.api.calls import is_transformed
-from triton_ext.ops.api.forward_mode import has_tangent
-from triton_ext.ops.core.epilogue import is_per_image
+from triton_ext.ops.api.operators import has_tangent, is_transformed
+from triton_ext.ops.core.epilogue import ACTIVATIONS, EpilogueArguments, is_per_image
 from triton_ext.ops.core.memory_format import channels_last_strides
-from triton_ext.ops.core.parameters import DIMENSIONS, ConvParameters, Padding, integer
-from triton_ext.ops.core.refusals import layout_refusal
+from triton_ext.ops.core.parameters import (
+    DIMENSIONS,
+    ConvParameters,
+    GivenParameters,
+    integer,
+)
 
 __all__ = [
     "Fallback",
+    "How",
+    "Prefer",
+    "check_arguments",
     "check_epilogue",
-    "check_extra",
     "check_groups",
     "check_memory",
     "check_not_empty",
-    "check_numbers",
     "check_operands",
     "check_out",
-    "check_out_dtype",
     "check_output_padding",
-    "check_output_size",
     "check_pair",
+    "check_rank",
     "check_sizes",
     "check_steps",
-    "check_types",
-    "check_unbatched",
     "kind_of",
-    "operator_name",
     "parse_fallback",
+    "parse_how",
     "rank_error",
-    "refuse_layout",
 ]
 
 Tensor = torch.Tensor
 Fallback = Literal["error", "torch"]
-
-_NOTHING: Mapping[str, Tensor | None] = {}
+Prefer = Literal["ours", "fastest"]
+#: What torch computes: what no kernel takes, and what torch is expected to compute faster.
+How = tuple[Fallback, Prefer]
 
 # Names of the taps' dimensions in messages, by their number.
 _TAPS = {1: ("S",), 2: ("R", "S"), 3: ("T", "R", "S")}
@@ -52,39 +53,20 @@ _TAPS = {1: ("S",), 2: ("R", "S"), 3: ("T", "R", "S")}
 # --- kinds of arguments -------------------------------------------------------------------------
 
 
-def operator_name(rank: int) -> str:
-    """Returns what torch calls a convolution of tensors of this rank: ``"conv2d"``."""
-    return f"conv{rank - 2}d"
-
-
-def check_types(
+def check_arguments(
     name: str,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    names: tuple[str, str] = ("x", "weight"),
-    *,
-    others: Mapping[str, Tensor | None] = _NOTHING,
-    fallback: str = "error",
+    tensors: Mapping[str, Tensor | None],
+    given: GivenParameters,
+    how: How = ("error", "ours"),
 ) -> None:
-    """Refuses values that are no dense tensors, and forward-mode derivatives without a fallback.
+    """Refuses values that are no dense tensors, groups, and forward mode without a fallback.
 
-    Args:
-        name: Name of the function, for the errors.
-        x: The first tensor.
-        weight: The second one.
-        bias: A tensor or None.
-        names: Names of the first two.
-        others: More tensors, or None, by their names.
-        fallback: The function's; with ``"torch"`` forward-mode differentiation is not refused.
+    The first two tensors are there, the others may be None.
     """
-    for which, value in ((names[0], x), (names[1], weight)):
-        if not isinstance(value, Tensor):
+    for index, (which, value) in enumerate(tensors.items()):
+        if not isinstance(value, Tensor) and (value is not None or index < 2):
             raise TypeError(f"{name}: {which} must be a tensor, got {kind_of(value)}")
-    for which, value in (("bias", bias), *others.items()):
-        if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"{name}: {which} must be a tensor, got {kind_of(value)}")
-    for which, tensor in ((names[0], x), (names[1], weight), ("bias", bias), *others.items()):
+    for which, tensor in tensors.items():
         if tensor is None:
             continue
         is_other = tensor.is_quantized or tensor.is_nested
@@ -93,11 +75,12 @@ def check_types(
             kind = f"a {kind} one" if is_other else str(tensor.layout)
             raise TypeError(f"{name}: {which} must be a dense tensor, got {kind}")
     # torch would answer with zeros.
-    if fallback != "torch" and has_tangent((x, weight, bias, *others.values())):
+    if how[0] != "torch" and has_tangent(tuple(tensors.values())):
         raise NotImplementedError(
             f"{name}: forward-mode derivatives are not supported; torch has them, which "
             'fallback="torch" leaves the call to, and reverse mode (backward) works here'
         )
+    check_groups(name, given[3])
 
 
 def kind_of(value: object) -> str:
@@ -109,17 +92,15 @@ def kind_of(value: object) -> str:
 
 
 def parse_fallback(fallback: str) -> bool:
-    if fallback == "error":
-        return False
-    if fallback == "torch":
-        return True
+    if fallback in ("error", "torch"):
+        return fallback == "torch"
     raise ValueError(f'fallback: expected "error" or "torch", got {fallback!r}')
 
 
-def check_numbers(name: str, padding: Padding) -> None:
-    """Refuses ``"same"`` and ``"valid"``, which transposed convolutions do not have."""
-    if isinstance(padding, str):
-        raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
+def parse_how(how: How) -> bool:
+    if how[1] not in ("ours", "fastest"):
+        raise ValueError(f'prefer: expected "ours" or "fastest", got {how[1]!r}')
+    return parse_fallback(how[0])
 
 
 def check_groups(name: str, groups: object) -> None:
@@ -131,14 +112,7 @@ def check_groups(name: str, groups: object) -> None:
 
 
 def check_sizes(name: str, which: str, value: object, count: int) -> None:
-    """Refuses values that are no sequence of integers, symbolic ones included.
-
-    Args:
-        name: Name of the function, for the error.
-        which: Name of the argument.
-        value: Its value.
-        count: Expected length, for the error.
-    """
+    """Refuses values that are no sequence of integers, symbolic ones included."""
     if isinstance(value, (tuple, list)) and all(
         hasattr(item, "__index__") and not isinstance(item, bool) for item in value
     ):
@@ -151,27 +125,30 @@ def check_sizes(name: str, which: str, value: object, count: int) -> None:
 
 
 def rank_error(
-    operator: str,
-    dims: int,
-    first: tuple[str, torch.Tensor],
-    weight: torch.Tensor,
-    is_transposed: bool = False,
+    name: str, dims: int, first: tuple[str, Tensor], weight: Tensor, is_transposed: bool = False
 ) -> ValueError:
     """Returns the error for an input and a filter that have not ``dims`` spatial dimensions."""
-    name, x = first
+    which, x = first
     sizes, taps = ", ".join(DIMENSIONS[dims]), ", ".join(_TAPS[dims])
     channels = "Ci, Co / groups" if is_transposed else "Co, Ci / groups"
     return ValueError(
-        f"{operator}: expected {name} [N, Ci, {sizes}] and weight [{channels}, {taps}], "
+        f"{name}: expected {which} [N, Ci, {sizes}] and weight [{channels}, {taps}], "
         f"got {list(x.shape)} and {list(weight.shape)}"
     )
 
 
+def check_rank(
+    name: str, dims: int, first: tuple[str, Tensor], weight: Tensor, is_transposed: bool = False
+) -> None:
+    if first[1].dim() != dims + 2 or weight.dim() != dims + 2:
+        raise rank_error(name, dims, first, weight, is_transposed)
+
+
 def check_pair(
-    operator: str,
-    first: tuple[str, torch.Tensor],
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    name: str,
+    first: tuple[str, Tensor],
+    weight: Tensor,
+    bias: Tensor | None,
     groups: int,
     is_transposed: bool = False,
     mixed_bias: bool = False,
@@ -180,7 +157,7 @@ def check_pair(
     """Refuses an input, a filter and a bias that do not fit together.
 
     Args:
-        operator: Name of the operator, for the errors.
+        name: The function, for the errors.
         first: Name of the tensor that is convolved, and the tensor.
         weight: [Co, Ci / groups, *filter_size]; of a transposed convolution
             [Ci, Co / groups, *filter_size].
@@ -194,73 +171,65 @@ def check_pair(
         ValueError: Ranks, sizes, groups or devices that do not fit.
         TypeError: Mixed dtypes.
     """
-    name, x = first
+    which, x = first
     if x.dim() not in (3, 4, 5) or weight.dim() != x.dim():
-        raise rank_error(operator, 2, first, weight, is_transposed)
+        raise rank_error(name, 2, first, weight, is_transposed)
     if groups < 1:
-        raise ValueError(f"{operator}: groups must be at least 1, got {groups}")
+        raise ValueError(f"{name}: groups must be at least 1, got {groups}")
     if weight.shape[0] % groups:
         raise ValueError(
-            f"{operator}: {weight.shape[0]} channels of weight {list(weight.shape)} do not divide "
+            f"{name}: {weight.shape[0]} channels of weight {list(weight.shape)} do not divide "
             f"into {groups} groups"
         )
     expected = weight.shape[0] if is_transposed else weight.shape[1] * groups
     if x.shape[1] != expected:
         how = f" with groups={groups}" if groups != 1 and not is_transposed else ""
         raise ValueError(
-            f"{operator}: {name} has {x.shape[1]} channels, weight {list(weight.shape)}{how} "
+            f"{name}: {which} has {x.shape[1]} channels, weight {list(weight.shape)}{how} "
             f"expects {expected}"
         )
-    check_not_empty(operator, (*weight.shape, *x.shape[1:]), {name: x, "weight": weight})
+    check_not_empty(name, (*weight.shape, *x.shape[1:]), {which: x, "weight": weight})
     outputs = weight.shape[1] * groups if is_transposed else weight.shape[0]
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != outputs):
-        raise ValueError(f"{operator}: expected bias [{outputs}], got {list(bias.shape)}")
+        raise ValueError(f"{name}: expected bias [{outputs}], got {list(bias.shape)}")
     for other, tensor in (("weight", weight), ("bias", bias)):
         if tensor is None:
             continue
         # 8-bit types have no bias of their own.
         is_mixed = mixed_dtypes or (tensor is bias and (mixed_bias or x.dtype.itemsize == 1))
         if tensor.dtype != x.dtype and not is_mixed:
-            raise TypeError(f"{operator}: {other} is {tensor.dtype}, {name} is {x.dtype}")
+            raise TypeError(f"{name}: {other} is {tensor.dtype}, {which} is {x.dtype}")
         if tensor.device != x.device:
-            raise ValueError(f"{operator}: {other} is on {tensor.device}, {name} is on {x.device}")
+            raise ValueError(f"{name}: {other} is on {tensor.device}, {which} is on {x.device}")
 
 
-def check_operands(x: torch.Tensor, dy: torch.Tensor, groups: int) -> None:
+def check_operands(name: str, x: Tensor, dy: Tensor, groups: int) -> None:
     """Refuses x and dy that are not input and output of one convolution."""
-    operator = f"{operator_name(x.dim())}_weight"
     if x.dim() not in (3, 4, 5) or dy.dim() != x.dim():
         raise ValueError(
-            f"{operator}: expected x and dy of the same rank, 3 to 5, got {list(x.shape)} and "
+            f"{name}: expected x and dy of the same rank, 3 to 5, got {list(x.shape)} and "
             f"{list(dy.shape)}"
         )
     if groups < 1 or x.shape[1] % groups or dy.shape[1] % groups:
         raise ValueError(
-            f"{operator}: {x.shape[1]} channels of x and {dy.shape[1]} of dy do not divide into "
+            f"{name}: {x.shape[1]} channels of x and {dy.shape[1]} of dy do not divide into "
             f"{groups} groups"
         )
     if x.shape[0] != dy.shape[0]:
-        raise ValueError(f"{operator}: x has {x.shape[0]} images, dy has {dy.shape[0]}")
+        raise ValueError(f"{name}: x has {x.shape[0]} images, dy has {dy.shape[0]}")
     if x.dtype != dy.dtype:
-        raise TypeError(f"{operator}: dy is {dy.dtype}, x is {x.dtype}")
+        raise TypeError(f"{name}: dy is {dy.dtype}, x is {x.dtype}")
     if x.device != dy.device:
-        raise ValueError(f"{operator}: dy is on {dy.device}, x is on {x.device}")
+        raise ValueError(f"{name}: dy is on {dy.device}, x is on {x.device}")
 
 
-def check_not_empty(name: str, sizes: Iterable[int], tensors: Mapping[str, torch.Tensor]) -> None:
+def check_not_empty(name: str, sizes: Iterable[int], tensors: Mapping[str, Tensor]) -> None:
     """Refuses sizes of 0 other than the batch's; the error has the shapes of the tensors."""
     if any(size == 0 for size in sizes):
         got = " and ".join(f"{which} {list(tensor.shape)}" for which, tensor in tensors.items())
         raise ValueError(
             f"{name}: expected sizes of at least 1 (only the batch may be empty), got {got}"
         )
-
-
-def refuse_layout(name: str, **tensors: Tensor) -> None:
-    for which, tensor in tensors.items():
-        refusal = layout_refusal(name, which, tensor)
-        if refusal is not None:
-            raise refusal.error()
 
 
 def check_steps(name: str, parameters: ConvParameters) -> None:
@@ -282,66 +251,26 @@ def check_output_padding(name: str, extra: Sequence[int], parameters: ConvParame
             )
 
 
-def check_output_size(
-    name: str,
-    input_size: Sequence[Any],
-    filter_size: Sequence[Any],
-    parameters: ConvParameters,
-    grad_output: Tensor,
-) -> None:
-    size = parameters.output_size(input_size, filter_size)
-    if list(grad_output.shape[2:]) != size:
-        raise ValueError(
-            f"{name}: expected grad_output [N, Co, {', '.join(map(str, size))}], got "
-            f"{list(grad_output.shape)}"
-        )
-
-
 # --- epilogues and outputs ----------------------------------------------------------------------
 
 
-def check_extra(name: str, epilogue: object, extra: object) -> None:
-    """Refuses operands of an epilogue that are no tensors, or that no function reads."""
-    if not isinstance(extra, (tuple, list)) or not all(isinstance(t, Tensor) for t in extra):
-        found = (
-            ", ".join(type(t).__name__ for t in extra)
-            if isinstance(extra, (tuple, list))
-            else type(extra).__name__
+def check_epilogue(name: str, x: Tensor, shape: Sequence[Any], epilogue: EpilogueArguments) -> None:
+    """Refuses an epilogue that does not fit x and an output of a shape."""
+    _, scale, residual, out_scale, extra, activation, out_dtype, function, _, amax = epilogue
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"{name}: expected an activation of {', '.join(ACTIVATIONS)}, got {activation!r}"
         )
+    is_sequence = isinstance(extra, (tuple, list))
+    if not is_sequence or not all(isinstance(t, Tensor) for t in extra):
+        found = ", ".join(type(t).__name__ for t in extra) if is_sequence else type(extra).__name__
         raise TypeError(f"{name}: epilogue_operands must be a sequence of tensors, got {found}")
-    if extra and epilogue is None:
+    if extra and function is None:
         raise ValueError(f"{name}: epilogue_operands without epilogue, which would read them")
-
-
-def check_out_dtype(name: str, x: Tensor, out_dtype: object) -> None:
-    if out_dtype is None:
-        return
-    if not isinstance(out_dtype, torch.dtype):
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise TypeError(f"{name}: out_dtype must be a torch.dtype, got {out_dtype!r}")
-    if x.is_floating_point() and not out_dtype.is_floating_point:
+    if out_dtype is not None and x.is_floating_point() and not out_dtype.is_floating_point:
         raise TypeError(f"{name}: out_dtype {out_dtype} would cut off the fractions of {x.dtype}")
-
-
-def check_unbatched(name: str, dims: int, **tensors: Tensor | None) -> None:
-    """Refuses tensors with a batch dimension beside an x without one."""
-    for which, tensor in tensors.items():
-        if tensor is not None and tensor.dim() != dims + 1:
-            raise ValueError(
-                f"{name}: x has no batch dimension, so {which} must have {dims + 1} dimensions, "
-                f"got {list(tensor.shape)}"
-            )
-
-
-def check_epilogue(
-    name: str,
-    x: Tensor,
-    shape: Sequence[Any],
-    scale: Tensor | None,
-    residual: Tensor | None,
-    out_scale: Tensor | None,
-    amax: Tensor | None,
-    extra: Sequence[Tensor],
-) -> None:
     if scale is not None and scale.numel() != 1 and tuple(scale.shape) != (shape[1],):
         raise ValueError(
             f"{name}: expected scale [{shape[1]}] or one number, got {list(scale.shape)}"
@@ -371,11 +300,7 @@ def check_epilogue(
 
 
 def check_out(
-    name: str,
-    out: Tensor,
-    shape: Sequence[Any],
-    dtype: torch.dtype,
-    device: torch.device,
+    name: str, out: Tensor, shape: Sequence[Any], dtype: torch.dtype, device: torch.device
 ) -> None:
     if out.device != device:
         raise ValueError(f"{name}: out is on {out.device}, x is on {device}")

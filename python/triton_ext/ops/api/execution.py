@@ -1,53 +1,133 @@
-"""The operators on real tensors: they run the plan of a call, or leave the call to torch.
+"""Calls on real tensors: plans that are kept for their keys, or torch's turn.
 
-A ``bind_`` function returns what computes the calls with one operator key (shapes, strides, dtypes,
+:func:`bind` returns what computes the calls with one operator key (shapes, strides, dtypes,
 devices, parameters): a :class:`BoundPlan`, or a :class:`Refusal`.  The dispatch cache keeps both.
+A :class:`BoundConvolution` computes the calls with one function key under autograd; its backward
+replays, too, where it is not differentiated itself and its gradient is channels-last.  The key of a
+backward describes the tensors that it is given, because hooks may have replaced the saved ones.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from triton_ext.ops.api.calls import function_of
-from triton_ext.ops.api.checks import check_operands, check_pair, operator_name
-from triton_ext.ops.api.reference import torch_dgrad, torch_fprop, torch_fused, torch_wgrad
-from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key
-from triton_ext.ops.core.epilogue import (
-    NO_OPERANDS,
-    PLAIN,
-    EpilogueArguments,
-    EpilogueOperands,
-    EpilogueSpec,
-    output_dtype,
-)
-from triton_ext.ops.core.memory_format import empty_channels_last
+from triton_ext.ops.api import operators
+from triton_ext.ops.api.checks import check_operands, check_pair
+from triton_ext.ops.api.operators import FPROP, GRADIENTS, ConvCall, function_of, gradient_call
+from triton_ext.ops.api.reference import by_torch
+from triton_ext.ops.core.case import Direction
+from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key, tensor_key
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, output_dtype
+from triton_ext.ops.core.launcher import BoundPlan
+from triton_ext.ops.core.memory_format import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.parameters import ConvParameters
-from triton_ext.ops.core.planner import plan_or_refusal
-from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.planner import make_plan, plan_or_refusal
 from triton_ext.ops.core.refusals import Refusal, address_refusal, tensor_refusal
-from triton_ext.ops.core.replay import BoundPlan
 
 __all__ = [
-    "Bound",
-    "bind_dgrad",
-    "bind_fprop",
-    "bind_fused",
-    "bind_wgrad",
-    "run_dgrad",
-    "run_fprop",
-    "run_fused",
-    "run_wgrad",
+    "BoundConvolution",
+    "TorchConvolution",
+    "bind",
+    "check",
+    "conv2d_with_config",
+    "gradients",
+    "run",
+    "torch_calls",
 ]
 
 Tensor = torch.Tensor
-Bound = BoundPlan | Refusal
 
-_WITH_BIAS = EpilogueSpec(bias=True)
+_is_grad_enabled = torch.is_grad_enabled
+
+
+class _TorchCalls(threading.local):
+    """Calls of this thread that torch computed in place of a kernel: how many, and why the last."""
+
+    count: int = 0
+    refusal: str = ""
+
+    def add(self, refusal: str) -> None:
+        self.count += 1
+        self.refusal = refusal
+
+
+#: What ``nn`` counts the calls of modules by.
+torch_calls = _TorchCalls()
+
+
+def check(c: ConvCall) -> None:
+    """Refuses operands that do not fit together, as :func:`check_pair`."""
+    groups, direction = c.parameters.groups, c.operator.direction
+    if direction == "wgrad":
+        check_operands(c.name(), c.first, c.second, groups)
+        return
+    is_transposed = direction == "dgrad"
+    check_pair(
+        c.name(),
+        ("dy" if is_transposed else "x", c.first),
+        c.second,
+        c.epilogue.bias,
+        groups,
+        is_transposed=is_transposed,
+        mixed_bias=bool(c.operator.others),
+    )
+
+
+def run(c: ConvCall) -> Tensor:
+    """Returns the output of a call, dense, channels contiguous: ``epilogue.out`` if it is given."""
+    bound, epilogue = bind(c), c.epilogue
+    fallback = c.fallback and epilogue.function is None
+    if epilogue.amax is not None and c.first.shape[0] == 0:
+        epilogue.amax.zero_()
+    refusal: Refusal | None = None
+    if isinstance(bound, Refusal):
+        if not (fallback and bound.by_torch):
+            raise bound.error()
+        refusal = bound
+    elif fallback:
+        # Without a fallback, the plan itself refuses an address.
+        refusal = address_refusal(c.name(), c.pixels())
+    if refusal is not None:
+        torch_calls.add(refusal.text)
+        y = by_torch(c)
+        return y if epilogue.out is None else epilogue.out.copy_(y)
+    assert isinstance(bound, BoundPlan)
+    if c.operator.direction != "fprop":
+        return bound.run_plan(*c.tensors())
+    y = bound.plan.run(c.first, c.second, epilogue.operands(), out=epilogue.out)
+    return y
+
+
+def bind(c: ConvCall) -> BoundPlan | Refusal:
+    """Returns what computes the output of the call's tensors; not further ones of a function."""
+    epilogue, size = c.epilogue, None if c.size is None else tuple(c.size)
+    words = (
+        *(c.operator.name, c.parameters, size, epilogue.activation, epilogue.out_dtype),
+        *(epilogue.function, epilogue.amax is None),
+    )
+    tensors = c.tensors()
+    key = operand_key(words, tensors)
+    bound: BoundPlan | Refusal | None = cached(key)
+    if bound is None:
+        check(c)
+        plan = _plan(c)
+        bound = plan if isinstance(plan, Refusal) else BoundPlan(plan, _RUN[c.operator.direction])
+        keep(key, bound)
+    return bound
+
+
+_RUN: dict[Direction, Callable[..., Tensor]] = {
+    "fprop": lambda plan, x, weight, *operands: plan.run(
+        x, weight, EpilogueArguments(*operands).operands()
+    ),
+    "dgrad": lambda plan, dy, weight, bias=None: plan.run(dy, weight, bias=bias),
+    "wgrad": lambda plan, x, dy: plan.run(x, dy),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,279 +145,160 @@ class _EmptyPlan:
         return result
 
 
-def _bound(plan: Any, run: Callable[..., Tensor]) -> Bound:
-    """Returns a plan with what runs it with the tensors of a call; a refusal as it is."""
-    return plan if type(plan) is Refusal else BoundPlan(plan, run)
-
-
-def _refused_here(
-    bound: Bound, operator: str, fallback: bool, tensors: dict[str, Tensor]
-) -> Refusal | None:
-    """Returns the refusal of a call that torch is to take; raises it where torch may not."""
-    if type(bound) is BoundPlan:
-        # Without a fallback, the plan itself refuses an address.
-        return address_refusal(operator, tensors) if fallback else None
-    assert isinstance(bound, Refusal)
-    if not (fallback and bound.by_torch):
-        raise bound.error()
-    return bound
-
-
-# --- fprop --------------------------------------------------------------------------------------
-
-
-def run_fprop(
-    x: Tensor, weight: Tensor, bias: Tensor | None, parameters: ConvParameters, fallback: bool
-) -> Tensor:
-    """Convolves.
-
-    Args:
-        x: [N, Ci, *input_size].
-        weight: [Co, Ci / groups, *filter_size].
-        bias: [Co] or None.
-        parameters: Those of the convolution.
-        fallback: Whether torch takes what the kernel does not.
-
-    Returns:
-        y [N, Co, *output_size], dense, channels contiguous.
-    """
-    bound: Any = bind_fprop(x, weight, bias, parameters)
-    if _refused_here(bound, operator_name(x.dim()), fallback, {"x": x}):
-        return torch_fprop(x, weight, bias, parameters)
-    return bound.run_plan(x, weight, bias)
-
-
-def bind_fprop(x: Tensor, weight: Tensor, bias: Tensor | None, parameters: ConvParameters) -> Bound:
-    """Returns what computes y of x, weight and bias."""
-    key = operand_key(("fprop", parameters), (x, weight, bias))
-    bound = cached(key)
-    if bound is None:
-        spec = PLAIN if bias is None else _WITH_BIAS
-        plan = _plan_fprop(x, weight, bias, parameters, spec)
-        bound = keep(key, _bound(plan, _run_forward))
-    return bound
-
-
-def _run_forward(
-    plan: Any,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    out_scale: Tensor | None = None,
-) -> Tensor:
-    if bias is scale is residual is out_scale is None:
-        operands = NO_OPERANDS
-    else:
-        operands = EpilogueOperands(bias=bias, scale=scale, residual=residual, out_scale=out_scale)
-    y: Tensor = plan.run(x, weight, operands)
-    return y
-
-
-def _plan_fprop(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    parameters: ConvParameters,
-    spec: EpilogueSpec,
-    mixed_bias: bool = False,
-) -> Any:
-    """Returns the plan of a forward convolution, or its refusal."""
-    operator = operator_name(x.dim())
-    check_pair(operator, ("x", x), weight, bias, parameters.groups, mixed_bias=mixed_bias)
-    refusal = tensor_refusal("fprop", operator, {"x": x})
-    if refusal is not None:
-        return _for_torch(refusal, x.dtype, spec)
-    # An empty batch has a geometry as well: that of one image.
-    problem = parameters.problem((x.shape[0] or 1, *x.shape[1:]), weight.shape)
-    case = Case(
-        direction="fprop", problem=problem, dtype=x.dtype, epilogue=spec, x_strides=x.stride()
-    )
-    plan = plan_or_refusal(case, x.device)
-    if type(plan) is Refusal:
-        return _for_torch(plan, x.dtype, spec)
-    if x.shape[0]:
+def _plan(c: ConvCall) -> Any:
+    """Returns the plan of a call, or its refusal."""
+    direction, shape, dtype = c.operator.direction, c.shapes()[2], c.first.dtype
+    case = c.case(function_of(c.epilogue.function))
+    if direction != "fprop":
+        dy, problem = c.pixels()["dy"], case.problem
+        if problem.output_size != tuple(dy.shape[2:]):
+            raise ValueError(
+                f"{c.name()}: expected dy with {list(problem.output_size)} pixels for an input of "
+                f"{list(problem.input_size)}, got {list(dy.shape[2:])}"
+            )
+    refusal = tensor_refusal(direction, c.name(), c.pixels())
+    plan = refusal or plan_or_refusal(case, c.first.device)
+    if isinstance(plan, Refusal) and direction == "fprop":
+        # Torch would compute sums of int8 that stay integers modulo 256.
+        sums_alone = replace(case.epilogue, out_dtype=None, amax=False) == PLAIN
+        is_float = output_dtype(dtype, case.epilogue.out_dtype).is_floating_point
+        return replace(plan, by_torch=dtype != torch.int8 or is_float or sums_alone)
+    if c.first.shape[0] or isinstance(plan, Refusal):
         return plan
-    return _EmptyPlan((0, *problem.y_shape[1:]), output_dtype(x.dtype, spec.out_dtype))
+    return _EmptyPlan(shape, output_dtype(dtype, case.epilogue.out_dtype))
 
 
-def _for_torch(refusal: Refusal, dtype: torch.dtype, spec: EpilogueSpec) -> Refusal:
-    """Returns a refusal that says whether torch may compute the call.
-
-    Torch would compute sums of int8 that stay integers modulo 256.
-    """
-    sums_alone = replace(spec, out_dtype=None, amax=False) == PLAIN
-    is_float = output_dtype(dtype, spec.out_dtype).is_floating_point
-    return replace(refusal, by_torch=dtype != torch.int8 or is_float or sums_alone)
+# --- under autograd -----------------------------------------------------------------------------
 
 
-# --- fprop with an epilogue ---------------------------------------------------------------------
-
-
-def run_fused(
-    x: Tensor,
-    weight: Tensor,
-    epilogue: EpilogueArguments,
-    parameters: ConvParameters,
-    fallback: bool,
-) -> Tensor:
-    """Convolves with an epilogue, whose function is a handle; arguments as for :func:`run_fprop`.
-
-    Returns:
-        y, which is ``epilogue.out`` where that is given.
-    """
-    bound: Any = bind_fused(x, weight, epilogue, parameters)
-    out, amax = epilogue.out, epilogue.amax
-    if amax is not None and x.shape[0] == 0:
-        amax.zero_()
-    may_fall_back = fallback and epilogue.function is None
-    if _refused_here(bound, operator_name(x.dim()), may_fall_back, {"x": x}):
-        y = torch_fused(x, weight, epilogue, parameters)
-        return y if out is None else out.copy_(y)
-    return bound.plan.run(x, weight, epilogue.operands(), out=out)
-
-
-def bind_fused(
-    x: Tensor, weight: Tensor, epilogue: EpilogueArguments, parameters: ConvParameters
-) -> Bound:
-    """Returns what computes y of x, weight, bias, scale, residual and ``out_scale``."""
-    bias, scale, residual, out_scale, _, *how, _, amax = epilogue
-    words = ("fprop_fused", parameters, *how, amax is None)
-    key = operand_key(words, (x, weight, bias, scale, residual, out_scale))
-    bound = cached(key)
-    if bound is None:
-        size = parameters.output_size(x.shape[2:], weight.shape[2:])
-        y_shape = (x.shape[0], weight.shape[0], *size)
-        spec = epilogue.spec(y_shape, function_of(epilogue.function))
-        plan = _plan_fprop(x, weight, bias, parameters, spec, mixed_bias=True)
-        bound = keep(key, _bound(plan, _run_forward))
-    return bound
-
-
-# --- gradients ----------------------------------------------------------------------------------
-
-
-def _plan_gradient(
+def gradients(
     direction: Direction,
-    problem: ConvProblem,
-    tensors: dict[str, Tensor],
-    empty_shape: tuple[int, ...],
-) -> Any:
-    """Returns the plan of a gradient, or its refusal."""
-    operator = f"{operator_name(problem.dims + 2)} ({direction})"
-    dy, output_size = tensors["dy"], tensors["dy"].shape[2:]
-    if tuple(problem.output_size) != tuple(output_size):
-        raise ValueError(
-            f"{operator}: expected dy with {list(problem.output_size)} pixels for an input of "
-            f"{list(problem.input_size)}, got {list(output_size)}"
-        )
-    refusal = tensor_refusal(direction, operator, tensors)
-    if refusal is not None:
-        return refusal
-    if not problem.batch:
-        return _EmptyPlan(empty_shape, dy.dtype)
-    strides = {f"{name}_strides": tensor.stride() for name, tensor in tensors.items()}
-    case = Case(direction=direction, problem=problem, dtype=dy.dtype, **strides)
-    return plan_or_refusal(case, dy.device)
-
-
-def run_dgrad(
-    dy: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    tensors: tuple[Tensor, Tensor, Tensor],
     parameters: ConvParameters,
-    input_size: Sequence[int],
-    fallback: bool,
-) -> Tensor:
-    """Computes the gradient of the input, a transposed convolution of dy.
+    needs: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Returns the gradients of both operands of a direction and, if ``needs`` has it, of the bias.
+
+    ``tensors`` are both operands, and the gradient of the output in any memory order.
+    """
+    first, second, grad = tensors
+    if direction != "wgrad":
+        grad = channels_last(grad)  # it may not be
+    found: list[Tensor | None] = [None] * len(needs)
+    for operand in (0, 1):
+        if needs[operand]:
+            c = gradient_call(direction, operand, (first, second, grad), parameters)
+            found[operand] = operators.call(c)
+    if len(needs) > 2 and needs[2]:
+        found[2] = grad.sum(pixel_dims(grad))
+    return tuple(found)
+
+
+class BoundConvolution:
+    """A forward or a transposed convolution, for calls with one function key.
 
     Args:
-        dy: [N, Co, *output_size].
-        weight: [Co, Ci / groups, *filter_size].
-        bias: [Ci] or None; added to dx, for transposed convolutions.
-        parameters: Those of the convolution.
-        input_size: Pixels of dx per dimension.
-        fallback: Whether torch takes what the kernel does not.
-
-    Returns:
-        dx [N, Ci, *input_size], dense, channels contiguous.
+        call: A call of it, without an epilogue but a bias.
+        forward: Computes it from the operands and the bias.
+        given: All numbers as the caller gave them, of a call with a key.
     """
-    bound: Any = bind_dgrad(dy, weight, bias, parameters, input_size)
-    if _refused_here(bound, "dgrad", fallback, {"dy": dy}):
-        dx = torch_dgrad(dy, weight, parameters, tuple(input_size))
-        return dx if bias is None else dx.add_(bias.view(-1, *(1,) * len(input_size)))
-    return bound.run_plan(dy, weight, bias)
+
+    __slots__ = ("direction", "parameters", "run", "words")
+
+    def __init__(self, call: ConvCall, forward: BoundPlan, given: tuple[object, ...]) -> None:
+        self.run = forward.run
+        self.parameters = call.parameters
+        self.direction: Direction = call.operator.direction
+        #: The key of its backward has these beside the tensors.
+        self.words = ("backward", self.direction, *given)
+
+    def differentiate(self, first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor:
+        """Returns the output, recorded by autograd."""
+        y: Tensor = _apply(self, first, second, bias)
+        return y
 
 
-def bind_dgrad(
-    dy: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    parameters: ConvParameters,
-    input_size: Sequence[int],
-) -> Bound:
-    """Returns what computes dx of dy, weight and bias."""
-    key = operand_key(("dgrad", parameters, tuple(input_size)), (dy, weight, bias))
-    bound = cached(key)
-    if bound is None:
-        operator = f"conv_transpose{dy.dim() - 2}d"
-        check_pair(operator, ("dy", dy), weight, bias, parameters.groups, is_transposed=True)
-        x_shape = (dy.shape[0], weight.shape[1] * parameters.groups, *input_size)
-        problem = parameters.problem(x_shape, weight.shape)
-        plan = _plan_gradient("dgrad", problem, {"dy": dy}, x_shape)
-        bound = keep(key, _bound(plan, _run_input_gradient))
-    return bound
+class TorchConvolution:
+    """torch's own convolution, for calls with one function key."""
+
+    __slots__ = ("_how",)
+
+    def __init__(self, call: ConvCall) -> None:
+        self._how = (call.operator, call.parameters, call.size)
+
+    def run(self, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Returns the output; autograd may record it."""
+        operator, parameters, size = self._how
+        epilogue = EpilogueArguments(bias)
+        return by_torch(ConvCall(operator, first, second, epilogue, parameters, size, True))
+
+    differentiate = run
 
 
-def _run_input_gradient(
-    plan: Any, dy: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> Tensor:
-    dx: Tensor = plan.run(dy, weight, bias=bias)
-    return dx
+class _Convolution(torch.autograd.Function):
+    """A bound convolution; the derivatives of its gradients are those of the operators."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, bound: BoundConvolution, first: Tensor, second: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        ctx.bound = bound
+        ctx.save_for_backward(first, second)
+        return bound.run(first, second, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        first, second = ctx.saved_tensors
+        _, *needs = ctx.needs_input_grad
+        bound, tensors = ctx.bound, (first, second, grad)
+        key = None
+        if not _is_grad_enabled():
+            key = tensor_key(bound.words, (grad, first, second), is_convolution=True)
+        found: list[BoundPlan | None] | None = cached(key)
+        if found is None or (needs[0] and not found[0]) or (needs[1] and not found[1]):
+            computed = gradients(bound.direction, tensors, bound.parameters, needs)
+            if key is not None and _is_in_order(grad):
+                found = found or [None, None]
+                for operand in (0, 1):
+                    if needs[operand]:
+                        call = gradient_call(bound.direction, operand, tensors, bound.parameters)
+                        plan = bind(call)
+                        found[operand] = plan if isinstance(plan, BoundPlan) else None
+                keep(key, found)
+            return None, *computed
+        (_, a, b), (_, c, d) = GRADIENTS[bound.direction]
+        dx = found[0].run(tensors[a], tensors[b]) if needs[0] and found[0] else None
+        dw = found[1].run(tensors[c], tensors[d]) if needs[1] and found[1] else None
+        return None, dx, dw, grad.sum(pixel_dims(grad)) if needs[2] else None
 
 
-def run_wgrad(
+# Function.apply first asks for transforms, which a call with a key has none of.
+_apply = super(torch.autograd.Function, _Convolution).apply
+
+
+def _is_in_order(grad: Tensor) -> bool:
+    """Tells whether a gradient is dense and channels-last as it is."""
+    ordered = channels_last(grad)
+    return ordered.data_ptr() == grad.data_ptr() and ordered.stride() == grad.stride()
+
+
+# --- for tests and benchmarks -------------------------------------------------------------------
+
+
+def conv2d_with_config(
     x: Tensor,
-    dy: Tensor,
-    parameters: ConvParameters,
-    filter_size: Sequence[int],
-    fallback: bool,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    config: Any = None,
 ) -> Tensor:
-    """Computes the gradient of the filter.
-
-    Args:
-        x: [N, Ci, *input_size].
-        dy: [N, Co, *output_size].
-        parameters: Those of the convolution.
-        filter_size: Taps per dimension.
-        fallback: Whether torch takes what the kernel does not.
-
-    Returns:
-        dw [Co, Ci / groups, *filter_size], dense, channels contiguous.
-    """
-    bound: Any = bind_wgrad(x, dy, parameters, filter_size)
-    if _refused_here(bound, "wgrad", fallback, {"x": x, "dy": dy}):
-        return torch_wgrad(x, dy, parameters, tuple(filter_size))
-    return bound.run_plan(x, dy)
-
-
-def bind_wgrad(
-    x: Tensor, dy: Tensor, parameters: ConvParameters, filter_size: Sequence[int]
-) -> Bound:
-    """Returns what computes dw of x and dy."""
-    key = operand_key(("wgrad", parameters, tuple(filter_size)), (x, dy))
-    bound = cached(key)
-    if bound is None:
-        groups = parameters.groups
-        check_operands(x, dy, groups)
-        w_shape = (dy.shape[1], x.shape[1] // groups, *filter_size)
-        problem = parameters.problem(x.shape, w_shape)
-        plan = _plan_gradient("wgrad", problem, {"x": x, "dy": dy}, w_shape)
-        bound = keep(key, _bound(plan, _run_weight_gradient))
-    return bound
-
-
-def _run_weight_gradient(plan: Any, x: Tensor, dy: Tensor) -> Tensor:
-    dw: Tensor = plan.run(x, dy)
-    return dw
+    """Convolves with a given configuration; padding is (top, bottom, left, right)."""
+    parameters = ConvParameters(tuple(stride), tuple(padding), tuple(dilation), 1)
+    c = ConvCall(FPROP, x, weight, EpilogueArguments(bias), parameters, None, False)
+    check(c)
+    if (refusal := tensor_refusal("fprop", c.name(), c.pixels())) is not None:
+        raise refusal.error()
+    y: Tensor = make_plan(c.case(), x.device, config).run(x, weight, c.epilogue.operands())
+    return y

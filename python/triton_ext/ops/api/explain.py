@@ -1,4 +1,4 @@
-"""Why a convolution is computed as it is: what every family has for it, the chosen one first.
+"""Why a convolution is computed as it is: what kernels refuse, and what every family has for it.
 
 Nothing is computed and no GPU is needed: the planner is asked, which only counts.
 """
@@ -6,24 +6,152 @@ Nothing is computed and no GPU is needed: the planner is asked, which only count
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from triton_ext.ops.api.support import support
+from triton_ext.ops.api.checks import (
+    check_arguments,
+    check_output_padding,
+    check_pair,
+    rank_error,
+)
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import KNOWN, Device, device_of
-from triton_ext.ops.core.parameters import Numbers, Padding
-from triton_ext.ops.tuning_store.files import Entry
-from triton_ext.ops.tuning_store.kinds import encode
-from triton_ext.ops.tuning_store.lookup import entry_for
+from triton_ext.ops.core.dispatch_cache import cast_dtype, is_cast
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.memory_format import channels_last_strides
+from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding, numbers
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, address_refusal, layout_refusal
+from triton_ext.ops.core.tables import Entry, encode, entry_for
 
-__all__ = ["Candidate", "Explanation", "explain", "explain_case"]
+__all__ = ["Candidate", "Explanation", "Support", "explain", "explain_case", "support"]
 
 # Configurations of a family that are printed.
 _PRINTED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """Which kernels take a convolution; true where the one that computes its output does.
+
+    Each of the three tuples has the reasons against a kernel, and is empty where it takes the
+    problem.  In a call with ``fallback="torch"`` and in every backward, torch computes what has
+    reasons here.
+
+    Attributes:
+        problem: The convolution; a transposed one is the gradient of this one.
+        is_transposed: Whether the question was about a transposed convolution.
+        fprop: Refusals for y; for a transposed convolution, for the gradient of its input.
+        dgrad: Refusals for the gradient of x; for a transposed convolution, for y.
+        wgrad: Refusals for the gradient of the filter.
+    """
+
+    problem: ConvProblem
+    is_transposed: bool
+    fprop: tuple[str, ...]
+    dgrad: tuple[str, ...]
+    wgrad: tuple[str, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why no kernel computes the output; empty if one does."""
+        return self.dgrad if self.is_transposed else self.fprop
+
+    def __bool__(self) -> bool:
+        return not self.reasons
+
+    def __str__(self) -> str:
+        lines = []
+        for direction in DIRECTIONS:
+            found = getattr(self, direction)
+            lines.append(f"{direction}: {'no, ' + '; '.join(found) if found else 'yes'}")
+        return "\n".join(lines)
+
+
+def support(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Padding = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    transposed: bool = False,
+    output_padding: Numbers = 0,
+) -> Support:
+    """Tells whether the kernels take a convolution and its gradients.
+
+    Nothing is computed: tensors may be fake or on the ``meta`` device, for which no GPU is
+    assumed.  Under autocast, the dtype is the one that autocast will give.
+
+    Args:
+        x: As for ``conv1d`` to ``conv3d``, with or without a batch dimension.
+        weight: As for them; its rank tells which.
+        bias, stride, padding, dilation, groups: As for them.
+        transposed: Whether it is about ``conv_transpose1d`` to ``conv_transpose3d``.
+        output_padding: As for those.
+
+    Raises:
+        ValueError: Arguments that do not fit each other, as in the call.
+        TypeError: Mixed dtypes, as in the call.
+    """
+    given = (stride, padding, dilation, groups)
+    check_arguments("support", {"x": x, "weight": weight, "bias": bias}, given)
+    dims = weight.dim() - 2
+    name = f"conv{'_transpose' if transposed else ''}{dims}d"
+    if not 1 <= dims <= 3 or x.dim() not in (dims + 1, dims + 2):
+        raise rank_error("support", 2, ("x", x), weight, transposed)
+    if x.dim() == dims + 1:
+        x = x.unsqueeze(0)
+    check_pair(
+        name, ("x", x), weight, bias, groups, is_transposed=transposed, mixed_dtypes=is_cast(x)
+    )
+    dtype = cast_dtype(x)
+    extra = numbers("output_padding", output_padding, dims)
+    if transposed and isinstance(padding, str):
+        raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
+    parameters = ConvParameters.parse(given, weight.shape[2:])
+    if transposed and min(extra) < 0:
+        check_output_padding(name, extra, parameters)
+    if not transposed and any(extra):
+        raise ValueError(f"support: output_padding {extra} needs transposed=True")
+    x_shape: Sequence[int] = x.shape
+    found: list[str] = []
+    if transposed:
+        steps = parameters.stride
+        if any(pixels >= step for pixels, step in zip(extra, steps, strict=True)):
+            found.append(f"output_padding {extra} is not smaller than stride {steps}")
+        size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
+        x_shape = (x.shape[0], weight.shape[1] * parameters.groups, *size)
+    problem = parameters.problem(tuple(x_shape), tuple(weight.shape))
+    is_real = not isinstance(x, FakeTensor) and x.device.type != "meta"
+    refusals = [layout_refusal(name, "x", x), address_refusal(name, {"x": x}) if is_real else None]
+    found += [each.text.removeprefix(f"{name}: ") for each in refusals if each is not None]
+    # The bias of a transposed convolution is dgrad's, which adds any to what it takes.
+    epilogue = PLAIN if transposed or bias is None else EpilogueSpec(bias=True)
+    asked = replace(problem, batch=max(problem.batch, 1))
+    cases = {each: Case(direction=each, problem=asked, dtype=dtype) for each in DIRECTIONS}
+    cases["fprop"] = replace(cases["fprop"], epilogue=epilogue)
+    kernels = {each: planner.refusals_on(case, x.device) for each, case in cases.items()}
+    # The copies of autocast are dense.
+    is_view = dtype == x.dtype and x.stride() != channels_last_strides(x.shape)
+    # These directions read x itself; gradients are copied to channels-last.
+    reads_x: tuple[Direction, ...] = ("dgrad" if transposed else "fprop", "wgrad")
+    for each in reads_x:
+        kernels[each] = (*found, *kernels[each])
+        if is_view and not kernels[each] and x.device.type != "meta":
+            strides: Any = {"dy_strides" if transposed else "x_strides": x.stride()}
+            plan = planner.plan_or_refusal(replace(cases[each], **strides), x.device)
+            if isinstance(plan, Refusal):
+                kernels[each] = (plan.text,)
+    return Support(problem=problem, is_transposed=transposed, **kernels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +161,7 @@ class Candidate:
     Attributes:
         kind: The family, by its name in tables of measured choices.
         config: The configuration; ``None`` where the family has none.
-        us: Microseconds that the family's model expects; NaN without a model.
-        parts: What they are made of, by name.
+        us: Microseconds that the family's model expects, the sum of ``parts``; NaN without a model.
         counted_us: The time as the planner compares it, with the family's correction.
         measured_us: The time that a table holds for the configuration; ``None`` without one.
         reason: Why the family refuses the case, or is passed over; empty where it is compared.
@@ -78,9 +205,7 @@ class Explanation:
     """Lists the candidates for a direction of a convolution, the chosen one first.
 
     Attributes:
-        case: What is computed.
-        device: Where.
-        key: Under which name a table holds a choice for it.
+        key: The name under which a table holds a choice for the case.
         refusals: Why no kernel takes it; empty if one does.
         candidates: The chosen one first, then by family in the planner's order, of each the best
             guess first.
@@ -129,10 +254,7 @@ def explain(
         x: [N, Ci, *input_size], of any device; ``meta`` tensors need no memory.  In another memory
             format than channels-last it counts as if it were converted.
         weight: [Co, Ci / groups, *filter_size].
-        stride: As for ``conv1d`` to ``conv3d``.
-        padding: As for them.
-        dilation: As for them.
-        groups: As for them.
+        stride, padding, dilation, groups: As for ``conv1d`` to ``conv3d``.
         direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``; of gradients, dy is taken to be dense.
         device: Where it would run; the GPU of x by default, an H200 where x is on none.
 
@@ -152,12 +274,7 @@ def explain(
 
 
 def explain_case(case: Case, device: Device) -> Explanation:
-    """Returns why a case is computed as it is.
-
-    Args:
-        case: What is computed.
-        device: Where.
-    """
+    """Returns why a case is computed as it is."""
     key, raw = entry_for(case.dense, device)
     refusals = tuple(planner.refusals(case, device))
     if refusals:
@@ -167,29 +284,20 @@ def explain_case(case: Case, device: Device) -> Explanation:
     assert choice is not None
     measured_us = None if table is None or raw is None else Entry.of(raw).us
     found: list[Candidate] = []
-    for offer in planner.offers(case, device):
+    for offer in (*planner.offers(case, device), planner.torch_offer(case, device)):
         found += _candidates(offer, None if table is None else table.config, measured_us)
+    kind, config = choice.family.kind, choice.config
     first = next(
-        (
-            each
-            for each in found
-            if each.kind == choice.family.kind and each.config == choice.config
-        ),
+        (each for each in found if each.kind == kind and each.config == config),
         # A measured configuration that no model proposes.
-        Candidate(kind=choice.family.kind, config=choice.config, measured_us=measured_us),
+        Candidate(kind=kind, config=config, measured_us=measured_us),
     )
     others = tuple(each for each in found if each is not first)
     return Explanation(case=case, device=device, key=key, candidates=(first, *others))
 
 
 def _candidates(offer: planner.Offer, measured: Any, measured_us: float | None) -> list[Candidate]:
-    """Returns the candidates of a family.
-
-    Args:
-        offer: What it has for the case.
-        measured: The configuration that a table holds; ``None`` without one.
-        measured_us: Its time.
-    """
+    """Returns the candidates of a family; ``measured`` is the configuration of a table, or None."""
     kind, reason = offer.family.kind, offer.passed_over
     if offer.superseded_by and not reason:
         reason = f"{offer.superseded_by} goes first"

@@ -3,24 +3,23 @@
 x is channels-last, the filter may have any memory format.  Sums are accumulated in fp32.  The same
 input gives the same bits.  A call that no kernel takes raises an error that says why;
 ``fallback="torch"`` leaves such a call to torch, and ``support`` tells beforehand which it will be.
+
+The functions are written for two dimensions; those for one and three are copies of their code, so
+that all have their full signatures and cost one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any, TypeVar
 
 import torch
 
-from triton_ext.ops.api.checks import Fallback, check_pair
-from triton_ext.ops.api.forward import convolve, convolve_fused
-from triton_ext.ops.api.gradients import convolve_transposed, input_gradient, weight_gradient
-from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
-from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding
-from triton_ext.ops.core.planner import make_plan
-from triton_ext.ops.core.refusals import tensor_refusal
+from triton_ext.ops.api.checks import Fallback, Prefer
+from triton_ext.ops.api.convolve import convolve, convolve_fused, convolve_transposed, gradient
+from triton_ext.ops.api.operators import DGRAD, WGRAD
+from triton_ext.ops.core.parameters import Numbers, Padding
 
 __all__ = [
     "conv1d",
@@ -29,7 +28,6 @@ __all__ = [
     "conv2d",
     "conv2d_input",
     "conv2d_weight",
-    "conv2d_with_config",
     "conv3d",
     "conv3d_input",
     "conv3d_weight",
@@ -39,11 +37,10 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
+Function = TypeVar("Function", bound=Callable[..., Tensor])
 
-_WITH_BIAS = EpilogueSpec(bias=True)
-
-
-# --- convolutions -------------------------------------------------------------------------------
+# Constants of the functions' code, which their copies replace.
+_1D, _2D, _3D = 1, 2, 3
 
 
 def conv2d(
@@ -65,6 +62,7 @@ def conv2d(
     epilogue_operands: Sequence[Tensor] | None = None,
     out: Tensor | None = None,
     fallback: Fallback = "error",
+    prefer: Prefer = "ours",
 ) -> Tensor:
     """Convolves x with weight, like ``torch.nn.functional.conv2d``.
 
@@ -100,6 +98,9 @@ def conv2d(
         epilogue_operands: Further tensors of that function.
         out: Where to put y, dense and channels-last; not differentiable.
         fallback: ``"error"``, or ``"torch"`` to let torch do what the kernel does not take.
+        prefer: ``"ours"``, or ``"fastest"`` to let torch do what a model of cuDNN expects it to do
+            faster, beyond the uncertainty of the model; its gradients are then torch's, too.
+            Calls with an epilogue, and what torch traces or transforms, run the kernels.
 
     Returns:
         y [N, Co, out_h, out_w] (without N where x has none), channels-last.
@@ -118,90 +119,12 @@ def conv2d(
         scale is residual is out_scale is out_dtype is epilogue is epilogue_operands is None
         and amax is out is None and activation == "none"
     ):  # fmt: skip
-        return convolve(2, x, weight, bias, given, fallback)
+        return convolve(_2D, x, weight, bias, given, (fallback, prefer))
     fused = (
         bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
         amax,
     )  # fmt: skip
-    return convolve_fused(2, x, weight, fused, given, fallback)
-
-
-def conv1d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Padding = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str = "none",
-    out_scale: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-    amax: Tensor | None = None,
-    epilogue: Any = None,
-    epilogue_operands: Sequence[Tensor] | None = None,
-    out: Tensor | None = None,
-    fallback: Fallback = "error",
-) -> Tensor:
-    """Convolves x [N, Ci, L] with weight [Co, Ci / groups, S]; otherwise as :func:`conv2d`.
-
-    torch has no memory format for such an x; ``x.stride(1) == 1`` is what counts, as in
-    ``torch.empty(n, l, ci).transpose(1, 2)``.
-    """
-    given = (stride, padding, dilation, groups)
-    if (
-        scale is residual is out_scale is out_dtype is epilogue is epilogue_operands is None
-        and amax is out is None and activation == "none"
-    ):  # fmt: skip
-        return convolve(1, x, weight, bias, given, fallback)
-    fused = (
-        bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
-        amax,
-    )  # fmt: skip
-    return convolve_fused(1, x, weight, fused, given, fallback)
-
-
-def conv3d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Padding = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str = "none",
-    out_scale: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-    amax: Tensor | None = None,
-    epilogue: Any = None,
-    epilogue_operands: Sequence[Tensor] | None = None,
-    out: Tensor | None = None,
-    fallback: Fallback = "error",
-) -> Tensor:
-    """Convolves x [N, Ci, D, H, W] with weight [Co, Ci / groups, T, R, S].
-
-    x is in ``torch.channels_last_3d`` memory format; otherwise as :func:`conv2d`.
-    """
-    given = (stride, padding, dilation, groups)
-    if (
-        scale is residual is out_scale is out_dtype is epilogue is epilogue_operands is None
-        and amax is out is None and activation == "none"
-    ):  # fmt: skip
-        return convolve(3, x, weight, bias, given, fallback)
-    fused = (
-        bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
-        amax,
-    )  # fmt: skip
-    return convolve_fused(3, x, weight, fused, given, fallback)
-
-
-# --- transposed convolutions --------------------------------------------------------------------
+    return convolve_fused(_2D, x, weight, fused, given, (fallback, prefer))
 
 
 def conv_transpose2d(
@@ -215,6 +138,7 @@ def conv_transpose2d(
     dilation: Numbers = 1,
     *,
     fallback: Fallback = "error",
+    prefer: Prefer = "ours",
 ) -> Tensor:
     """Convolves x with a transposed filter, like ``torch.nn.functional.conv_transpose2d``.
 
@@ -227,58 +151,16 @@ def conv_transpose2d(
         stride: One number or (h, w).
         padding: One number, (h, w) or ((top, bottom), (left, right)); pixels that are left out.
         output_padding: One number or (h, w); pixels added at the high side, fewer than the stride.
-        groups: Number of parts into which both channels are divided.
-        dilation: One number or (h, w).
-        fallback: ``"error"``, or ``"torch"`` to let torch do what the kernel does not take.
+        groups, dilation, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         [N, Co, out_h, out_w] (without N where x has none), channels-last.
 
     Raises:
-        ValueError: As :func:`conv2d`.
-        TypeError: As :func:`conv2d`.
-        UnsupportedError: As :func:`conv2d`.
-        NotImplementedError: As :func:`conv2d`.
+        ValueError, TypeError, UnsupportedError, NotImplementedError: As :func:`conv2d`.
     """
     given = (stride, padding, dilation, groups)
-    return convolve_transposed(2, x, weight, bias, given, output_padding, fallback)
-
-
-def conv_transpose1d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Padding = 0,
-    output_padding: Numbers = 0,
-    groups: int = 1,
-    dilation: Numbers = 1,
-    *,
-    fallback: Fallback = "error",
-) -> Tensor:
-    """As :func:`conv_transpose2d`, of x [N, Ci, L] and weight [Ci, Co / groups, S]."""
-    given = (stride, padding, dilation, groups)
-    return convolve_transposed(1, x, weight, bias, given, output_padding, fallback)
-
-
-def conv_transpose3d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Padding = 0,
-    output_padding: Numbers = 0,
-    groups: int = 1,
-    dilation: Numbers = 1,
-    *,
-    fallback: Fallback = "error",
-) -> Tensor:
-    """As :func:`conv_transpose2d`, of x [N, Ci, D, H, W] and weight [Ci, Co / groups, T, R, S]."""
-    given = (stride, padding, dilation, groups)
-    return convolve_transposed(3, x, weight, bias, given, output_padding, fallback)
-
-
-# --- gradients ----------------------------------------------------------------------------------
+    return convolve_transposed(_2D, x, weight, bias, given, output_padding, (fallback, prefer))
 
 
 def conv2d_input(
@@ -291,6 +173,7 @@ def conv2d_input(
     groups: int = 1,
     *,
     fallback: Fallback = "error",
+    prefer: Prefer = "ours",
 ) -> Tensor:
     """Computes the gradient of :func:`conv2d`'s x, like ``torch.nn.grad.conv2d_input``.
 
@@ -299,48 +182,13 @@ def conv2d_input(
         weight: [Co, Ci / groups, R, S].
         grad_output: [N, Co, out_h, out_w], channels-last.
         stride: As for :func:`conv2d`, but of any size.
-        padding: As for :func:`conv2d`.
-        dilation: As for :func:`conv2d`.
-        groups: As for :func:`conv2d`.
-        fallback: As for :func:`conv2d`.
+        padding, dilation, groups, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         dx [N, Ci, H, W], channels-last.
     """
     given = (stride, padding, dilation, groups)
-    return input_gradient(2, input_size, weight, grad_output, given, fallback)
-
-
-def conv1d_input(
-    input_size: Sequence[int],
-    weight: Tensor,
-    grad_output: Tensor,
-    stride: Numbers = 1,
-    padding: Padding = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    fallback: Fallback = "error",
-) -> Tensor:
-    """As :func:`conv2d_input`, for :func:`conv1d`."""
-    given = (stride, padding, dilation, groups)
-    return input_gradient(1, input_size, weight, grad_output, given, fallback)
-
-
-def conv3d_input(
-    input_size: Sequence[int],
-    weight: Tensor,
-    grad_output: Tensor,
-    stride: Numbers = 1,
-    padding: Padding = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    fallback: Fallback = "error",
-) -> Tensor:
-    """As :func:`conv2d_input`, for :func:`conv3d`."""
-    given = (stride, padding, dilation, groups)
-    return input_gradient(3, input_size, weight, grad_output, given, fallback)
+    return gradient(DGRAD, _2D, grad_output, weight, input_size, given, (fallback, prefer))
 
 
 def conv2d_weight(
@@ -353,6 +201,7 @@ def conv2d_weight(
     groups: int = 1,
     *,
     fallback: Fallback = "error",
+    prefer: Prefer = "ours",
 ) -> Tensor:
     """Computes the gradient of :func:`conv2d`'s weight, like ``torch.nn.grad.conv2d_weight``.
 
@@ -360,83 +209,49 @@ def conv2d_weight(
         x: [N, Ci, H, W], channels-last.
         weight_size: [Co, Ci / groups, R, S].
         grad_output: [N, Co, out_h, out_w], channels-last.
-        stride: As for :func:`conv2d`.
-        padding: As for :func:`conv2d`.
-        dilation: As for :func:`conv2d`.
-        groups: As for :func:`conv2d`.
-        fallback: As for :func:`conv2d`.
+        stride, padding, dilation, groups, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         dw [Co, Ci / groups, R, S], channels-last.  The same bits at every call.
     """
     given = (stride, padding, dilation, groups)
-    return weight_gradient(2, x, weight_size, grad_output, given, fallback)
+    return gradient(WGRAD, _2D, x, grad_output, weight_size, given, (fallback, prefer))
 
 
-def conv1d_weight(
-    x: Tensor,
-    weight_size: Sequence[int],
-    grad_output: Tensor,
-    stride: Numbers = 1,
-    padding: Padding = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    fallback: Fallback = "error",
-) -> Tensor:
-    """As :func:`conv2d_weight`, for :func:`conv1d`."""
-    given = (stride, padding, dilation, groups)
-    return weight_gradient(1, x, weight_size, grad_output, given, fallback)
+# --- one and three dimensions -------------------------------------------------------------------
+
+# How docstrings spell what depends on the number of dimensions.
+_WORDS = {
+    1: {
+        "2d": "1d", "((top, bottom), (left, right))": "((left, right),)", "out_h, out_w": "out_l",
+        "H, W": "L", "R, S": "S", "(h, w)": "(l,)", "1, 1]": "1]",
+        "in\n            ``torch.channels_last`` memory format;":
+            "with\n            ``x.stride(1) == 1``, as ``torch.empty(n, l, ci).mT`` has it;",
+    },
+    3: {
+        "2d": "3d", "((top, bottom), (left, right))":
+            "((front, back), (top, bottom), (left, right))", "out_h, out_w": "out_d, out_h, out_w",
+        "H, W": "D, H, W", "R, S": "T, R, S", "(h, w)": "(d, h, w)", "1, 1]": "1, 1, 1]",
+        "torch.channels_last": "torch.channels_last_3d",
+    },
+}  # fmt: skip
 
 
-def conv3d_weight(
-    x: Tensor,
-    weight_size: Sequence[int],
-    grad_output: Tensor,
-    stride: Numbers = 1,
-    padding: Padding = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    fallback: Fallback = "error",
-) -> Tensor:
-    """As :func:`conv2d_weight`, for :func:`conv3d`."""
-    given = (stride, padding, dilation, groups)
-    return weight_gradient(3, x, weight_size, grad_output, given, fallback)
+def _in_dims(function: Function, dims: int) -> Function:
+    """Returns a function of two dimensions for another number of them."""
+    name, doc = function.__name__.replace("2d", f"{dims}d"), function.__doc__ or ""
+    for word, other in _WORDS[dims].items():
+        doc = doc.replace(word, other)
+    names = tuple(f"_{dims}D" if each == "_2D" else each for each in function.__code__.co_names)
+    code = function.__code__.replace(co_names=names, co_name=name)
+    made: Any = FunctionType(code, globals(), name, function.__defaults__)
+    made.__kwdefaults__, made.__annotations__ = function.__kwdefaults__, function.__annotations__
+    made.__qualname__, made.__doc__ = name, doc
+    result: Function = made
+    return result
 
 
-# --- for tests and benchmarks -------------------------------------------------------------------
-
-
-def conv2d_with_config(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    config: ConvConfig | None = None,
-) -> Tensor:
-    """Convolves with a given tile configuration; tests and benchmarks use it.
-
-    Args:
-        x: As for :func:`conv2d`; its batch is not empty.
-        weight: As for :func:`conv2d`.
-        bias: As for :func:`conv2d`.
-        stride: (h, w).
-        padding: (top, bottom, left, right).
-        dilation: (h, w).
-        config: The configuration; ``None`` lets ``choose_config`` choose.
-    """
-    check_pair("conv2d", ("x", x), weight, bias, 1)
-    refusal = tensor_refusal("fprop", "conv2d", {"x": x})
-    if refusal is not None:
-        raise refusal.error()
-    parameters = ConvParameters(tuple(stride), tuple(padding), tuple(dilation), 1)
-    problem = parameters.problem(x.shape, weight.shape)
-    spec = PLAIN if bias is None else _WITH_BIAS
-    case = Case(
-        direction="fprop", problem=problem, dtype=x.dtype, epilogue=spec, x_strides=x.stride()
-    )
-    plan = make_plan(case, x.device, config)
-    return plan.run(x, weight, NO_OPERANDS if bias is None else EpilogueOperands(bias=bias))
+conv1d, conv3d = _in_dims(conv2d, 1), _in_dims(conv2d, 3)
+conv_transpose1d, conv_transpose3d = _in_dims(conv_transpose2d, 1), _in_dims(conv_transpose2d, 3)
+conv1d_input, conv3d_input = _in_dims(conv2d_input, 1), _in_dims(conv2d_input, 3)
+conv1d_weight, conv3d_weight = _in_dims(conv2d_weight, 1), _in_dims(conv2d_weight, 3)

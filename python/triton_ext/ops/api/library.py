@@ -1,250 +1,109 @@
-"""The convolutions as operators of torch: fake tensors, autograd, autocast, vmap.
+"""Registers the operators: kernels, fake tensors, autograd, autocast, vmap and FLOP counts.
 
-Every direction is two operators, which ``calls.py`` describes.  torch enters Python for an operator
-with a backward even where nothing is differentiated, which costs more than the rest of a call; so
-there is one without:
-
-    fprop          conv            y of x, weight and bias
-    dgrad          conv_input      dx of dy and weight; with a bias, a transposed convolution
-    wgrad          conv_weight     dw of x and dy
-    fprop_fused    conv_fused      y with an epilogue
-    fprop_into                     the same into tensors that are given
-
-Each direction is linear in both operands, so the gradients of each are the other two; that makes
-derivatives of any order.  They are registered by hand rather than by ``torch.library.custom_op``,
-whose wrapper alone costs 11 us a call (3 us; torch 2.13, CPU build, 2026-11-20).
+They are registered by hand rather than by ``torch.library.custom_op``, whose wrapper alone costs
+11 us a call (3 us; torch 2.13, CPU build, 2026-11-20).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
-from triton_ext.ops.api import batching, calls
-from triton_ext.ops.api.calls import (
-    DGRAD,
-    FPROP,
-    FUSED,
-    INTO,
-    OPERATORS,
-    WGRAD,
-    Operator,
-    dgrad,
-    fprop,
-    fused,
-    wgrad,
-)
-from triton_ext.ops.api.checks import check_operands, check_pair, operator_name
-from triton_ext.ops.api.execution import run_dgrad, run_fprop, run_fused, run_wgrad
+from triton_ext.ops.api import operators
+from triton_ext.ops.api.execution import check, gradients, run
+from triton_ext.ops.api.operators import FPROP, FUSED, INTO, OPERATORS, ConvCall, Operator
 from triton_ext.ops.core.dispatch_cache import cast_operands
 from triton_ext.ops.core.epilogue import EpilogueArguments, is_per_image, output_dtype
 from triton_ext.ops.core.memory_format import channels_last, empty_channels_last, pixel_dims
-from triton_ext.ops.core.parameters import ConvParameters
 from triton_ext.ops.core.refusals import geometry_refusal, tensor_refusal
 
-__all__ = ["conv_gradients", "transposed_gradients"]
+__all__: list[str] = []
 
 Tensor = torch.Tensor
 
 
-# --- on real tensors ----------------------------------------------------------------------------
+# --- real and fake tensors ----------------------------------------------------------------------
 
 
-def _run_fused(x: Tensor, weight: Tensor, *arguments: Any) -> Tensor:
-    *operands, parameters, activation, out_dtype, function, fallback = arguments
-    fields = (*operands, activation, out_dtype, function, None, None)
-    epilogue = EpilogueArguments._make(fields)
-    return run_fused(x, weight, epilogue, parameters, fallback)
+def _run_into(c: ConvCall) -> None:
+    run(c)
 
 
-def _run_into(x: Tensor, weight: Tensor, *arguments: Any) -> None:
-    *operands, parameters, activation, out_dtype, function, fallback, out, amax = arguments
-    fields = (*operands, activation, out_dtype, function, out, amax)
-    epilogue = EpilogueArguments._make(fields)
-    run_fused(x, weight, epilogue, parameters, fallback)
-
-
-# --- on fake tensors ----------------------------------------------------------------------------
-
-
-def _fake_y(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    parameters: ConvParameters,
-    fallback: bool,
-    out_dtype: torch.dtype | None = None,
-    mixed_bias: bool = False,
-) -> Tensor:
-    operator, groups = operator_name(x.dim()), parameters.groups
-    check_pair(operator, ("x", x), weight, bias, groups, mixed_bias=mixed_bias)
-    if not fallback:
-        refusal = tensor_refusal("fprop", operator, {"x": x})
+def _fake(c: ConvCall) -> Tensor:
+    check(c)
+    x_shape, w_shape, shape = c.shapes()
+    direction = c.operator.direction
+    if not c.fallback:
+        refusal = tensor_refusal(direction, c.name(), c.pixels())
         # Symbolic sizes are left to the call with real ones.
-        sizes = (*x.shape[1:], *weight.shape, groups)
-        if refusal is None and all(type(size) is int for size in sizes):
+        sizes = (*x_shape[1:], *w_shape, c.parameters.groups)
+        is_known = all(type(size) is int for size in sizes)
+        if refusal is None and direction == "fprop" and is_known:
             # An empty batch has a geometry as well: that of one image.
-            problem = parameters.problem((1, *x.shape[1:]), tuple(weight.shape))
-            refusal = geometry_refusal(problem)
+            refusal = geometry_refusal(c.parameters.problem((1, *x_shape[1:]), w_shape))
         if refusal is not None:
             raise refusal.error()
-    size = parameters.output_size(x.shape[2:], weight.shape[2:])
-    shape = (x.shape[0], weight.shape[0], *size)
-    return empty_channels_last(shape, output_dtype(x.dtype, out_dtype), x.device)
+    dtype = output_dtype(c.first.dtype, c.epilogue.out_dtype)
+    return empty_channels_last(shape, dtype, c.first.device)
 
 
-def _fake_dx(
-    dy: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    parameters: ConvParameters,
-    input_size: Sequence[Any],
-    fallback: bool,
-) -> Tensor:
-    operator, groups = f"conv_transpose{dy.dim() - 2}d", parameters.groups
-    check_pair(operator, ("dy", dy), weight, bias, groups, is_transposed=True)
-    if not fallback and (refusal := tensor_refusal("dgrad", operator, {"dy": dy})) is not None:
-        raise refusal.error()
-    shape = (dy.shape[0], weight.shape[1] * groups, *input_size)
-    return empty_channels_last(shape, dy.dtype, dy.device)
-
-
-def _fake_dw(
-    x: Tensor,
-    dy: Tensor,
-    parameters: ConvParameters,
-    filter_size: Sequence[Any],
-    fallback: bool,
-) -> Tensor:
-    groups = parameters.groups
-    check_operands(x, dy, groups)
-    operator = f"{operator_name(x.dim())}_weight"
-    tensors = {"x": x, "dy": dy}
-    if not fallback and (refusal := tensor_refusal("wgrad", operator, tensors)) is not None:
-        raise refusal.error()
-    shape = (dy.shape[1], x.shape[1] // groups, *filter_size)
-    return empty_channels_last(shape, x.dtype, x.device)
-
-
-def _fake_fused(x: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    *_, parameters, _, out_dtype, _, fallback = arguments
-    return _fake_y(x, weight, bias, parameters, fallback, out_dtype, mixed_bias=True)
-
-
-def _fake_into(*arguments: Any) -> None:
-    *forward, _out, _amax = arguments
-    _fake_fused(*forward)
+def _fake_into(c: ConvCall) -> None:
+    _fake(c)
 
 
 # --- autograd -----------------------------------------------------------------------------------
 
 
-def _setup_conv(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    x, weight, _, ctx.parameters, _ = FPROP.grouped(inputs)
-    ctx.save_for_backward(x, weight)
+def _setup(ctx: Any, c: ConvCall, _: Tensor) -> None:
+    ctx.parameters = c.parameters
+    ctx.save_for_backward(c.first, c.second)
 
 
-def conv_gradients(
-    x: Tensor, weight: Tensor, grad: Tensor, parameters: ConvParameters, needs: Sequence[bool]
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Returns the gradients of a forward convolution's x, weight and bias.
-
-    Args:
-        x: [N, Ci, *input_size].
-        weight: [Co, Ci / groups, *filter_size].
-        grad: [N, Co, *output_size], in any memory order.
-        parameters: Those of the convolution.
-        needs: Which gradients are asked for; the others are ``None``.
-    """
-    needs_x, needs_w, needs_b = needs
-    # `grad` may not be channels-last.
-    grad = channels_last(grad)
-    dx = dgrad(grad, weight, None, parameters, x.shape[2:], True) if needs_x else None
-    dw = wgrad(x, grad, parameters, weight.shape[2:], True) if needs_w else None
-    db = grad.sum(pixel_dims(grad)) if needs_b else None
-    return dx, dw, db
+def _backward(ctx: Any, operator: Operator, grad: Tensor) -> tuple[Any, ...]:
+    needs = ctx.needs_input_grad[: len(operator.tensors)]
+    return gradients(operator.direction, (*ctx.saved_tensors, grad), ctx.parameters, needs)
 
 
-def _conv_backward(ctx, grad):  # type: ignore[no-untyped-def]
-    x, weight = ctx.saved_tensors
-    gradients = conv_gradients(x, weight, grad, ctx.parameters, ctx.needs_input_grad[:3])
-    return *gradients, None, None, None, None, None
-
-
-def _setup_conv_input(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    dy, weight, _, ctx.parameters, _, _ = DGRAD.grouped(inputs)
-    ctx.save_for_backward(dy, weight)
-
-
-def transposed_gradients(
-    x: Tensor, weight: Tensor, grad: Tensor, parameters: ConvParameters, needs: Sequence[bool]
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Returns the gradients of a transposed convolution's x, weight and bias.
-
-    As :func:`conv_gradients`, but x is the output of the forward convolution with this weight.
-    """
-    needs_x, needs_w, needs_b = needs
-    grad = channels_last(grad)
-    dx = fprop(grad, weight, None, parameters, True) if needs_x else None
-    dw = wgrad(grad, x, parameters, weight.shape[2:], True) if needs_w else None
-    db = grad.sum(pixel_dims(grad)) if needs_b else None
-    return dx, dw, db
-
-
-def _conv_input_backward(ctx, grad):  # type: ignore[no-untyped-def]
-    dy, weight = ctx.saved_tensors
-    gradients = transposed_gradients(dy, weight, grad, ctx.parameters, ctx.needs_input_grad[:3])
-    return *gradients, None, None, None, None, None, None
-
-
-def _setup_conv_weight(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    x, dy, ctx.parameters, _, _ = WGRAD.grouped(inputs)
-    ctx.save_for_backward(x, dy)
-
-
-def _conv_weight_backward(ctx, grad):  # type: ignore[no-untyped-def]
-    x, dy = ctx.saved_tensors
-    needs_x, needs_dy = ctx.needs_input_grad[:2]
-    dx = dgrad(dy, grad, None, ctx.parameters, x.shape[2:], True) if needs_x else None
-    ddy = fprop(x, grad, None, ctx.parameters, True) if needs_dy else None
-    return dx, ddy, None, None, None, None, None, None
-
-
-def _setup_fused(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    arguments = FUSED.grouped(inputs)
-    x, weight, bias, scale, residual, out_scale, extra, ctx.parameters = arguments[:8]
-    ctx.activation, ctx.out_dtype, function, _ = arguments[8:]
-    if function is not None or out_scale is not None or output.dtype.itemsize == 1:
+def _setup_fused(ctx: Any, c: ConvCall, y: Tensor) -> None:
+    bias, scale, residual, out_scale, extra, activation, _, function, *_ = c.epilogue
+    if function is not None or out_scale is not None or y.dtype.itemsize == 1:
         what = (
             "epilogue="
             if function is not None
             else "out_scale="
             if out_scale is not None
-            else f"an output of {output.dtype}"
+            else f"an output of {y.dtype}"
         )
         raise NotImplementedError(
-            f"{operator_name(x.dim())}: {what} has no derivative; call it under torch.no_grad()"
+            f"{c.name()}: {what} has no derivative; call it under torch.no_grad()"
         )
     # The slope of relu and tanh follows from y; the others need their input.
-    y = output if ctx.activation in ("relu", "tanh") else None
-    ctx.save_for_backward(x, weight, bias, scale, residual, y)
-    ctx.count_extra = len(extra)
+    kept = y if activation in ("relu", "tanh") else None
+    ctx.save_for_backward(c.first, c.second, bias, scale, residual, kept)
+    ctx.parameters, ctx.activation, ctx.count_extra = c.parameters, activation, len(extra)
 
 
-def _fused_backward(ctx, grad):  # type: ignore[no-untyped-def]
+def _backward_fused(ctx: Any, operator: Operator, grad: Tensor) -> tuple[Any, ...]:
     x, weight, bias, scale, residual, y = ctx.saved_tensors
-    needs_x, needs_w, needs_b, needs_s, needs_r = ctx.needs_input_grad[:5]
-    parameters = ctx.parameters
+    needs_b, needs_s, needs_r = ctx.needs_input_grad[2:5]
+
+    def convolved(call: Operator, epilogue: EpilogueArguments) -> Tensor:
+        return operators.call(ConvCall(call, x, weight, epilogue, ctx.parameters, None, True))
+
     if ctx.activation == "relu":
         grad = grad * (y > 0)
     elif ctx.activation == "tanh":
         grad = grad * (1 - y * y)
     elif ctx.activation != "none":
-        epilogue = EpilogueArguments(bias, scale, residual, out_dtype=torch.float32)
-        z = fused(x, weight, epilogue, parameters, True)
-        grad = _through_activation(z, ctx.activation, grad.float())
+        z = convolved(operator, EpilogueArguments(bias, scale, residual, out_dtype=torch.float32))
+        if ctx.activation == "silu":
+            grad = torch.ops.aten.silu_backward(grad.float(), z)
+        else:
+            name = "none" if ctx.activation == "gelu" else "tanh"
+            grad = torch.ops.aten.gelu_backward(grad.float(), z, approximate=name)
     ones = (1,) * (grad.dim() - 2)
     ds = db = dr = None
     if needs_r:
@@ -255,26 +114,140 @@ def _fused_backward(ctx, grad):  # type: ignore[no-untyped-def]
     if needs_b:
         db = grad.sum(pixel_dims(grad), dtype=torch.float32).to(bias.dtype)
     if needs_s:
-        acc = fprop(x, weight, None, parameters, True)
-        product = grad.float() * acc.float()
+        product = grad.float() * convolved(FPROP, EpilogueArguments()).float()
         ds = product.sum(pixel_dims(grad)) if scale.numel() > 1 else product.sum()
         ds = ds.reshape(scale.shape).to(scale.dtype)
     if scale is not None:
         grad = grad * (scale.view(-1, *ones) if scale.numel() > 1 else scale.reshape(()))
-    grad = grad.to(x.dtype)
-    dx, dw, _ = conv_gradients(x, weight, grad, parameters, (needs_x, needs_w, False))
-    return (dx, dw, db, ds, dr, None, [None] * ctx.count_extra, *(None,) * 8)
+    needs, tensors = ctx.needs_input_grad[:2], (x, weight, grad.to(x.dtype))
+    dx, dw = gradients("fprop", tensors, ctx.parameters, needs)
+    return dx, dw, db, ds, dr, None, [None] * ctx.count_extra
 
 
-def _through_activation(z: Tensor, activation: str, grad: Tensor) -> Tensor:
-    """Returns the gradient of an activation's input z."""
-    aten = torch.ops.aten
-    if activation == "silu":
-        return aten.silu_backward(grad, z)
-    return aten.gelu_backward(grad, z, approximate="none" if activation == "gelu" else "tanh")
+# --- vmap ---------------------------------------------------------------------------------------
+#
+# A mapped dimension is folded into images or into channels.  Where only pixels are mapped, they are
+# more images.  Where both operands are, every element is a group of its own.  Where only the filter
+# is, every element has output channels of its own.  Channels are ordered (group, element, channel
+# of the group) where elements share the groups of an operand that is not mapped, and (element,
+# group, channel) where every element brings its own.
+
+# The tensors of a direction: both operands and the output.
+_ROLES = {"fprop": "xwy", "dgrad": "ywx", "wgrad": "xyw"}
+# Where a mapped operand and the output it makes larger hold the mapped dimension: images, input
+# channels or output channels, and whether those are ordered by group.
+_DIMS = {
+    "xy": (0, False), "yx": (0, False),
+    "xw": (1, True), "wx": (1, False),
+    "yw": (1, True), "wy": (0, True),
+}  # fmt: skip
+# Where the operands and the output of a convolution have groups.
+_GROUPED = {"x": 1, "w": 0, "y": 1}
 
 
-# --- autocast -----------------------------------------------------------------------------------
+def _fold(tensor: Tensor, dim: int, at: int, groups: int) -> Tensor:
+    """Folds the mapped dimension into dimension ``at`` of the rest, after the groups."""
+    whole = tensor.movedim(dim, 0)
+    # [B, ..., g, c, ...] to [..., g, B, c, ...]
+    parts = whole.unflatten(at + 1, (groups, whole.shape[at + 1] // groups)).movedim(0, at + 1)
+    return parts.flatten(at, at + 2)
+
+
+def _unfold(tensor: Tensor, at: int, groups: int, count: int) -> Tensor:
+    """Undoes :func:`_fold`: the mapped dimension comes first."""
+    size = tensor.shape[at] // (groups * count)
+    parts = tensor.unflatten(at, (groups, count, size)).movedim(at + 1, 0)
+    return parts.flatten(at + 1, at + 2)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise NotImplementedError(
+        f"vmap of a convolution: {what} is not supported; map over the rest and apply it "
+        "afterwards, or use torch.nn.functional"
+    )
+
+
+def _batch(info: Any, in_dims: Sequence[Any], c: ConvCall) -> tuple[Tensor, int]:
+    """Computes a call whose operands are mapped at ``in_dims`` or not at all."""
+    if c.operator is INTO:
+        _refuse("out= or amax=")
+    if c.operator is FUSED:
+        return _batch_fused(info, in_dims, c)
+    first, second, bias = in_dims[0], in_dims[1], c.epilogue.bias
+    bias_dim = None if c.operator.direction == "wgrad" else in_dims[2]
+    if bias_dim is not None and second is None:
+        _refuse("a mapped bias with a filter that is not mapped")
+    a, b, out = tuple(_ROLES[c.operator.direction])
+    groups, parameters, count = c.parameters.groups, c.parameters, info.batch_size
+    if first is not None and second is not None:
+        at, groups = {role: (_GROUPED[role], False) for role in (a, b, out)}, 1
+        parameters = parameters._replace(groups=count * parameters.groups)
+    else:
+        mapped = a if second is None else b
+        at = {mapped: _DIMS[mapped + out], out: _DIMS[out + mapped]}
+
+    def folded(tensor: Tensor, dim: int | None, role: str) -> Tensor:
+        if dim is None:
+            return tensor
+        where, is_grouped = at[role]
+        tensor = _fold(tensor, dim, where, groups if is_grouped else 1)
+        return tensor if role == "w" else channels_last(tensor)
+
+    if bias is not None and second is not None:
+        bias = bias.expand(count, -1) if bias_dim is None else bias.movedim(bias_dim, 0)
+        bias = _fold(bias, 0, 0, groups)
+    operands = folded(c.first, first, a), folded(c.second, second, b)
+    epilogue = c.epilogue._replace(bias=bias)
+    y = operators.call(ConvCall(c.operator, *operands, epilogue, parameters, c.size, c.fallback))
+    where, is_grouped = at[out]
+    return _unfold(y, where, groups if is_grouped else 1, count), 0
+
+
+def _batch_fused(info: Any, in_dims: Sequence[Any], c: ConvCall) -> tuple[Tensor, int]:
+    x_dim, *others, r_dim, out_scale, extra = in_dims[:7]
+    others += [out_scale, *(extra or ())]
+    if any(dim is not None for dim in others):
+        _refuse("an epilogue where anything but x and residual is mapped")
+    count, residual = info.batch_size, c.epilogue.residual
+
+    def images(tensor: Tensor, dim: int | None) -> Tensor:
+        if dim is None:  # the same for every element
+            tensor, dim = tensor.expand(count, *tensor.shape), 0
+        return channels_last(_fold(tensor, dim, 0, 1))
+
+    if residual is not None:
+        residual = images(residual, r_dim)
+    epilogue = c.epilogue._replace(residual=residual)
+    y = operators.call(c._replace(first=images(c.first, x_dim), epilogue=epilogue))
+    return _unfold(y, 0, 1, count), 0
+
+
+# --- FLOP counts --------------------------------------------------------------------------------
+
+
+def _flops(operator: Operator) -> Callable[..., int]:
+    """Returns the formula of ``torch.utils.flop_counter``, which counts as for torch's operators.
+
+    The counts are equal even where torch counts too much, as for the filter's gradient with groups,
+    so that a model has the same numbers before and after it is converted.
+    """
+
+    def count(first: Any, second: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
+        shapes = [first, second, rest[-2] if operator is INTO else out_shape]
+        if operator.direction == "wgrad":
+            # A convolution whose channels are images, and whose images are channels.
+            shapes = [[n, m, *size] for m, n, *size in shapes]
+        flops: int = conv_flop_count(*shapes, transposed=operator.direction == "dgrad")
+        return flops
+
+    return count
+
+
+# --- registration -------------------------------------------------------------------------------
+
+_NOT_CAST = {"scale", "out_scale", "extra", "out", "amax"}
+
+_library = torch.library.Library("triton_ext", "FRAGMENT")
 
 
 def _autocast(name: str, device: str) -> Callable[..., Any]:
@@ -291,88 +264,60 @@ def _autocast(name: str, device: str) -> Callable[..., Any]:
     return run
 
 
-_NOT_CAST = {"scale", "out_scale", "extra", "out", "amax"}
-
-
-# --- registration -------------------------------------------------------------------------------
-
-_REAL: dict[Operator, Callable[..., Any]] = {
-    FPROP: run_fprop,
-    DGRAD: run_dgrad,
-    WGRAD: run_wgrad,
-    FUSED: _run_fused,
-    INTO: _run_into,
-}
-_FAKE: dict[Operator, Callable[..., Any]] = {
-    FPROP: _fake_y,
-    DGRAD: _fake_dx,
-    WGRAD: _fake_dw,
-    FUSED: _fake_fused,
-    INTO: _fake_into,
-}
-_BACKWARD: dict[Operator, tuple[Callable[..., Any], Callable[..., None]]] = {
-    FPROP: (_conv_backward, _setup_conv),
-    DGRAD: (_conv_input_backward, _setup_conv_input),
-    WGRAD: (_conv_weight_backward, _setup_conv_weight),
-    FUSED: (_fused_backward, _setup_fused),
-}
-
-_library = torch.library.Library("triton_ext", "FRAGMENT")
-
-
 def _register(operator: Operator) -> None:
+    is_into, is_fused = operator is INTO, operator is FUSED
+
+    def of_call(function: Callable[[ConvCall], Any]) -> Callable[..., Any]:
+        return lambda *arguments: function(operator.call(arguments))
+
+    def batch(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _batch(info, in_dims, operator.call(arguments))
+
     for name in filter(None, (operator.name, operator.differentiable)):
         qualified = f"triton_ext::{name}"
         tags = (torch.Tag.needs_fixed_stride_order,)
         torch.library.define(qualified, operator.schema, tags=tags)
-        torch.library.impl(qualified, ("CPU", "CUDA"))(operator.flat(_REAL[operator]))
-        torch.library.register_fake(qualified)(operator.flat(_FAKE[operator]))
+        torch.library.impl(qualified, ("CPU", "CUDA"))(of_call(_run_into if is_into else run))
+        torch.library.register_fake(qualified)(of_call(_fake_into if is_into else _fake))
         for device in ("cpu", "cuda"):
             _library.impl(name, _autocast(name, device), f"Autocast{device.upper()}")
-        torch.library.register_vmap(qualified, _batching(operator))
-    if operator.differentiable:
-        backward, setup = _BACKWARD[operator]
-        qualified = f"triton_ext::{operator.differentiable}"
-        torch.library.register_autograd(qualified, backward, setup_context=setup)
-        calls.functions[operator.differentiable] = _functions(operator)
-
-
-def _batching(operator: Operator) -> Callable[..., Any]:
-    """Returns the rule for ``torch.vmap``, of flat arguments."""
-    rule = batching.RULES[operator.name]
-
-    def of_flat(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        return rule(info, in_dims, *operator.grouped(arguments))
-
-    return of_flat
-
-
-def _functions(operator: Operator) -> calls.Functions:
-    """Returns an operator with a backward as functions of autograd."""
+        torch.library.register_vmap(qualified, batch)
+        register_flop_formula(getattr(torch.ops.triton_ext, name))(_flops(operator))
+    if not operator.differentiable:
+        return
     op = getattr(torch.ops.triton_ext, operator.name).default
-    backward, setup = _BACKWARD[operator]
+    count = len(op._schema.arguments)
+
+    def setup(ctx: Any, inputs: Any, output: Tensor) -> None:
+        (_setup_fused if is_fused else _setup)(ctx, operator.call(inputs), output)
+
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        found = (_backward_fused if is_fused else _backward)(ctx, operator, grad)
+        return *found, *(None,) * (count - len(found))
+
+    def backward_of_lists(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # The operators' backward gives a list for a list of tensors, autograd wants None.
+        return tuple(None if isinstance(each, list) else each for each in backward(ctx, grad))
 
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         output: Tensor = op(*arguments)
         setup(ctx, arguments, output)
         return output
 
-    def backward_of_lists(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # The operators' backward gives a list for a list of tensors, autograd wants None.
-        return tuple(None if isinstance(g, list) else g for g in backward(ctx, grad))
-
+    torch.library.register_autograd(
+        f"triton_ext::{operator.differentiable}", backward, setup_context=setup
+    )
+    base = (torch.autograd.Function,)
     eager = {"forward": staticmethod(forward), "backward": staticmethod(backward_of_lists)}
     transformed = {
         "forward": staticmethod(lambda *arguments: op(*arguments)),
         "setup_context": staticmethod(setup),
         "backward": staticmethod(backward_of_lists),
-        "vmap": staticmethod(_batching(operator)),
+        "vmap": staticmethod(batch),
     }
-    base = (torch.autograd.Function,)
-    return calls.Functions(
-        eager=type(f"Differentiable_{operator.name}", base, eager),
-        transformed=type(f"Transformable_{operator.name}", base, transformed),
-        casts=tuple(a.name not in _NOT_CAST for a in op._schema.arguments),
+    operators.functions[operator.differentiable] = (
+        type(f"Differentiable_{operator.name}", base, eager),
+        type(f"Transformable_{operator.name}", base, transformed),
     )
 
 

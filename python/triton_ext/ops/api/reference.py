@@ -1,12 +1,13 @@
 """The same convolutions by torch's own operators, for calls with ``fallback="torch"``.
 
-Padding whose two sides differ, which torch's operators do not have, is applied to x before them.
+They have derivatives of any kind.  Padding whose two sides differ, which torch's operators do not
+have, is applied to x before them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
@@ -15,64 +16,69 @@ from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
 from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
 from triton_ext.ops.core.parameters import ConvParameters
 
-__all__ = [
-    "apply_activation",
-    "apply_epilogue",
-    "torch_dgrad",
-    "torch_fprop",
-    "torch_fused",
-    "torch_wgrad",
-]
+if TYPE_CHECKING:
+    from triton_ext.ops.api.operators import ConvCall
+
+__all__ = ["apply_activation", "apply_epilogue", "by_torch"]
+
+Tensor = torch.Tensor
+
+
+def by_torch(c: ConvCall) -> Tensor:
+    """Returns the output of a call without a function; writes ``epilogue.amax``."""
+    first, second, epilogue, parameters = c[1:5]
+    size: Any = c.size
+    bias, direction, is_fused = epilogue.bias, c.operator.direction, bool(c.operator.others)
+    if direction == "wgrad":
+        return _wgrad(first, second, parameters, tuple(size))
+    if direction == "dgrad":
+        dx = _dgrad(first, second, parameters, tuple(size))
+        return dx if bias is None else _as_promised(dx + bias.view(-1, *(1,) * len(size)))
+    if not is_fused:
+        return _fprop(first, second, bias, parameters)
+    dtype = output_dtype(first.dtype, epilogue.out_dtype)
+    if first.dtype.itemsize == 2 and (epilogue.scale is not None or dtype is torch.float32):
+        # fp16 or bf16 may not hold sums that the scale brings into their range.
+        first, second = first.float(), second.float()
+    return apply_epilogue(_fprop(first, second, None, parameters), epilogue, dtype)
 
 
 def _is_equal(padding: Sequence[int]) -> bool:
     return all(low == high for low, high in zip(padding[::2], padding[1::2], strict=True))
 
 
-def _pad(x: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
+def _pad(x: Tensor, padding: Sequence[int]) -> Tensor:
     """Pads with zeros; torch's pad begins with the last dimension."""
     pairs = zip(padding[::2], padding[1::2], strict=True)
     return F.pad(x, [side for pair in reversed(list(pairs)) for side in pair])
 
 
-def _as_promised(y: torch.Tensor) -> torch.Tensor:
+def _as_promised(y: Tensor) -> Tensor:
     """Returns y with exactly the strides that a fake tensor of the operator has."""
     strides = channels_last_strides(y.shape)
     return y if y.stride() == strides else channels_last(y).as_strided(y.shape, strides)
 
 
-def torch_fprop(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    parameters: ConvParameters,
-) -> torch.Tensor:
-    """Returns y; arguments as for the operators.
-
-    y of int8 is int32, as from the kernels; torch would compute int8 sums modulo 256, on CPUs only.
-    """
+def _fprop(x: Tensor, weight: Tensor, bias: Tensor | None, parameters: ConvParameters) -> Tensor:
+    """Returns y; of int8 it is int32, as from the kernels: torch's is modulo 256, on CPUs only."""
     stride, padding, dilation, groups = parameters
     zeros = [0] * len(stride)
     is_int8 = x.dtype == torch.int8
     if is_int8:
         # Exact, up to sums of 2^53.
         x, weight = x.double(), weight.double()
-    if _is_equal(padding):
-        y = torch.ops.aten.convolution(
-            x, weight, bias, stride, padding[::2], dilation, False, zeros, groups
-        )
-    else:
-        y = torch.ops.aten.convolution(
-            _pad(x, padding), weight, bias, stride, zeros, dilation, False, zeros, groups
-        )
+    sides = list(padding[::2])
+    if not _is_equal(padding):
+        x, sides = _pad(x, padding), zeros
+    y = torch.ops.aten.convolution(x, weight, bias, stride, sides, dilation, False, zeros, groups)
     # A larger sum wraps around, in an int32 accumulator too.
     return _as_promised(y.long().int() if is_int8 else y)
 
 
 def _backward(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
     parameters: ConvParameters,
     padding: Sequence[int],
     mask: list[bool],
@@ -84,13 +90,9 @@ def _backward(
     )
 
 
-def torch_dgrad(
-    dy: torch.Tensor,
-    weight: torch.Tensor,
-    parameters: ConvParameters,
-    input_size: Sequence[int],
-) -> torch.Tensor:
-    """Returns dx; arguments as for the operators."""
+def _dgrad(
+    dy: Tensor, weight: Tensor, parameters: ConvParameters, input_size: Sequence[int]
+) -> Tensor:
     padding = parameters.padding
     sides = list(zip(padding[::2], padding[1::2], strict=True))
     equal = _is_equal(padding)
@@ -104,34 +106,13 @@ def torch_dgrad(
     inner = list(padding[::2]) if equal else [0] * len(sides)
     dx = _backward(dy, x, weight, parameters, inner, [True, False, False])[0]
     if not equal:
-        inner_pixels = [slice(low, low + n) for (low, _), n in zip(sides, input_size, strict=True)]
-        at = (slice(None), slice(None), *inner_pixels)
+        pixels = [slice(low, low + n) for (low, _), n in zip(sides, input_size, strict=True)]
+        at = (slice(None), slice(None), *pixels)
         dx = dx[at]
     return _as_promised(dx)
 
 
-def torch_fused(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    epilogue: EpilogueArguments,
-    parameters: ConvParameters,
-) -> torch.Tensor:
-    """Returns y with an epilogue without a function; writes ``epilogue.amax``."""
-    dtype = output_dtype(x.dtype, epilogue.out_dtype)
-    if x.dtype.itemsize == 2 and (epilogue.scale is not None or dtype is torch.float32):
-        # fp16 or bf16 may not hold sums that the scale brings into their range.
-        x, weight = x.float(), weight.float()
-    y = torch_fprop(x, weight, None, parameters)
-    return apply_epilogue(y, epilogue, dtype)
-
-
-def torch_wgrad(
-    x: torch.Tensor,
-    dy: torch.Tensor,
-    parameters: ConvParameters,
-    filter_size: Sequence[int],
-) -> torch.Tensor:
-    """Returns dw; arguments as for the operators."""
+def _wgrad(x: Tensor, dy: Tensor, parameters: ConvParameters, filter_size: Sequence[int]) -> Tensor:
     padding = parameters.padding
     shape = (dy.shape[1], x.shape[1] // parameters.groups, *filter_size)
     weight = x.new_empty(()).expand(shape)
@@ -142,7 +123,7 @@ def torch_wgrad(
     return _as_promised(_backward(dy, padded, weight, parameters, inner, mask)[1])
 
 
-def apply_activation(z: torch.Tensor, activation: str) -> torch.Tensor:
+def apply_activation(z: Tensor, activation: str) -> Tensor:
     """Returns the activation of z by its name in ``EpilogueSpec``."""
     if activation == "none":
         return z
@@ -152,9 +133,7 @@ def apply_activation(z: torch.Tensor, activation: str) -> torch.Tensor:
     return functions[activation](z)
 
 
-def apply_epilogue(
-    y: torch.Tensor, epilogue: EpilogueArguments, out_dtype: torch.dtype
-) -> torch.Tensor:
+def apply_epilogue(y: Tensor, epilogue: EpilogueArguments, out_dtype: torch.dtype) -> Tensor:
     """Returns an epilogue of y [N, Co, *output_size] in fp32; writes ``epilogue.amax``.
 
     Sums of int32 are converted to fp64, which holds every one of them.

@@ -1,4 +1,12 @@
-"""A case: one direction of one convolution over operands of a dtype and a layout."""
+"""A case: one direction of one convolution over operands of a dtype and a layout, and its key.
+
+A key is the name under which a table keeps a choice: what a configuration's time depends on, in
+words.  Channels, filter, stride, dilation and groups go in as they are.  Batch and image size do
+not: what matters is how often every multiprocessor has to work on a tile, so their place is taken
+by the number of waves, rounded up to three significant binary digits (1, 1.25, 1.5, 1.75, 2, 2.5,
+...).  Sizes that differ by less share a choice.  The boundaries include 1, 2, 3 and 4 waves, where
+the best tile changes most.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +21,15 @@ from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.rewrites.packing import RowPacking
 
-__all__ = ["DIRECTIONS", "Case", "Direction", "extent", "key_of", "round_up"]
+__all__ = ["DIRECTIONS", "Case", "Direction", "round_up"]
 
 Direction = Literal["fprop", "dgrad", "wgrad"]
 DIRECTIONS: tuple[Direction, ...] = ("fprop", "dgrad", "wgrad")
+
+# Pixels and channels of the tile that waves are counted in, and the pixels of a step of wgrad.  Any
+# fixed numbers do: keys are compared with keys only.
+_TILE = 128
+_STEP_PIXELS = 64
 
 # Types that kernels take the same time for.
 _ALIKE: tuple[tuple[torch.dtype, ...], ...] = (
@@ -30,11 +43,9 @@ class Case:
     """A convolution to choose a kernel and its configuration for.
 
     Attributes:
-        direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
-        problem: What is computed.
-        dtype: Of the operands.
-        epilogue: Of fprop.
-        out_dtype: Of wgrad's output; ``None`` for that of the operands.
+        dtype: Dtype of the operands.
+        epilogue: fprop's.
+        out_dtype: Dtype of wgrad's output; ``None`` for that of the operands.
         x_strides: Of x [N, Ci, *input_size], in elements, where a direction reads it; ``None`` for
             channels-last memory without gaps.
         dy_strides: Of dy [N, Co, *output_size], likewise.
@@ -56,13 +67,9 @@ class Case:
         problems = []
         if self.direction not in DIRECTIONS:
             problems.append(f"direction is {self.direction!r}: expected {' or '.join(DIRECTIONS)}")
-        for name, wanted in (
-            ("problem", ConvProblem),
-            ("dtype", torch.dtype),
-            ("epilogue", EpilogueSpec),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, wanted):
+        kinds = {"problem": ConvProblem, "dtype": torch.dtype, "epilogue": EpilogueSpec}
+        for name, wanted in kinds.items():
+            if not isinstance(value := getattr(self, name), wanted):
                 problems.append(f"{name} is {value!r}: expected a {wanted.__name__}")
         if self.out_dtype is not None and not isinstance(self.out_dtype, torch.dtype):
             problems.append(f"out_dtype is {self.out_dtype!r}: expected a dtype, or None")
@@ -97,18 +104,48 @@ class Case:
         return replace(self, x_strides=None, dy_strides=None)
 
     def key(self, num_sms: int) -> str:
-        """Returns the name under which its choice is kept, on a GPU of some multiprocessors."""
-        out = self.out_dtype or self.epilogue.out_dtype
-        if out is None and self.dtype == torch.int8:
-            out = torch.int32
-        return key_of(
+        """Returns its key, such as ``"fprop float16 64->256 k3x3 padded waves 1.5"``.
+
+        Args:
+            num_sms: Multiprocessors of the GPU.
+        """
+        problem, dtype, out = self.problem, _name(self.dtype), self.out_dtype
+        out = out or self.epilogue.out_dtype or (torch.int32 if self.dtype == torch.int8 else None)
+        words = [
             self.direction,
-            self.problem,
-            _name(self.dtype),
-            num_sms,
-            out_dtype=None if out is None else _name(out),
-            epilogue=self.epilogue_class,
-        )
+            dtype,
+            f"{problem.in_channels}->{problem.out_channels}",
+            f"k{_times(problem.filter_size)}",
+        ]
+        for letter, values in (("s", problem.stride), ("d", problem.dilation)):
+            if set(values) != {1}:
+                words.append(f"{letter}{_times(values)}")
+        if any(side for pair in problem.padding for side in pair):
+            words.append("padded")
+        if problem.groups > 1:
+            words.append(f"g{problem.groups}")
+        if out is not None and out != self.dtype:
+            words.append(f"to-{_name(out)}")
+        if self.epilogue_class:
+            words.append(f"with-{self.epilogue_class}")
+        unit = "steps" if self.direction == "wgrad" else "waves"
+        return f"{' '.join(words)} {unit} {self.extent(num_sms):.15g}"
+
+    def extent(self, num_sms: int) -> float:
+        """Returns what stands for batch and image size in the key, rounded up.
+
+        That are waves of tiles of the output; for wgrad, whose tiles do not depend on it, the steps
+        of its reduction.
+        """
+        problem = self.problem
+        of_output = problem.batch * math.prod(problem.output_size)
+        if self.direction == "wgrad":
+            return round_up(-(-of_output // _STEP_PIXELS))
+        is_fprop = self.direction == "fprop"
+        pixels = of_output if is_fprop else problem.batch * math.prod(problem.input_size)
+        columns = (problem.out_channels if is_fprop else problem.in_channels) // problem.groups
+        tiles = -(-pixels // _TILE) * problem.groups * -(-columns // _TILE)
+        return round_up(tiles, num_sms)
 
     @property
     def twins(self) -> tuple[Case, ...]:
@@ -133,10 +170,7 @@ class Case:
 
     @property
     def epilogue_class(self) -> str:
-        """What of the epilogue changes the choice: what needs shared memory or registers.
-
-        Biases, scales and activations do not.
-        """
+        """What of the epilogue changes the choice, by the memory or registers that it needs."""
         spec = self.epilogue
         parts = (
             ("residual", spec.residual and not spec.residual_per_image),
@@ -148,10 +182,10 @@ class Case:
 
     def __str__(self) -> str:
         p = self.problem
-        size, taps = ("x".join(map(str, values)) for values in (p.input_size, p.filter_size))
-        text = f"{self.direction} {p.batch}x{p.in_channels}x{size} -> {p.out_channels} k{taps}"
+        size = f"{p.batch}x{p.in_channels}x{_times(p.input_size)}"
+        text = f"{self.direction} {size} -> {p.out_channels} k{_times(p.filter_size)}"
         if set(p.stride) != {1}:
-            text += f" s{'x'.join(map(str, p.stride))}"
+            text += f" s{_times(p.stride)}"
         if p.groups > 1:
             text += f" g{p.groups}"
         if self.epilogue_class:
@@ -163,21 +197,12 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# --- keys of tables ------------------------------------------------------------------------------
-
-# Of the tile that waves are counted in, and the pixels of a step of wgrad.  Any fixed numbers do:
-# keys are compared with keys only.
-_TILE = 128
-_STEP_PIXELS = 64
+def _times(values: tuple[int, ...]) -> str:
+    return "x".join(map(str, values))
 
 
 def round_up(count: int, unit: int = 1) -> float:
-    """Returns count / unit, rounded up to a number of three significant binary digits.
-
-    Args:
-        count: Of what is counted; 0 for none.
-        unit: At least 1.
-    """
+    """Returns count / unit, rounded up to a number of three significant binary digits."""
     if count <= 0:
         return 0.0
     # The result is digits * 2**exponent with digits from 4 to 7.
@@ -188,69 +213,3 @@ def round_up(count: int, unit: int = 1) -> float:
         high, low = (count, unit << exponent) if exponent >= 0 else (count << -exponent, unit)
         digits = -(-high // low)
     return math.ldexp(digits, exponent)
-
-
-def extent(direction: Direction, problem: ConvProblem, num_sms: int) -> float:
-    """Returns what stands for batch and image size in a key.
-
-    Args:
-        direction: Whose kernel.
-        problem: What is computed.
-        num_sms: Multiprocessors of the GPU.
-
-    Returns:
-        Waves of tiles of the output; for wgrad, whose tiles do not depend on it, the steps that
-        its reduction takes, rounded up as these.
-    """
-    of_output = problem.batch * math.prod(problem.output_size)
-    if direction == "wgrad":
-        return round_up(-(-of_output // _STEP_PIXELS))
-    is_fprop = direction == "fprop"
-    pixels = of_output if is_fprop else problem.batch * math.prod(problem.input_size)
-    columns = (problem.out_channels if is_fprop else problem.in_channels) // problem.groups
-    tiles = -(-pixels // _TILE) * problem.groups * -(-columns // _TILE)
-    return round_up(tiles, num_sms)
-
-
-def key_of(
-    direction: Direction,
-    problem: ConvProblem,
-    dtype: str,
-    num_sms: int,
-    *,
-    out_dtype: str | None = None,
-    epilogue: str = "",
-) -> str:
-    """Returns the key of a problem, such as ``"fprop float16 64->256 k3x3 padded waves 1.5"``.
-
-    Args:
-        direction: Whose kernel.
-        problem: What is computed.
-        dtype: Of the operands, by torch's name.
-        num_sms: Multiprocessors of the GPU.
-        out_dtype: Of the output, where it is not that of the operands.
-        epilogue: What of an epilogue changes the choice, in one word; empty for what does not.
-    """
-    words = [
-        direction,
-        dtype,
-        f"{problem.in_channels}->{problem.out_channels}",
-        f"k{_times(problem.filter_size)}",
-    ]
-    for letter, values in (("s", problem.stride), ("d", problem.dilation)):
-        if set(values) != {1}:
-            words.append(f"{letter}{_times(values)}")
-    if any(side for pair in problem.padding for side in pair):
-        words.append("padded")
-    if problem.groups > 1:
-        words.append(f"g{problem.groups}")
-    if out_dtype is not None and out_dtype != dtype:
-        words.append(f"to-{out_dtype}")
-    if epilogue:
-        words.append(f"with-{epilogue}")
-    unit = "steps" if direction == "wgrad" else "waves"
-    return f"{' '.join(words)} {unit} {extent(direction, problem, num_sms):.15g}"
-
-
-def _times(values: tuple[int, ...]) -> str:
-    return "x".join(map(str, values))

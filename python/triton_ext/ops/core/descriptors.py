@@ -18,6 +18,7 @@ __all__ = [
     "matrix_row_stride",
     "packed_strides",
     "pixel_stride",
+    "rounding",
     "row_stride_of",
 ]
 
@@ -26,6 +27,15 @@ ROW_BYTES = 16
 
 # Triton's tiled descriptors round fp32 to tf32 from 3.7 on; before, tensor cores cut off the rest.
 ROUNDS_TO_TF32 = "round_f32_to_tf32" in {each.name for each in fields(TensorDescriptor)}
+
+
+def rounding(dtype: torch.dtype) -> dict[str, bool]:
+    """Returns the options of tiled descriptors of a dtype.
+
+    Where Triton can round, tensor cores do not cut off what tf32 has not, which is an error of
+    twice the size, in one direction.
+    """
+    return {"round_f32_to_tf32": True} if ROUNDS_TO_TF32 and dtype == torch.float32 else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +56,7 @@ class Layout:
 
 
 def aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy that begins at a multiple of 16 bytes, of the same strides, gaps included.
-
-    Args:
-        tensor: Any that is not expanded.
-    """
+    """Returns a copy on a 16-byte boundary with the same strides; nothing may be expanded."""
     copy = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
@@ -63,11 +69,7 @@ def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def matrix_row_stride(x_desc: Any) -> int | None:
-    """Returns the distance of two pixels where x is a matrix and im2col the identity, else None.
-
-    Args:
-        x_desc: im2col descriptor of x, of ``@triton.jit`` kernels or of Gluon's.
-    """
+    """Returns the distance of two pixels where im2col of a descriptor is the identity, or None."""
     conv = x_desc.conv
     is_identity = (
         math.prod(conv.filter_size) == 1
@@ -78,21 +80,12 @@ def matrix_row_stride(x_desc: Any) -> int | None:
 
 
 def pixel_stride(geometry: Any) -> int | None:
-    """Returns the distance of two pixels of a channels-last tensor; None where it varies.
-
-    Args:
-        geometry: Geometry of the tensor's im2col descriptor.
-    """
+    """Returns the distance of two pixels of an im2col descriptor's tensor; None where it varies."""
     return row_stride_of(geometry.shape[-2::-1], geometry.strides[-2::-1])
 
 
 def row_stride_of(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
-    """Returns the distance of two pixels; None where it varies.
-
-    Args:
-        sizes: Sizes of the dimensions of pixels, the innermost first.
-        strides: Theirs, in elements.
-    """
+    """Returns the distance of two pixels, by dimensions from the innermost; None if it varies."""
     # Dimensions of size 1 may have any stride.
     counting = [pair for pair in zip(sizes, strides, strict=True) if pair[0] != 1]
     row_stride = counting[0][1] if counting else strides[0]

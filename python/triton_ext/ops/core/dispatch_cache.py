@@ -1,17 +1,10 @@
 """One cache from call keys to what computes such calls, for convolutions and normalizations.
 
 A call key describes a call: its function, its arguments, and shape, strides, dtype and device of
-its tensors.  Two kinds of keys share the cache:
-
-    operator keys    of a call of an operator, or of a kernel; :func:`operand_key`
-    function keys    of a call of a public function, with arguments as the caller gave them;
-                     :func:`function_key` and :func:`tensor_key`
-
-A call with a function key goes to its kernels directly: an eager call on plain, aligned tensors
-that no dispatch mode, transform or autocast has to do with ends there whatever is checked on the
-way.  Other calls have no function key (``None``) and take the way through torch's dispatcher.
-
-:func:`clear` is the one way to invalidate what is cached.
+its tensors.  Operators have :func:`operand_key`.  Public functions have :func:`function_key` and
+:func:`tensor_key`, with arguments as the caller gave them: an eager call on plain, aligned tensors
+that no dispatch mode, transform or autocast has to do with goes to its kernels directly.  Other
+calls have no function key (``None``) and go through torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -33,7 +26,6 @@ __all__ = [
     "DispatchCache",
     "allows_tf32",
     "autocast_operands",
-    "backward_key",
     "cached",
     "cast_dtype",
     "cast_operands",
@@ -74,11 +66,7 @@ _is_grad_enabled = torch.is_grad_enabled
 
 
 class DispatchCache(Generic[Value]):
-    """Values by call key; the oldest go when it is full.
-
-    Args:
-        size: Number of values that are kept.
-    """
+    """Values by call key; the oldest go when there are ``size``."""
 
     def __init__(self, size: int = 8192) -> None:
         self._size = size
@@ -132,18 +120,13 @@ def allows_tf32() -> bool:
 
 
 def operand_key(words: Hashable, tensors: tuple[Tensor | None, ...]) -> Hashable:
-    """Returns the key of a call of an operator on dense tensors.
+    """Returns the key of a call of an operator on dense tensors, x first.
 
-    Args:
-        words: The operator and all arguments but the tensors.
-        tensors: The tensors, x first; ``None`` for those that are not there.
+    ``words`` are the operator and all arguments but the tensors.
     """
     key: list[Hashable] = [words]
-    for tensor in tensors:
-        if tensor is None:
-            key.append(None)
-        else:
-            key.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device))
+    for t in tensors:
+        key.append(None if t is None else (t.shape, t.stride(), t.dtype, t.device))
     x = tensors[0]
     if x is not None and x.dtype is torch.float32:
         key.append(allows_tf32())
@@ -158,12 +141,11 @@ def function_key(
 ) -> Hashable:
     """Returns the key of a call of a convolution; ``None`` if it takes the dispatcher.
 
-    Whether autograd records the call is not part of the key.
+    Whether autograd records the call is not part of the key.  Nothing was checked.
 
     Args:
         name: The function.
-        tensors: All tensors of the call, x first; ``None`` for those it did not get.  They may be
-            anything: nothing was checked.
+        tensors: All tensors of the call, x first; ``None`` for those it did not get.
         numbers: Stride, padding, dilation and groups as the caller gave them, and sizes.
         rest: Everything else that decides what is computed: names, dtypes.
     """
@@ -177,30 +159,20 @@ def function_key(
     for value in rest:
         if type(value) not in _WORDS:
             return None
-    return _tensor_key((name, numbers, rest), tensors, is_convolution=True)
+    return _tensor_key((name, numbers, rest), tensors, True)
 
 
-def backward_key(words: Hashable, tensors: tuple[Tensor, ...]) -> Hashable:
-    """Returns the key of a backward; ``None`` if it takes the dispatcher.
-
-    Args:
-        words: All arguments of the convolution but the tensors, those of a call with a key.
-        tensors: The gradient, and the saved tensors.
-    """
-    return None if is_observed() else _tensor_key(words, tensors, is_convolution=True)
-
-
-def tensor_key(words: Hashable, tensors: tuple[Any, ...]) -> Hashable:
+def tensor_key(
+    words: Hashable, tensors: tuple[Any, ...], *, is_convolution: bool = False
+) -> Hashable:
     """Returns the key of a call on plain, dense, aligned tensors that nothing observes, or None.
 
-    Args:
-        words: All arguments but the tensors; equal ones are the same arguments.
-        tensors: As for :func:`function_key`.
+    ``words`` are all arguments but the tensors; equal ones are the same arguments.
     """
-    return None if is_observed() else _tensor_key(words, tensors, is_convolution=False)
+    return None if is_observed() else _tensor_key(words, tensors, is_convolution)
 
 
-def _tensor_key(words: Hashable, tensors: tuple[Any, ...], *, is_convolution: bool) -> Hashable:
+def _tensor_key(words: Hashable, tensors: tuple[Any, ...], is_convolution: bool) -> Hashable:
     key: list[Hashable] = [words]
     addresses = 0
     try:
@@ -293,22 +265,19 @@ def cast_dtype(operand: torch.Tensor) -> torch.dtype:
 
 
 def cast_operands(operands: Sequence[Any], casts: Sequence[bool], device: str) -> tuple[Any, ...]:
-    """Returns operands as autocast wants them.
+    """Returns arguments with those that ``casts`` tells brought to autocast's dtype of a device.
 
-    Args:
-        operands: Tensors and other arguments.
-        casts: Which of them are cast.  A scale is not: it is applied to fp32.
-        device: The type of device whose autocast is on; others' tensors stay what they are.
+    A scale is not cast: it is applied to fp32.
     """
     dtype = torch.get_autocast_dtype(device)
-    cast = []
-    for operand, is_cast in zip(operands, casts, strict=True):
-        if is_cast and isinstance(operand, torch.Tensor) and operand.device.type == device:
-            found = operand.dtype
-            if found is not dtype and found in _ELIGIBLE:
-                operand = operand.to(dtype)
-        cast.append(operand)
-    return tuple(cast)
+
+    def cast(operand: Any) -> Any:
+        if not isinstance(operand, torch.Tensor) or operand.device.type != device:
+            return operand
+        return operand.to(dtype) if operand.dtype in _ELIGIBLE else operand
+
+    pairs = zip(operands, casts, strict=True)
+    return tuple([cast(operand) if is_cast else operand for operand, is_cast in pairs])
 
 
 def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:
@@ -318,17 +287,14 @@ def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:
     """
     if is_observed() or not _is_any_autocast():
         return None
-    for tensor in tensors:
-        if tensor is not None and type(tensor) not in PLAIN_TYPES:
-            return None
     first = tensors[0]
-    if first is None or not is_autocast(first.device.type):
+    if first is None or not all([t is None or type(t) in PLAIN_TYPES for t in tensors]):
+        return None
+    if not is_autocast(first.device.type):
         return None
     wanted = cast_operands(tensors, (True,) * len(tensors), first.device.type)
-    for given, operand in zip(tensors, wanted, strict=True):
-        if given is not operand:
-            return wanted
-    return None
+    is_same = all([given is cast for given, cast in zip(tensors, wanted, strict=True)])
+    return None if is_same else wanted
 
 
 def _is_cast(x: Tensor, tensors: tuple[Tensor | None, ...]) -> bool:

@@ -1,8 +1,7 @@
 """Epilogues: operations on a tile of the output before it is stored.
 
-An :class:`EpilogueSpec` says which operations there are; it is part of what a kernel is compiled
-for, so it is frozen and can be hashed.  :class:`EpilogueOperands` holds the tensors of one launch,
-:class:`EpilogueArguments` the epilogue of a call as functions and operators get it.
+:class:`EpilogueSpec` is part of what a kernel is compiled for, :class:`EpilogueOperands` holds the
+tensors of one launch, :class:`EpilogueArguments` the epilogue of a call of a function or operator.
 
     y = cast(out_scale * function(activation(acc * scale + bias + residual)))
     amax = max(abs(function(activation(acc * scale + bias + residual))))
@@ -64,48 +63,35 @@ def is_device_function(function: object) -> bool:
 
 
 def result_refusal(function: Any) -> str:
-    """Reads from the source of a ``@triton.jit`` function what it returns instead of a tile.
-
-    Returns:
-        What it returns; empty where that may be a tile, or without a source.
-    """
+    """Returns what a ``@triton.jit`` function returns instead of a tile, or an empty string."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function.fn)))
     except (OSError, TypeError, SyntaxError):
         return ""
-    results = [node.value for node in _returns(tree.body[0])]
-    if not results or any(_is_nothing(result) for result in results):
+    results = list(_results(tree.body[0]))
+    if not results or any(ast.unparse(result) == "None" for result in results):
         return "nothing"
     return "a tuple" if any(isinstance(result, ast.Tuple) for result in results) else ""
 
 
-def _returns(node: ast.AST) -> Iterator[ast.Return]:
-    """The ``return`` statements of a function, without those of functions in it."""
+def _results(node: ast.AST) -> Iterator[ast.expr]:
+    """Yields what a function returns, not what functions in it do."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Return):
-            yield child
+            yield child.value or ast.Constant(None)
         elif not isinstance(child, (ast.FunctionDef, ast.Lambda)):
-            yield from _returns(child)
-
-
-def _is_nothing(result: ast.expr | None) -> bool:
-    return result is None or (isinstance(result, ast.Constant) and result.value is None)
+            yield from _results(child)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpilogueSpec:
-    """Which operations follow the accumulation; the module's docstring has their order.
+    """Which operations follow the accumulation; :class:`EpilogueOperands` describes their tensors.
 
     Attributes:
-        bias: Whether a number per output channel is added.
-        scale: Whether the accumulators are multiplied, by one number or one per output channel.
-        residual: Whether a tensor of the output's shape is added.
         residual_per_image: Whether the residual is [N, Co, 1, ...], one number per image and
             channel, which counts for all pixels of the image.
         activation: ``"gelu"`` is the exact one, by erf; ``"gelu_tanh"`` its approximation.
-        out_dtype: Of the output; ``None`` for that of the input (int32 for int8).
-        out_scale: Whether one number multiplies the output just before it is cast.
-        amax: Whether the largest absolute value is reported, before ``out_scale``.
+        out_dtype: Dtype of y; ``None`` for that of x (int32 for int8).
         function: A ``@triton.jit`` function of the user's, or None.
 
     Raises:
@@ -146,11 +132,11 @@ class EpilogueOperands:
     """The tensors of one call; ``None`` for what the specification does not ask for.
 
     Attributes:
-        bias: [Co].
-        scale: [Co], or one number in a tensor of one element.
-        residual: [N, Co, *output_size], any strides; [N, Co, 1, ...] where it is per image.
-        out_scale: One number in a tensor of one element, fp32.
-        amax: One fp32, which is written over.
+        bias: [Co]; added.
+        scale: [Co], or one number in a tensor of one element; multiplies the accumulators.
+        residual: [N, Co, *output_size], any strides; [N, Co, 1, ...] where it is per image; added.
+        out_scale: One fp32 in a tensor of one element; multiplies y just before it is cast.
+        amax: One fp32; the largest absolute value, before ``out_scale``, is written to it.
         extra: Further arguments of the function.
         is_amax_zeroed: Whether a kernel before has set ``amax`` to zero.
     """
@@ -165,14 +151,9 @@ class EpilogueOperands:
 
 
 class EpilogueArguments(NamedTuple):
-    """An epilogue as a call gives it: its tensors, and what is done with them.
+    """An epilogue as a call gives it: its tensors, as :class:`EpilogueOperands` has them, and more.
 
     Attributes:
-        bias: [Co] or None.
-        scale: [Co], one number, or None.
-        residual: [N, Co, *output_size], [N, Co, 1, ...] or None.
-        out_scale: One fp32 or None.
-        extra: Further tensors of the function.
         activation: Its name in :class:`EpilogueSpec`.
         out_dtype: Dtype of y; ``None`` for that of x.
         function: A ``@triton.jit`` function; for operators, its handle; or None.
@@ -192,12 +173,7 @@ class EpilogueArguments(NamedTuple):
     amax: torch.Tensor | None = None
 
     def spec(self, y_shape: Sequence[Any], function: Any) -> EpilogueSpec:
-        """Returns what a kernel is compiled for.
-
-        Args:
-            y_shape: [N, Co, *output_size].
-            function: The function itself.
-        """
+        """Returns what a kernel is compiled for, by the shape of y and the function itself."""
         return EpilogueSpec(
             bias=self.bias is not None,
             scale=self.scale is not None,
@@ -212,13 +188,16 @@ class EpilogueArguments(NamedTuple):
 
     def operands(self) -> EpilogueOperands:
         """Returns the tensors of a plan."""
+        bias, scale, residual, out_scale, extra, *_, amax = self
+        if bias is scale is residual is out_scale is amax is None and not extra:
+            return NO_OPERANDS
         return EpilogueOperands(
-            bias=self.bias,
-            scale=self.scale,
-            residual=self.residual,
-            out_scale=self.out_scale,
-            amax=self.amax,
-            extra=tuple(self.extra),
+            bias=bias,
+            scale=scale,
+            residual=residual,
+            out_scale=out_scale,
+            amax=amax,
+            extra=tuple(extra),
         )
 
 

@@ -1,11 +1,7 @@
 """The parameters of a convolution: stride, padding, dilation and groups.
 
-:class:`ConvParameters` is the one description of them.  The public functions parse theirs once, and
-everything behind them passes the value along; the schemas of torch's operators, which take flat
-arguments, are made of its fields.
-
-Sizes may be symbolic where torch traces with dynamic shapes; nothing here turns such a size into a
-number.
+The public functions parse theirs once, and pass the value along.  Sizes may be symbolic where torch
+traces with dynamic shapes; nothing here turns such a size into a number.
 """
 
 from __future__ import annotations
@@ -67,14 +63,11 @@ class ConvParameters(NamedTuple):
 
     @classmethod
     def parse(cls, given: GivenParameters, filter_size: Sequence[Any]) -> ConvParameters:
-        """Returns the parameters for what a caller gave.
+        """Returns the parameters for what a caller gave and a filter of so many taps.
 
-        Args:
-            given: Stride, padding, dilation and groups.  Padding is one integer, one per dimension,
-                one (low, high) pair per dimension, ``"valid"`` for none, or ``"same"`` for an
-                output of the input's size, which needs stride 1; where that is odd, the high side
-                gets one more, as in torch.
-            filter_size: Taps per dimension.
+        Padding is one integer, one per dimension, one (low, high) pair per dimension, ``"valid"``
+        for none, or ``"same"`` for an output of the input's size, which needs stride 1; where that
+        is odd, the high side gets one more, as in torch.
 
         Raises:
             ValueError: Something else; the message names the argument.
@@ -114,12 +107,7 @@ class ConvParameters(NamedTuple):
         ]  # fmt: skip
 
     def problem(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> ConvProblem:
-        """Returns the problem of a convolution.
-
-        Args:
-            x_shape: [N, Ci, *input_size].
-            w_shape: [Co, Ci / groups, *filter_size].
-        """
+        """Returns the problem of x [N, Ci, *input_size] and weight [Co, Ci / groups, *taps]."""
         return ConvProblem(
             batch=x_shape[0],
             in_channels=x_shape[1],
@@ -159,15 +147,10 @@ def integer(value: object) -> int | None:
 
 
 def numbers(name: str, value: Numbers, dims: int) -> tuple[int, ...]:
-    """Returns one number per spatial dimension.
-
-    Args:
-        name: The argument, for the error.
-        value: One integer, or one per dimension; a sequence of one counts for all, as in torch.
-        dims: Number of spatial dimensions.
+    """Returns one number per spatial dimension: of one for all, or of a sequence of one or dims.
 
     Raises:
-        ValueError: Something else.
+        ValueError: ``value`` is something else; ``name`` is the argument's.
     """
     if type(value) is int:
         return (value,) * dims

@@ -1,4 +1,8 @@
-"""What the plans of all forward kernels share: the output, the epilogue's arguments, the launch."""
+"""Plans that several kernels share: outputs, arguments of the epilogue, the launch.
+
+A plan is all of a launch of one geometry on one device that does not depend on addresses; it holds
+no tensor.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,40 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
+from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
 
-__all__ = ["NO_ARGUMENTS", "TO_LAST", "ForwardPlan", "PointerPlan", "three", "vector_inputs"]
+__all__ = [
+    "NO_ARGUMENTS",
+    "TO_LAST",
+    "TRITON_DTYPES",
+    "DgradPlan",
+    "ForwardPlan",
+    "InputGradientPlan",
+    "dot_dtype",
+    "long_row_refusals",
+    "output_constants",
+    "three",
+    "vector_inputs",
+]
+
+TRITON_DTYPES = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float8_e5m2: tl.float8e5,
+    torch.int8: tl.int8,
+    torch.int32: tl.int32,
+}
 
 # Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
 TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
@@ -24,36 +53,84 @@ TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
 NO_ARGUMENTS = (None,) * 8
 
 
+Inputs = Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
+
+
 @dataclass(slots=True, kw_only=True)
 class ForwardPlan:
-    """A forward convolution of one geometry on one device; holds no tensor.
+    """A plan of fprop, or of a dgrad by a forward kernel, whose x is dy and whose y is dx.
 
     Attributes:
-        problem: What is computed.
-        epilogue: What is done to the output before it is stored.
+        problem: The convolution.
+        epilogue: What is done to y before it is stored.
         y_shape: [N, Co, *output_size].
-        out_dtype: Of y.
-        store_through_tma: Whether y is stored by TMA, otherwise through a pointer.
-        launcher: Launches the kernel; it has all arguments but the tensors.  These are x, w, y as
-            a descriptor, y as a pointer, and what :meth:`_epilogue_arguments` returns.
+        out_dtype: The dtype of y.
+        config: The configuration; its class says which kernel runs.
+        launcher: The kernel; its tensors are ``inputs``, ``outputs`` and the epilogue's.
+        inputs: Returns the kernel's x and w for those of a call.
+        row_copies: Packs x and w before ``inputs``, where rows of the filter are packed.
+        y_tiles: Shape, strides and block of y's descriptor; ``None`` where y is a pointer.
+        outputs: Returns the kernel's y where it is not a descriptor or a pointer as above.
+        arguments_read: Which of the epilogue's arguments the kernel has; ``None`` for all.
     """
 
     problem: ConvProblem
     epilogue: EpilogueSpec
     y_shape: tuple[int, ...]
     out_dtype: torch.dtype
-    store_through_tma: bool
+    config: Any
     launcher: Launcher
+    inputs: Inputs
+    row_copies: Any = None
+    y_tiles: tuple[list[int], list[int], list[int]] | None = None
+    outputs: Callable[[torch.Tensor], tuple[Any, ...]] | None = None
+    arguments_read: tuple[int, ...] | None = None
     _is_plain: bool = field(init=False)
-    # shape, strides and block of a descriptor of y: lists that nobody changes.
-    # Only where the output is stored through TMA.
-    _y_layout: tuple[list[int], list[int], list[int]] = field(init=False, repr=False)
+    _y_strides: tuple[int, ...] = field(init=False)
+    _no_arguments: tuple[None, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self._is_plain = replace(self.epilogue, out_dtype=None) == PLAIN
-        if self.store_through_tma:
-            m_gemm, co = self.problem.geometry.m_gemm, self.problem.out_channels
-            self._y_layout = ([m_gemm, co], [co, 1], self._tile_shape())
+        self._y_strides = channels_last_strides(self.y_shape)
+        read = self.arguments_read
+        self._no_arguments = NO_ARGUMENTS if read is None else (None,) * len(read)
+
+    @classmethod
+    def make(
+        cls,
+        case: Case,
+        config: Any,
+        inputs: Inputs,
+        launcher: Launcher,
+        *,
+        y_block: list[int] | None = None,
+        **fields: Any,
+    ) -> ForwardPlan:
+        """Returns the plan of a case.
+
+        Args:
+            case: What is computed.
+            config: The configuration.
+            inputs: As the attribute.
+            launcher: The kernel.
+            y_block: Rows and columns of the tiles of y that TMA stores; ``None`` for a pointer.
+            fields: Further attributes.
+        """
+        problem, co = case.problem, case.problem.out_channels
+        tiles = None
+        if y_block is not None:
+            tiles = ([problem.geometry.m_gemm, co], [co, 1], y_block)
+        return cls(
+            problem=problem,
+            epilogue=case.epilogue,
+            y_shape=problem.x_shape if case.direction == "dgrad" else problem.y_shape,
+            out_dtype=case.output_dtype,
+            config=config,
+            launcher=launcher,
+            inputs=inputs,
+            y_tiles=tiles,
+            **fields,
+        )
 
     def run(
         self,
@@ -80,7 +157,13 @@ class ForwardPlan:
         if x.is_cuda and x.device.index != torch.cuda.current_device():
             with torch.cuda.device(x.device):
                 return self.run(x, weight, operands, out)
-        y = self._output(x.device) if out is None else self._check_output(out)
+        y = out
+        if y is None:
+            y = torch.empty_strided(
+                self.y_shape, self._y_strides, dtype=self.out_dtype, device=x.device
+            )
+        else:
+            _check_output(y, self.y_shape, self.out_dtype)
         arguments, variant = self.arguments(x, weight, y, operands)
         if not operands.extra:
             self.launcher.launch(arguments, variant)
@@ -95,85 +178,46 @@ class ForwardPlan:
     ) -> tuple[tuple[Any, ...], Hashable]:
         """Returns the kernel's tensors, described, and what of them Triton specializes on.
 
-        Args:
-            x: As for :meth:`run`.
-            weight: As for :meth:`run`.
-            y: The output, channels-last.
-            operands: As for :meth:`run`.
+        Arguments are those of :meth:`run`.
 
         Raises:
             ValueError: The operands are not those that the epilogue asks for.
         """
-        inputs, variant = self._inputs(x, weight)
+        if self.row_copies is not None:
+            x, weight = self.row_copies.both(x, weight)
+        inputs = self.inputs(x, weight)
+        variant: Hashable = tuple(
+            isinstance(each, torch.Tensor) and each.data_ptr() % ROW_BYTES == 0 for each in inputs
+        )
         tensors = (*inputs, *self._outputs(y))
         if self._is_plain and operands is NO_OPERANDS:
-            return (*tensors, *self._no_arguments()), variant
-        arguments = self._epilogue_arguments(operands)
+            return (*tensors, *self._no_arguments), variant
+        arguments = self.epilogue_arguments(operands)
+        if self.arguments_read is not None:
+            arguments = tuple(arguments[number] for number in self.arguments_read)
         if operands.extra:
             return (*tensors, *arguments), variant
         kinds = tuple(None if a is None else _specialization(a) for a in arguments)
         return (*tensors, *arguments), (variant, kinds)
 
-    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], Hashable]:
-        """Returns the kernel's x and w, and what of them Triton specializes on besides the plan."""
-        raise NotImplementedError
-
     def _outputs(self, y: torch.Tensor) -> tuple[Any, ...]:
-        """Returns y as the kernel's arguments behind the inputs: a descriptor, or a pointer."""
-        if self.store_through_tma:
-            return TensorDescriptor(y, *self._y_layout), None
-        return None, y
+        if self.outputs is not None:
+            return self.outputs(y)
+        return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
 
-    def _no_arguments(self) -> tuple[None, ...]:
-        """Returns the kernel's arguments behind y where there is no epilogue."""
-        return NO_ARGUMENTS
-
-    def _residual_descriptor(self, residual: torch.Tensor) -> TensorDescriptor | None:
-        """Returns the residual, packed rows, as a descriptor; None where it is read otherwise."""
-        if self.store_through_tma and self.y_shape[1] * residual.itemsize % ROW_BYTES == 0:
-            return TensorDescriptor(residual, *self._y_layout)
-        return None
-
-    def _tile_shape(self) -> list[int]:
-        """Returns the shape of the tiles of y that TMA stores."""
-        raise NotImplementedError
-
-    def _output(self, device: torch.device) -> torch.Tensor:
-        """Returns a new y, channels-last."""
-        if self.problem.dims == 1:
-            n, co, length = self.y_shape
-            return torch.empty((n, length, co), device=device, dtype=self.out_dtype).mT
-        packed = torch.channels_last if self.problem.dims == 2 else torch.channels_last_3d
-        return torch.empty(self.y_shape, device=device, dtype=self.out_dtype, memory_format=packed)
-
-    def _check_output(self, out: torch.Tensor) -> torch.Tensor:
-        if tuple(out.shape) != self.y_shape or out.dtype != self.out_dtype:
-            raise ValueError(
-                f"out: expected {list(self.y_shape)} of {self.out_dtype}, got {_describe(out)}"
-            )
-        rows = out.permute(TO_LAST[self.problem.dims])
-        if not rows.is_contiguous() or out.data_ptr() % ROW_BYTES:
-            raise ValueError(
-                "out: expected packed channels-last memory on a 16-byte boundary, got strides "
-                f"{list(out.stride())}"
-            )
-        return out
-
-    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
-        """Returns the kernel's arguments from the bias to the function's.
+    def epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
+        """Returns all arguments of an epilogue, from the bias to the function's.
 
         Raises:
             ValueError: An operand is missing, was not asked for, or has another shape or dtype.
         """
         spec = self.epilogue
-        if (
-            (operands.bias is not None) != spec.bias
-            or (operands.scale is not None) != spec.scale
-            or (operands.residual is not None) != spec.residual
-            or (operands.out_scale is not None) != spec.out_scale
-            or (operands.amax is not None) != spec.amax
-        ):
-            raise ValueError(_difference(spec, operands))
+        for name in ("bias", "scale", "residual", "out_scale", "amax"):
+            is_given = getattr(operands, name) is not None
+            if is_given and not getattr(spec, name):
+                raise ValueError(f"epilogue: {name} was given, the specification has none")
+            if getattr(spec, name) and not is_given:
+                raise ValueError(f"epilogue: the specification has {name}, none was given")
         if operands.extra and spec.function is None:
             raise ValueError("epilogue: extra arguments were given, there is no function")
         co = self.y_shape[1]
@@ -186,9 +230,9 @@ class ForwardPlan:
         residual_desc = None
         if residual is not None:
             residual = self._residual_rows(residual)
-            if not spec.residual_per_image:
-                residual_desc = self._residual_descriptor(residual)
-            residual = None if residual_desc is not None else residual
+            rows_fit = co * residual.itemsize % ROW_BYTES == 0
+            if self.y_tiles is not None and rows_fit and not spec.residual_per_image:
+                residual_desc, residual = TensorDescriptor(residual, *self.y_tiles), None
         amax = operands.amax
         if amax is not None:
             if amax.dtype != torch.float32 or amax.numel() != 1:
@@ -225,15 +269,23 @@ class ForwardPlan:
         return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
 
 
-def _difference(spec: EpilogueSpec, operands: EpilogueOperands) -> str:
-    """Says which operand was given and not asked for, or the other way round."""
-    for name in ("bias", "scale", "residual", "out_scale", "amax"):
-        is_given = getattr(operands, name) is not None
-        if is_given and not getattr(spec, name):
-            return f"epilogue: {name} was given, the specification has none"
-        if getattr(spec, name) and not is_given:
-            return f"epilogue: the specification has {name}, none was given"
-    raise ValueError("the operands are those of the specification")
+def _check_output(
+    out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, is_aligned: bool = True
+) -> None:
+    """Refuses a tensor of the caller's that cannot be an output [N, C, *size] of ``shape``.
+
+    Raises:
+        ValueError: It has another shape, dtype or layout, or is not aligned where it has to be.
+    """
+    if tuple(out.shape) != shape or out.dtype != dtype:
+        raise ValueError(f"out: expected {list(shape)} of {dtype}, got {_describe(out)}")
+    if not out.permute(TO_LAST[len(shape) - 2]).is_contiguous() or (
+        is_aligned and out.data_ptr() % ROW_BYTES
+    ):
+        raise ValueError(
+            "out: expected packed channels-last memory on a 16-byte boundary, got strides "
+            f"{list(out.stride())}"
+        )
 
 
 def _vector(name: str, tensor: torch.Tensor, co: int) -> torch.Tensor:
@@ -252,40 +304,6 @@ def _specialization(argument: Any) -> tuple[torch.dtype, bool]:
     return tensor.dtype, tensor.data_ptr() % ROW_BYTES == 0
 
 
-@dataclass(slots=True, kw_only=True)
-class PointerPlan(ForwardPlan):
-    """A plan of a kernel that reads x and w, and writes y, through pointers.
-
-    Attributes:
-        config: The configuration; its class says which kernel runs.
-        prepare: Returns the kernel's x and w for those of a call.
-    """
-
-    config: Any
-    prepare: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-
-    @classmethod
-    def make(cls, case: Case, config: Any, prepare: Any, launcher: Launcher) -> PointerPlan:
-        """Returns the plan of fprop, or of a dgrad whose "x" is dy and whose "y" is dx."""
-        problem = case.problem
-        return cls(
-            problem=problem,
-            epilogue=case.epilogue,
-            y_shape=problem.x_shape if case.direction == "dgrad" else problem.y_shape,
-            out_dtype=case.output_dtype,
-            store_through_tma=False,
-            launcher=launcher,
-            config=config,
-            prepare=prepare,
-        )
-
-    def _inputs(
-        self, x: torch.Tensor, weight: torch.Tensor
-    ) -> tuple[tuple[Any, Any], tuple[bool, bool]]:
-        x, weight = self.prepare(x, weight)
-        return (x, weight), (x.data_ptr() % ROW_BYTES == 0, weight.data_ptr() % ROW_BYTES == 0)
-
-
 def vector_inputs(
     vector: int, x: torch.Tensor, weight: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -296,6 +314,161 @@ def vector_inputs(
     return x, weight.permute(TO_LAST[weight.dim() - 2]).contiguous()
 
 
+def dot_dtype(dtype: torch.dtype) -> tl.dtype:
+    """Returns the type of ``tl.dot``'s operands for that of tensors."""
+    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
+    return tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype]
+
+
+def output_constants(case: Case, **types: tl.dtype) -> dict[str, Any]:
+    """Returns a kernel's constants of its output; ``types`` are those of products or of sums."""
+    spec = case.epilogue
+    return {
+        "DTYPE": TRITON_DTYPES[case.output_dtype],
+        **types,
+        "ACTIVATION": spec.activation,
+        "FUNCTION": spec.function,
+        "RESIDUAL_PER_IMAGE": spec.residual_per_image,
+    }
+
+
+def long_row_refusals(problem: ConvProblem) -> list[str]:
+    """Returns why a kernel that counts elements of a padded row of x in 32 bits does not."""
+    pixels = problem.input_size[-1] + sum(problem.padding[-1])
+    if pixels * problem.in_channels < 1 << 31:
+        return []
+    return [f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements"]
+
+
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
     """Returns one value per spatial dimension of a kernel, None for those that are not there."""
     return (None,) * (3 - len(values)) + tuple(values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DgradPlan:
+    """A plan of a kernel of dgrad.
+
+    Attributes:
+        problem: The convolution.
+        dtype: The dtype of dy, weight and dx.
+        config: The configuration; its class says which kernel runs.
+        launcher: The kernel; its tensors are ``describe``'s and the bias.
+        describe: Returns the kernel's tensors for dy, weight and dx.
+        stores_aligned: Whether dx has to begin at a multiple of 16 bytes.
+    """
+
+    problem: ConvProblem
+    dtype: torch.dtype
+    config: Any
+    launcher: Launcher
+    describe: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]
+    stores_aligned: bool
+
+    def run(
+        self,
+        dy: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Launches the kernel.
+
+        Args:
+            dy: [N, Co, *output_size], of the layout that the plan was made for.
+            weight: [Co, Ci / groups, *filter_size] in any memory format.
+            out: Where to put dx; a new tensor by default.
+            bias: [Ci] or None; added to dx, for transposed convolutions.
+
+        Returns:
+            dx [N, Ci, *input_size], channels-last.
+
+        Raises:
+            ValueError: ``out`` has another shape, dtype or layout, or the bias another shape.
+        """
+        if dy.is_cuda and dy.device.index != torch.cuda.current_device():
+            with torch.cuda.device(dy.device):
+                return self.run(dy, weight, out, bias)
+        shape = self.problem.x_shape
+        if out is None:
+            strides = channels_last_strides(shape)
+            out = torch.empty_strided(shape, strides, dtype=self.dtype, device=dy.device)
+        else:
+            _check_output(out, shape, self.dtype, is_aligned=self.stores_aligned)
+        bias = _checked_bias(self.problem, bias)
+        variant = (
+            self.stores_aligned or out.data_ptr() % ROW_BYTES == 0,
+            None if bias is None else _specialization(bias),
+        )
+        self.launcher.launch((*self.describe(dy, weight, out), bias), variant)
+        return out
+
+
+def _checked_bias(problem: ConvProblem, bias: torch.Tensor | None) -> torch.Tensor | None:
+    """Returns a bias [Ci] without gaps."""
+    if bias is None:
+        return None
+    if tuple(bias.shape) != (problem.in_channels,):
+        raise ValueError(f"bias: expected [{problem.in_channels}], got {list(bias.shape)}")
+    return bias.contiguous()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputGradientPlan:
+    """A gradient of the input that a forward kernel computes from dy.
+
+    Attributes:
+        problem: The convolution.
+        plain: The forward kernel's plan, whose output is dx.
+        biased: The same with a bias, for transposed convolutions.
+        swaps_channels: Whether the forward plans take the weight [Ci, Co, *filter_size].
+    """
+
+    problem: ConvProblem
+    plain: ForwardPlan
+    biased: ForwardPlan
+    swaps_channels: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        problem: ConvProblem,
+        case: Case,
+        bind: Callable[[Case], ForwardPlan],
+        swaps_channels: bool = False,
+    ) -> InputGradientPlan:
+        """Returns the plan of a case that ``bind`` plans, without a bias and with one."""
+        plain, biased = (
+            bind(replace(case, epilogue=spec)) for spec in (PLAIN, EpilogueSpec(bias=True))
+        )
+        return cls(problem=problem, plain=plain, biased=biased, swaps_channels=swaps_channels)
+
+    @property
+    def config(self) -> Any:
+        """The configuration, whose class says which kernel runs."""
+        return self.plain.config
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of dy, weight and dx."""
+        return self.plain.out_dtype
+
+    @property
+    def launcher(self) -> Launcher:
+        """The launcher of the plan without a bias."""
+        return self.plain.launcher
+
+    def run(
+        self,
+        dy: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Launches the kernel; as :meth:`DgradPlan.run`."""
+        if self.swaps_channels:
+            weight = weight.transpose(0, 1)
+        bias = _checked_bias(self.problem, bias)
+        if bias is None:
+            return self.plain.run(dy, weight, NO_OPERANDS, out)
+        return self.biased.run(dy, weight, EpilogueOperands(bias=bias), out)

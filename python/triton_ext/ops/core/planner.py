@@ -1,11 +1,13 @@
 """The planner: the only place that chooses which family computes a case, and how.
 
-A choice that was measured goes first (``tuning_store``); else the models of the families are
+A choice that was measured goes first (``tables.py``); else the models of the families are
 compared, each with its correction.  :func:`offers` says what there was to choose from.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,14 +28,17 @@ from triton_ext.ops.core.refusals import (
     tf32_refusals,
     type_refusals,
 )
-from triton_ext.ops.core.registry import families_of, family_of
-from triton_ext.ops.tuning_store.lookup import find
+from triton_ext.ops.core.registry import FAMILIES, families_of, family_of
+from triton_ext.ops.core.tables import Entry, entry_for, find
+from triton_ext.ops.families.by_torch import TORCH
 
 __all__ = [
     "Choice",
     "Offer",
+    "candidates",
     "cheapest",
     "in_order",
+    "is_torch_faster",
     "make_plan",
     "measured",
     "offers",
@@ -42,17 +47,16 @@ __all__ = [
     "ranking",
     "refusals",
     "refusals_on",
+    "torch_offer",
 ]
+
+# A family that its model expects to take so many times what others do is not tried.
+_HOPELESS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What computes a case.
-
-    Attributes:
-        family: The family.
-        config: Its configuration.
-    """
+    """A family and its configuration, which compute a case."""
 
     family: Family[Any]
     config: Any
@@ -79,19 +83,13 @@ class Offer:
 
 @lru_cache(maxsize=4096)
 def make_plan(case: Case, device: torch.device, config: Any = None) -> Any:
-    """Returns the plan of a case on a device; the next call gets the same one.
+    """Returns the plan of a case, whose batch is not empty; the next call gets the same one.
 
     A plan is all of a launch that does not depend on addresses; it holds no tensor.
 
-    Args:
-        case: What is computed; its batch is not empty.
-        device: Where the operands are.
-        config: A configuration of a family of the direction; ``None`` lets the planner choose.
-
     Raises:
         DescriptorError: TMA cannot express the geometry or the strides.
-        UnsupportedError: No kernel takes the case or the configuration, or the device cannot run
-            it.
+        UnsupportedError: The device cannot run it; otherwise as :func:`plan`.
     """
     found = device_of(device, case.operator)
     check(case, device)
@@ -112,7 +110,7 @@ def plan(
     """Returns the plan of a case.
 
     Args:
-        case: What is computed; its operands have been checked.
+        case: A case that :func:`check` lets pass.
         device: Where.
         config: The configuration, whose class says which family computes the case; ``None``: the
             one that was measured, else the one that models expect to be fastest.
@@ -142,13 +140,32 @@ def plan(
     return choice.family.bind(choice.config, case, device)
 
 
-def measured(case: Case, device: Device) -> Choice | None:
-    """Returns the choice that a table holds, ``None`` where it holds none that can run.
+def torch_offer(case: Case, device: Device) -> Offer:
+    """Returns what torch's own convolution has for a case."""
+    offer, family = _offer(TORCH[case.direction], case, device), TORCH[case.direction]
+    times = () if offer.refusals else tuple(family.candidates(case, device).items())
+    return replace(offer, times=times)
 
-    Args:
-        case: What is computed.
-        device: Where.
-    """
+
+@lru_cache(maxsize=4096)
+def is_torch_faster(case: Case, device: torch.device) -> bool:
+    """Tells whether torch takes less than a kernel does, even if its model errs as far as known."""
+    try:
+        found = device_of(device, case.operator)
+        check(case, device)
+    except TritonExtError:
+        return False
+    offer, choice = torch_offer(case, found), measured(case, found)
+    _, raw = entry_for(case.dense, found)
+    if choice is not None and raw is not None:
+        us = Entry.of(raw).us
+    elif (choice := cheapest(case, found)) is not None:
+        us = choice.family.candidates(case, found)[choice.config].counted_us
+    return choice is not None and any(expected.counted_us < us for _, expected in offer.times)
+
+
+def measured(case: Case, device: Device) -> Choice | None:
+    """Returns the choice that a table holds, ``None`` where it holds none that can run."""
     config = find(case.dense, device)
     family = None if config is None else family_of(config, case.direction)
     # A table says what was fastest, not that it can run here, nor over these strides.
@@ -158,34 +175,19 @@ def measured(case: Case, device: Device) -> Choice | None:
 
 
 def cheapest(case: Case, device: Device, among: Collection[str] | None = None) -> Choice | None:
-    """Returns what the models expect to be fastest; ``None`` where no family takes the case.
-
-    Args:
-        case: What is computed.
-        device: Where.
-        among: Kinds to choose from; ``None`` for all.
-    """
-    best: Choice | None = None
-    least_us = 0.0
-    for offer in offers(case, device, among, compared=True):
-        if offer.times:
-            config, expected = offer.times[0]
-            if best is None or expected.counted_us < least_us:
-                best, least_us = Choice(offer.family, config), expected.counted_us
-    return best
+    """Returns what the models expect to be fastest among kinds; ``None`` if no family takes it."""
+    found = [offer for offer in offers(case, device, among, compared=True) if offer.times]
+    best = min(found, key=lambda offer: offer.times[0][1].counted_us, default=None)
+    return None if best is None else Choice(best.family, best.times[0][0])
 
 
 def offers(
-    case: Case,
-    device: Device,
-    among: Collection[str] | None = None,
-    *,
-    compared: bool = False,
+    case: Case, device: Device, among: Collection[str] | None = None, *, compared: bool = False
 ) -> list[Offer]:
     """Returns what every family of a case's direction has for it, in the registry's order.
 
     Args:
-        case: What is computed.
+        case: The case.
         device: Where.
         among: Kinds to choose from; ``None`` for all.
         compared: Whether to leave out those that are not compared, whose models take time as well.
@@ -202,18 +204,10 @@ def offers(
         superseded_by = by.get(each.family.kind, "")
         if compared and (each.refusals or each.passed_over or superseded_by):
             continue
-        times: tuple[tuple[Any, Expected], ...] = ()
         if not each.refusals:
             times = tuple(each.family.candidates(case, device).items())
-        result.append(
-            Offer(
-                family=each.family,
-                refusals=each.refusals,
-                passed_over=each.passed_over,
-                superseded_by=superseded_by,
-                times=times,
-            )
-        )
+            each = replace(each, superseded_by=superseded_by, times=times)
+        result.append(each)
     return result
 
 
@@ -224,24 +218,14 @@ def _offer(family: Family[Any], case: Case, device: Device) -> Offer:
 
 
 def ranking(case: Case, device: Device, among: Collection[str] | None = None) -> list[Any]:
-    """Returns the configurations of the families that are compared, as :func:`in_order`.
-
-    Args:
-        case: What is computed.
-        device: Where.
-        among: Kinds to choose from; ``None`` for all.
-    """
-    found = offers(case, device, among, compared=True)
-    return in_order(found)
+    """Returns the configurations of the families that are compared, as :func:`in_order`."""
+    return in_order(offers(case, device, among, compared=True))
 
 
 def in_order(found: Iterable[Offer]) -> list[Any]:
     """Returns configurations in the order of their times, the best of another family second.
 
     Models err by family more than by configuration.  Those of one family stay in its own order.
-
-    Args:
-        found: Of a few families.
     """
     times: list[tuple[float, Any]] = []
     for offer in found:
@@ -257,13 +241,90 @@ def in_order(found: Iterable[Offer]) -> list[Any]:
     return configs
 
 
-def refusals(case: Case, device: Device | None = None) -> list[str]:
-    """Returns why no kernel takes a case; nothing if one does.
+def candidates(case: Case, device: Device, count: int) -> list[Any]:
+    """Returns the configurations worth measuring, the models' choice first.
 
     Args:
-        case: What is computed; an empty batch counts as one image.
-        device: Where; ``None`` for what no device changes.
+        case: What is computed.
+        device: Where.
+        count: How many at most.
+
+    Returns:
+        Configurations; none where no kernel takes the case, or its batch is empty.
     """
+    best = None
+    if case.problem.batch and not refusals(case, device):
+        best = cheapest(case, device)
+    if best is None:
+        return []
+    found = [offer for offer in offers(case, device) if offer.times]
+    first = [each for each in found if _is_beside(each.family, best.family)]
+    others = [each for each in found if each not in first and _is_tried(each, found, case, device)]
+    few = count // 3 if others else 0
+    return _various(in_order(first), count - few) + _various(in_order(others), few)
+
+
+def _is_beside(family: Family[Any], other: Family[Any]) -> bool:
+    """Tells whether two families are one, or the two kernels of one algorithm."""
+    return family is other or (family.is_gemm and other.is_gemm)
+
+
+def _is_tried(offer: Offer, found: list[Offer], case: Case, device: Device) -> bool:
+    """Tells whether a family that the models do not choose may still be the fastest."""
+    if offer.family.is_hopeless(case, device):
+        return False
+    if not offer.passed_over and offer.family.is_gemm:
+        # Tried beside whatever is faster by a model of its own.
+        return True
+    us = offer.times[0][1].us
+    if math.isnan(us):  # no model
+        return not offer.passed_over
+    compared = (each for each in found if not (each.passed_over or each.superseded_by))
+    return us <= _HOPELESS * min(each.times[0][1].us for each in compared)
+
+
+def _various(ranked: list[Any], count: int) -> list[Any]:
+    """Returns so many of a ranking, in its order: of every kernel and of many tiles.
+
+    Models err by kernel and by tile more than by what else a configuration says.  So the first one
+    of every kernel is among them, and no more than a third are of one tile unless the others are
+    too few.
+    """
+    found: dict[Any, Any] = {}
+    for config in ranked:
+        # One with fewer stages is there for problems that leave less shared memory.
+        found.setdefault(_without_stages(config), config)
+    seen: Counter[Any] = Counter()
+    parts: tuple[list[Any], ...] = ([], [], [])
+    for config in found.values():
+        kernel, tile = _kernel_and_tile(config)
+        seen.update((kernel, (kernel, tile)))
+        is_surplus = seen[kernel, tile] > max(1, count // 3)
+        parts[0 if seen[kernel] == 1 else 2 if is_surplus else 1].append(config)
+    taken = set([config for part in parts for config in part][:count])
+    return [config for config in found.values() if config in taken]
+
+
+def _kernel_and_tile(config: Any) -> tuple[tuple[type, ...], tuple[Any, ...]]:
+    """Returns the classes of a configuration and of those in it, and the sizes of its tile."""
+    chain = [config]
+    while getattr(chain[-1], "config", None) is not None:
+        chain.append(chain[-1].config)
+    fields = {family.config_type: family.tile_fields for family in FAMILIES}
+    names = next(fields[type(each)] for each in reversed(chain) if type(each) in fields)
+    sizes = tuple([getattr(chain[-1], name) for name in names])
+    return tuple(map(type, chain)), sizes or (chain[-1],)
+
+
+def _without_stages(config: Any) -> Any:
+    inner = getattr(config, "config", None)
+    if inner is not None:
+        return replace(config, config=_without_stages(inner))
+    return replace(config, num_stages=1) if hasattr(config, "num_stages") else config
+
+
+def refusals(case: Case, device: Device | None = None) -> list[str]:
+    """Returns why no kernel takes a case, of one image at least; ``None`` is any device."""
     case = replace(case, problem=replace(case.problem, batch=max(case.problem.batch, 1)))
     wrong = [*type_refusals(case), *geometry_refusals(case)]
     if device is not None and device.capability < (9, 0):
@@ -288,12 +349,7 @@ def _refusals_of_families(case: Case, device: Device) -> list[str]:
 
 
 def refusals_on(case: Case, device: torch.device) -> tuple[str, ...]:
-    """Returns why no kernel takes a case over tensors of a device; empty if one does.
-
-    Args:
-        case: What is computed; an empty batch counts as one image.
-        device: Where the operands are; no GPU is asked about for ``meta``.
-    """
+    """Returns why no kernel takes a case over tensors of a device; on ``meta``, of any device."""
     found: list[str] = []
     gpu = None
     if device.type != "meta":

@@ -11,7 +11,8 @@ from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD
 from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
 from triton_ext.ops.families.few_channels import FEW_CHANNELS
-from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
+from triton_ext.ops.families.gemm import GEMM
+from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
 from triton_ext.ops.families.kn2row import KN2ROW
@@ -22,7 +23,7 @@ from triton_ext.ops.rewrites.merged_groups import MERGED, MERGED_DGRAD
 from triton_ext.ops.rewrites.operand_swap import OPERAND_SWAP
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2COL_WGRAD
 
-__all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of", "kind_of"]
+__all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of"]
 
 #: The first of two that are expected to take the same time is chosen.
 FAMILIES: tuple[Family[Any], ...] = (
@@ -83,8 +84,3 @@ def config_refusals(config: object, case: Case, device: Device) -> list[str]:
 def config_types() -> dict[str, type[Any]]:
     """Returns the classes of all configurations, by kind."""
     return {family.kind: family.config_type for family in FAMILIES}
-
-
-def kind_of(config: object) -> str | None:
-    """Returns the kind of a configuration; ``None`` where no family has it."""
-    return next((each.kind for each in FAMILIES if each.config_type is type(config)), None)

@@ -1,20 +1,42 @@
-"""wgrad as an implicit GEMM in Gluon for Hopper."""
+"""wgrad as an implicit GEMM in Gluon for Hopper: the family and its plan.
+
+The kernels are imported when a plan is made: not every host's Gluon can import them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
 
+import torch
+
+from triton_ext import backends
+from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.launcher import Launcher, zeroed_flags
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.gluon_config import DTYPES, problem_refusals
-from triton_ext.ops.hopper import wgrad_plan
-from triton_ext.ops.hopper.wgrad_tiles import WgradTileChoice
-from triton_ext.ops.wgrad_gemm import ranked_tiles
+from triton_ext.ops.families.gluon_config import DTYPES, Tiled, common_refusals, problem_refusals
+from triton_ext.ops.families.gluon_wgrad_config import (
+    BLOCK_C,
+    Reduction,
+    WgradTileChoice,
+    WgradWork,
+    ranked_work,
+)
+from triton_ext.ops.families.wgrad import Launches, Operand, WgradPlan
+from triton_ext.ops.families.wgrad_config import ranked_tiles
 
-__all__ = ["GLUON_WGRAD", "MOST_EXPECTED"]
+__all__ = ["GLUON_WGRAD", "MOST_EXPECTED", "GluonWgradPlan", "WgradProblem"]
+
+TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
+with_base = backends.load("nvidia", "gluon.with_base")
 
 #: The wgrad kernel's time counts 1 / MOST_EXPECTED times.  Its model and that of the @triton.jit
 #: kernel were fitted on the same GPU.  Of the 36 layers whose @triton.jit time is measured
@@ -23,54 +45,220 @@ __all__ = ["GLUON_WGRAD", "MOST_EXPECTED"]
 MOST_EXPECTED = 0.96
 
 
+class WgradProblem(NamedTuple):
+    """The convolution as both kernels get it: a runtime argument with named fields.
+
+    Attributes:
+        co: Output channels.
+        ci: Input channels.
+        dy_tiles: Tiles along the blocks of dy.
+        steps: k iterations of a tile.
+        waves: Full rounds of whole tiles.
+        rest: Tiles that remain after these, at least 1 here.
+        first_split: Number of the first of these.
+        splits: Parts of each tile that remains.
+        parts: rest * splits, 0 if no tile remains.
+        add_in_place: 1 if the CTA with a tile's last part adds the others', else 0.
+        filter_size: (T, R, S), 1 for missing dimensions.
+        dilation: As filter_size.
+        output_size: Per spatial dimension.
+        stride: Per spatial dimension.
+        padding: In front of each spatial dimension.
+    """
+
+    co: int
+    ci: int
+    dy_tiles: int
+    steps: int
+    waves: int
+    rest: int
+    first_split: int
+    splits: int
+    parts: int
+    add_in_place: int
+    filter_size: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    @classmethod
+    def make(cls, work: WgradWork, problem: ConvProblem) -> WgradProblem:
+        """Returns the argument for a convolution and its tiles."""
+        partition, ones = work.partition, (1,) * (3 - problem.dims)
+        return cls(
+            co=problem.out_channels,
+            ci=problem.in_channels,
+            dy_tiles=work.dy_tiles,
+            steps=partition.steps,
+            waves=partition.waves,
+            rest=max(partition.rest, 1),
+            first_split=partition.waves * partition.programs,
+            splits=partition.splits,
+            parts=partition.slots,
+            add_in_place=int(work.add_in_place),
+            filter_size=(*ones, *problem.filter_size),
+            dilation=(*ones, *problem.dilation),
+            output_size=problem.output_size,
+            stride=problem.stride,
+            padding=tuple(low for low, _ in problem.padding),
+        )
+
+
+@cache
+def load_kernels() -> tuple[Any, Any]:
+    """Returns both kernels; hosts without im2col in Gluon cannot import them."""
+    from triton_ext.ops.kernels.gluon_wgrad import conv_wgrad_kernel, reduce_kernel
+
+    return conv_wgrad_kernel, reduce_kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GluonWgradPlan(WgradPlan):
+    """A plan of the Gluon kernels.
+
+    Attributes:
+        x_matrix: The descriptor of x as a matrix, without memory; ``None`` where x is read through
+            im2col.
+    """
+
+    x_matrix: Tiled | None
+
+    def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
+        x_desc, dy_desc = self.described(x, dy)
+        if self.x_matrix is not None:
+            # The other descriptor has checked the address.
+            x_desc = self.x_matrix.at(x.movedim(1, -1))
+        parts = torch.empty(self.workspace_elements, device=x.device, dtype=torch.float32)
+        # The kernel reads flags only where CTAs wait for others.
+        flags = parts.view(torch.int32)
+        if self.tiles.add_in_place:
+            flags = zeroed_flags(x.device, self.tiles.flags)
+        assert self.describe_dw is not None
+        first = (self.launcher, (x_desc, dy_desc, parts, flags, self.describe_dw(dw)))
+        return [first] if self.reducer is None else [first, (self.reducer, (parts, dw))]
+
+
 class GluonWgrad(Family[WgradTileChoice]):
-    """wgrad: the kernels of ``hopper/wgrad.py``."""
+    """The kernels of ``kernels/gluon_wgrad.py``."""
 
     kind: ClassVar[str] = "gluon_wgrad"
     direction: ClassVar[Direction] = "wgrad"
     config_type: ClassVar[type[WgradTileChoice]] = WgradTileChoice
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = (
+        *("rows_from_x", "consumers", "main_blocks", "rest_blocks"),
+    )
 
     def refusals(
         self, case: Case, device: Device, config: WgradTileChoice | None = None
     ) -> list[str]:
-        found = wgrad_plan.reasons(case.problem, case.dtype, case.output_dtype, device, config)
-        return [*tap_refusals(case), *found]
+        found = [*tap_refusals(case), *common_refusals(case.problem, case.dtype, device)]
+        if case.problem.batch == 0:
+            found.append("the batch is empty")
+        found += _out_refusals(case)
+        return found if config is None else found + _work_refusals(config, case, device, found)
 
     def number_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> list[str]:
         return config.config.problems()
 
     def config_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> list[str]:
-        found = [*config.config.problems(), *problem_refusals(case.problem, case.dtype)]
-        if case.output_dtype not in DTYPES:
-            found.append(f"out_dtype is {case.output_dtype}: expected float16 or bfloat16")
-        # Tiles can be counted of what is right so far.
-        if found or not case.problem.batch:
-            return found
-        return wgrad_plan.work_of(case.problem, config, device.num_sms).problems()
+        found = [*problem_refusals(case.problem, case.dtype), *_out_refusals(case)]
+        return found + _work_refusals(config, case, device, found)
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:
         problem = case.problem
-        jit = ranked_tiles(problem, case.output_dtype, device)
+        jit = ranked_tiles(problem, device, case.output_dtype.itemsize)
         least = problem.out_channels * problem.taps * problem.in_channels
         if jit:
             best = jit[0][1]
-            partition = best.partition
-            tiles = partition.whole_tiles + partition.split_tiles
-            least = max(least, tiles * best.config.tile_elements)
+            least = max(least, best.partition.tiles * best.config.tile_elements)
         found = {}
-        for work, us in wgrad_plan.ranking(problem, device.num_sms):
-            # Its model was fitted to channels in whole blocks.  What its tiles compute beside dw,
-            # more than those of the @triton.jit kernel do, counts once more.
+        for work, us in ranked_work(problem, device.num_sms):
+            # The model was fitted to channels in whole blocks.  Elements beside dw, more than the
+            # tiles of the @triton.jit kernel have, count once more.
             computed = work.partition.tiles * work.config.tile_elements
             waste = max(1.0, computed / least)
             found[work.choice] = Expected.of(us, correction=waste / MOST_EXPECTED)
         return ranked(found)
 
-    def bind(self, config: WgradTileChoice, case: Case, device: Device) -> Any:
-        strides = (case.strides_of_x, case.strides_of_dy)
-        return wgrad_plan.make_plan(
-            case.problem, strides, case.dtype, case.output_dtype, device, config
+    def bind(self, config: WgradTileChoice, case: Case, device: Device) -> GluonWgradPlan:
+        found = self.refusals(case, device, config)
+        if found:
+            raise UnsupportedError("wgrad: the Gluon kernel does not take it: " + "; ".join(found))
+        problem, dtype, size = case.problem, case.dtype, case.dtype.itemsize
+        co, ci, strides = problem.out_channels, problem.in_channels, case.strides_of_x
+        x = Operand.make(problem.x_shape, strides, size, as_matrix=False)
+        dy = Operand.make(problem.y_shape, case.strides_of_dy, size, as_matrix=True)
+        work = WgradWork.make(config, problem, device.num_sms)
+        block = [work.config.pixels, BLOCK_C]
+        pixels = problem.batch * math.prod(problem.output_size)
+        x_desc = TensorDescriptorIm2Col.for_conv(
+            Layout(
+                (problem.batch, *problem.input_size, ci),
+                (strides[0], *strides[2:], strides[1]),
+                dtype,
+            ),
+            problem.filter_size,
+            problem.stride,
+            problem.padding,
+            problem.dilation,
+            block_shape=block,
         )
+        x_matrix = None
+        if problem.is_pointwise and x.pixel_stride:
+            x_matrix = Tiled.of(dtype, [pixels, ci], x.pixel_stride, block)
+        told = WgradProblem.make(work, problem)
+        first, second = load_kernels()
+        adding, reducer = Reduction.of(work), None
+        if adding is not None:
+            made, grid = adding
+            reducer = Launcher(
+                kernel=second,
+                grid=(*grid, 1),
+                scalars=(told,),
+                constants={"CONFIG": work.config, "COLUMNS": made.columns, "PARTS": made.parts},
+                # It starts while the first kernel's last programs run, and waits for them.
+                options={"num_warps": made.num_warps, "launch_pdl": True},
+            )
+        return GluonWgradPlan(
+            problem=problem,
+            out_dtype=case.output_dtype,
+            tiles=work,
+            x_operand=x,
+            dy_operand=dy,
+            describe_x=lambda rows: with_base(x_desc, rows),
+            x_matrix=x_matrix,
+            describe_dy=Tiled.of(dtype, [pixels, co], dy.pixel_stride, block).at,
+            describe_dw=Tiled.of(
+                case.output_dtype, [co, problem.taps, ci], ci, [BLOCK_C, 1, BLOCK_C]
+            ).at,
+            workspace_elements=work.workspace_elements,
+            launcher=Launcher(
+                kernel=first,
+                grid=(work.partition.programs, 1, 1),
+                scalars=(told,),
+                constants={"CONFIG": work.config},
+                options={"num_warps": 4},
+            ),
+            reducer=reducer,
+        )
+
+
+def _out_refusals(case: Case) -> list[str]:
+    if case.output_dtype in DTYPES:
+        return []
+    return [f"out_dtype is {case.output_dtype}, tiles of dw are staged as float16 or bfloat16"]
+
+
+def _work_refusals(
+    config: WgradTileChoice, case: Case, device: Device, found: list[str]
+) -> list[str]:
+    """Returns why a configuration cannot compute a case; tiles need a case without refusals."""
+    wrong = config.config.problems()
+    if wrong or found or not case.problem.batch:
+        return wrong
+    return WgradWork.make(config, case.problem, device.num_sms).problems()
 
 
 GLUON_WGRAD: GluonWgrad = GluonWgrad()

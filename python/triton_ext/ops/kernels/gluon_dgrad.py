@@ -10,20 +10,14 @@ Symbols
     s, d, p     stride, dilation and padding in front, per spatial dimension
     a           residue: a pixel's position mod s
 
-Residue classes
-    Pixel h of dx gets dy[q] * w[r] for every q, r with q * s - p + r * d = h.  With h = a + s * y:
+Stride phases (core/stride_phases.py)
+    The pixels of dx whose position is a mod s are a class: a convolution of dy with stride 1 and
+    the taps r0, r0 + s/g, ..., with g = gcd(d, s).  From tap to tap the position in dy falls by
+    d/g.  A class without taps is a tile without steps: its zeros are stored like any other result.
 
-        q = y + f(a, r),    f(a, r) = (a + p - r * d) / s    for taps r that make this an integer
-
-    So the pixels of one residue are a convolution of dy with stride 1 and some of the taps.  With
-    g = gcd(d, s) these taps are r0, r0 + s/g, ..., where r0 = (a + p)/g * (d/g)^-1 mod s/g, or none
-    where g does not divide a + p or r0 is no tap.  From tap to tap f falls by d/g.
-
-    A class without taps is a tile without steps: its zeros are stored like any other result.
-
-    All classes share one tensor map.  Its box starts at lower = min f over all classes and is
-    ceil(D/s), ceil(H/s), ceil(W/s) large; the taps' im2col offsets are f - lower, never negative.
-    Classes with one pixel less compute it and do not store it.
+    All classes share one tensor map.  Its box starts at lower, the least position of all classes,
+    and is ceil(D/s), ceil(H/s), ceil(W/s) large; im2col offsets are relative to lower, never
+    negative.  Classes with one pixel less compute it and do not store it.
 
 GEMM mapping of a class
     M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s)
@@ -48,59 +42,44 @@ Stores
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
-from triton_ext.gluon import nvidia as xnv
-from triton_ext.host.gluon_names import async_load, typed
+from triton_ext.host.gluon_names import specialize, typed
+from triton_ext.ops.core.stride_phases import StridePhases, three_dims
 from triton_ext.ops.kernels.gluon_pipeline import (
-    accumulator_layout,
     allocate_shared,
     finish_columns,
-    is_matrix,
-    load_pixels,
+    load_step,
     multiply_tile,
     next_stage,
     num_own,
+    pixel_starts,
+    split_columns,
     store_tile,
     tile_counts,
     tile_origin,
 )
-from triton_ext.ops.residues import Residues, three_dims
 
-__all__ = [
-    "Classes",
-    "DgradProblem",
-    "consumer",
-    "conv_dgrad_kernel",
-    "dgrad_problem",
-    "producer",
-    "residue_classes",
-]
+__all__ = ["Classes", "DgradProblem", "conv_dgrad_kernel", "dgrad_problem", "residue_classes"]
 
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The residue classes; constants of the kernel, because it divides by them for every tile.
+    """The stride phases; constants of the kernel, because it divides by them for every tile.
 
     Tuples are (d, h, w), with 1 for missing dimensions.
-
-    Attributes:
-        stride: Stride of the convolution; its product is the number of classes.
-        divisor: gcd of dilation and stride.
-        tap_step: From one tap of a class to its next.
-        inverse: For the first tap of a class.
     """
 
-    stride: tuple[int, int, int]
-    divisor: tuple[int, int, int]
-    tap_step: tuple[int, int, int]
-    inverse: tuple[int, int, int]
+    stride: tuple[int, ...]
+    divisor: tuple[int, ...]  # gcd of dilation and stride
+    tap_step: tuple[int, ...]  # from one tap of a class to its next
+    inverse: tuple[int, ...]  # for the first tap of a class
 
     @property
     def count(self) -> int:
@@ -109,74 +88,40 @@ class Classes:
 
 
 class DgradProblem(NamedTuple):
-    """What the kernel is told; a runtime argument with named fields.
+    """The convolution, as a runtime argument with named fields.
 
     Tuples are (d, h, w), with 1 (or 0 where 0 means nothing) for missing dimensions.
-
-    Attributes:
-        m_gemm: Pixels of a class.
-        ci: Input channels.
-        channel_blocks: cdiv(Co, BLOCK_K).
-        size: Pixels of dx.
-        filter_size: Taps.
-        dilation: Distance of two taps.
-        padding: In front.
-        lower: Lower corner of the pixel box.
-        walk_size: Pixels of a class.
     """
 
-    m_gemm: int
+    m_gemm: int  # pixels of a class, of all images
     ci: int
-    channel_blocks: int
-    size: tuple[int, int, int]
-    filter_size: tuple[int, int, int]
-    dilation: tuple[int, int, int]
-    padding: tuple[int, int, int]
-    lower: tuple[int, int, int]
-    walk_size: tuple[int, int, int]
+    channel_blocks: int  # cdiv(Co, BLOCK_K)
+    size: tuple[int, ...]  # pixels of dx
+    filter_size: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]  # before the first pixel
+    lower: tuple[int, ...]  # lower corner of the pixel box
+    walk_size: tuple[int, ...]  # pixels of a class, of one image
 
 
-def _three(values: Iterable[int]) -> tuple[int, int, int]:
-    d, h, w = values
-    return d, h, w
+def residue_classes(dims: Sequence[StridePhases]) -> Classes:
+    """Returns the constants of the kernel for some spatial dimensions."""
+    return Classes(*_three(dims, "stride", "divisor", "tap_step", "inverse"))
 
 
-def residue_classes(dims: Sequence[Residues]) -> Classes:
-    """Returns the constants of the kernel.
+def dgrad_problem(
+    dims: Sequence[StridePhases], n: int, ci: int, channel_blocks: int
+) -> DgradProblem:
+    """Returns the runtime argument of the kernel for some spatial dimensions and n images."""
+    m_gemm = n * math.prod(dim.walk_size for dim in dims)
+    fields = _three(dims, "size", "taps", "dilation", "low", "lower", "walk_size")
+    return DgradProblem(m_gemm, ci, channel_blocks, *fields)
 
-    Args:
-        dims: The spatial dimensions.
-    """
+
+def _three(dims: Sequence[StridePhases], *names: str) -> Iterator[tuple[int, ...]]:
+    """Returns fields of spatial dimensions, each as (d, h, w)."""
     padded = three_dims(dims)
-    return Classes(
-        stride=_three(dim.stride for dim in padded),
-        divisor=_three(dim.divisor for dim in padded),
-        tap_step=_three(dim.tap_step for dim in padded),
-        inverse=_three(dim.inverse for dim in padded),
-    )
-
-
-def dgrad_problem(dims: Sequence[Residues], n: int, ci: int, channel_blocks: int) -> DgradProblem:
-    """Returns what the kernel is told.
-
-    Args:
-        dims: The spatial dimensions.
-        n: Images.
-        ci: Input channels.
-        channel_blocks: cdiv(Co, BLOCK_K).
-    """
-    padded = three_dims(dims)
-    return DgradProblem(
-        m_gemm=n * math.prod(dim.walk_size for dim in dims),
-        ci=ci,
-        channel_blocks=channel_blocks,
-        size=_three(dim.size for dim in padded),
-        filter_size=_three(dim.taps for dim in padded),
-        dilation=_three(dim.dilation for dim in padded),
-        padding=_three(dim.low for dim in padded),
-        lower=_three(dim.lower for dim in padded),
-        walk_size=_three(dim.walk_size for dim in padded),
-    )
+    return (tuple(getattr(dim, name) for dim in padded) for name in names)
 
 
 # ---- Device helpers ----------------------------------------------------------------------------
@@ -231,25 +176,11 @@ def num_steps_of(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
 
 
 @gluon.jit
-def load_filter(
-    w_main_desc, w_rest_desc, shared, ready, block, channel, tap, column, CONFIG: gl.constexpr
-):
-    """Starts the loads of a step's block of the filter."""
-    main = shared.w_main_smem.index(block)
-    async_load(w_main_desc, [channel, tap, column], ready, main)
-    if CONFIG.block_n_rest > 0:
-        rest = shared.w_rest_smem.index(block)
-        async_load(w_rest_desc, [channel, tap, column + CONFIG.block_n_main], ready, rest)
-
-
-@gluon.jit
 def producer(
-    dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr,
-    CLASSES: gl.constexpr,
-):  # fmt: skip
+    dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr
+):
     """Loads all tiles of this CTA, as far ahead as the ring allows."""
     STAGES: gl.constexpr = CONFIG.stages
-    GROUPS: gl.constexpr = CONFIG.row_groups
     MISSING: gl.constexpr = 5 - len(dy_desc.shape)
     _, taps_h, taps_w = problem.filter_size
     STEP_D: gl.constexpr = CLASSES.tap_step[0]
@@ -270,18 +201,10 @@ def producer(
         first_d, count_d, offset_d = class_taps(residues, problem, 0, CLASSES)
         first_h, count_h, offset_h = class_taps(residues, problem, 1, CLASSES)
         first_w, count_w, offset_w = class_taps(residues, problem, 2, CLASSES)
-        starts = ()
-        for group in gl.static_range(GROUPS):
-            first = row + group * CONFIG.rows
-            if is_matrix(dy_desc):
-                start = (first,)
-            else:
-                start = xnv.im2col_start(
-                    first, problem.walk_size[MISSING:], ones[MISSING:], front[MISSING:]
-                )
-            starts = starts + (start,)  # noqa: RUF005  # Gluon has no starred expressions
+        starts = pixel_starts(
+            dy_desc, row, problem.walk_size[MISSING:], ones[MISSING:], front[MISSING:], CONFIG
+        )
         for block in range(problem.channel_blocks):
-            channel = block * CONFIG.block_k
             for t in range(count_d):
                 for r in range(count_h):
                     for s in range(count_w):
@@ -290,26 +213,11 @@ def producer(
                         offsets = (
                             offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
                         )  # fmt: skip
-                        ready = shared.ready_bars.index(stage)
-                        mbarrier.wait(shared.empty_bars.index(stage), phase)
-                        if CONFIG.filter_steps == 0:
-                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-                            load_filter(
-                                w_main_desc, w_rest_desc, shared, ready, stage, channel, tap,
-                                column, CONFIG,
-                            )  # fmt: skip
-                        elif index == 0:
-                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-                            step = ((block * count_d + t) * count_h + r) * count_w + s
-                            load_filter(
-                                w_main_desc, w_rest_desc, shared, ready, step, channel, tap,
-                                column, CONFIG,
-                            )  # fmt: skip
-                        else:
-                            mbarrier.expect(ready, CONFIG.x_bytes)
-                        load_pixels(
-                            dy_desc, shared, ready, stage, starts, channel, offsets[MISSING:],
-                            CONFIG,
+                        step = ((block * count_d + t) * count_h + r) * count_w + s
+                        load_step(
+                            dy_desc, w_main_desc, w_rest_desc, shared, stage, phase, index == 0,
+                            step, starts, offsets[MISSING:], column, tap, block * CONFIG.block_k,
+                            CONFIG, W_IS_NK=False,
                         )  # fmt: skip
                         stage, phase = next_stage(stage, phase, STAGES)
 
@@ -323,57 +231,40 @@ def rows_layout(columns):
 
 @gluon.jit
 def store_rows(
-    acc, dx_ptr, dx_smem, row, column, residues, problem, epilogue, FIRST: gl.constexpr,
-    CONFIG: gl.constexpr, CLASSES: gl.constexpr,
-):  # fmt: skip
-    """Converts an accumulator, STORE_N columns at a time, and writes its rows where they belong."""
-    if acc.shape[1] > CONFIG.store_n:
-        HALF: gl.constexpr = acc.shape[1] // 2
-        left, right = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
-        store_rows(
-            left, dx_ptr, dx_smem, row, column, residues, problem, epilogue, FIRST, CONFIG,
-            CLASSES,
-        )  # fmt: skip
-        store_rows(
-            right, dx_ptr, dx_smem, row, column + HALF, residues, problem, epilogue, FIRST,
-            CONFIG, CLASSES,
-        )  # fmt: skip
-    else:
-        layout: gl.constexpr = accumulator_layout(acc.shape[1])
-        rows: gl.constexpr = rows_layout(acc.shape[1])
-        buffer = dx_smem.index(FIRST)
-        values = gl.convert_layout(acc, layout, assert_trivial=True)
-        values = finish_columns(values, row, column, epilogue, "none")
-        buffer.store(values.to(dx_ptr.dtype.element_ty))
-        offs_m = row + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, rows))
-        offs_n = column + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, rows))
-        size_d, size_h, size_w = problem.size
-        walk_d, walk_h, walk_w = problem.walk_size
-        rest = offs_m // walk_w
-        pixel_w = residues[2] + offs_m % walk_w * CLASSES.stride[2]
-        pixel_h = residues[1] + rest % walk_h * CLASSES.stride[1]
-        rest = rest // walk_h
-        pixel_d = residues[0] + rest % walk_d * CLASSES.stride[0]
-        pixel = ((rest // walk_d * size_d + pixel_d) * size_h + pixel_h) * size_w + pixel_w
-        mask_m = (offs_m < problem.m_gemm) & (pixel_d < size_d)
-        mask_m = mask_m & (pixel_h < size_h) & (pixel_w < size_w)
-        # Ci is a multiple of 8, said in a way that Triton's axis analysis follows: 16-byte stores.
-        eighths = problem.ci // 8
-        mask = mask_m[:, None] & (offs_n // 8 < eighths)[None, :]
-        offsets = (pixel.to(gl.int64) * eighths * 8)[:, None] + offs_n[None, :]
-        gl.store(dx_ptr + offsets, buffer.load(rows), mask=mask)
+    values, dx_ptr, buffer, row, column, residues, problem, epilogue, CLASSES: gl.constexpr
+):
+    """Finishes some columns and writes their rows where they belong, through a staging buffer."""
+    rows: gl.constexpr = rows_layout(values.shape[1])
+    values = finish_columns(values, row, column, epilogue, "none")
+    buffer.store(values.to(dx_ptr.dtype.element_ty))
+    offs_m = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, rows))
+    offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, rows))
+    size_d, size_h, size_w = problem.size
+    walk_d, walk_h, walk_w = problem.walk_size
+    rest = offs_m // walk_w
+    pixel_w = residues[2] + offs_m % walk_w * CLASSES.stride[2]
+    pixel_h = residues[1] + rest % walk_h * CLASSES.stride[1]
+    rest = rest // walk_h
+    pixel_d = residues[0] + rest % walk_d * CLASSES.stride[0]
+    pixel = ((rest // walk_d * size_d + pixel_d) * size_h + pixel_h) * size_w + pixel_w
+    mask_m = (offs_m < problem.m_gemm) & (pixel_d < size_d)
+    mask_m = mask_m & (pixel_h < size_h) & (pixel_w < size_w)
+    # Ci is a multiple of 8, written so that Triton's axis analysis follows: 16-byte stores.
+    eighths = problem.ci // 8
+    mask = mask_m[:, None] & (offs_n // 8 < eighths)[None, :]
+    offsets = (pixel.to(gl.int64) * eighths * 8)[:, None] + offs_n[None, :]
+    gl.store(dx_ptr + offsets, buffer.load(rows), mask=mask)
 
 
 @gluon.jit
 def consumer(
-    dx_desc, dx_ptr, shared, problem, epilogue, ME: gl.constexpr, CONFIG: gl.constexpr,
+    ME: gl.constexpr, dx_desc, dx_ptr, shared, problem, epilogue, CONFIG: gl.constexpr,
     CLASSES: gl.constexpr,
 ):  # fmt: skip
     """Multiplies and stores: every tile's rows of group ME, or every second tile."""
     FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
     TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
     FIRST_ROW: gl.constexpr = 0 if CONFIG.ping_pong else ME * CONFIG.rows
-    FIRST_BUFFER: gl.constexpr = ME * CONFIG.store_buffers
     first_step = gl.to_tensor(0)
     if FIRST_TILE == 1:
         first_step += num_steps_of(0, problem, CONFIG, CLASSES)
@@ -387,19 +278,15 @@ def consumer(
             first_step += num_steps_of(index + 1, problem, CONFIG, CLASSES)
         row += FIRST_ROW
         if CLASSES.count > 1:
-            store_rows(
-                accs[0], dx_ptr, shared.y_smem, row, column, residues, problem, epilogue,
-                FIRST_BUFFER, CONFIG, CLASSES,
-            )  # fmt: skip
-            if CONFIG.block_n_rest > 0:
+            parts = split_columns(accs, CONFIG)
+            buffer = shared.y_smem.index(ME * CONFIG.store_buffers)
+            for part in gl.static_range(len(parts)):
                 store_rows(
-                    accs[1], dx_ptr, shared.y_smem, row, column + CONFIG.block_n_main, residues,
-                    problem, epilogue, FIRST_BUFFER, CONFIG, CLASSES,
+                    parts[part], dx_ptr, buffer, row, column + part * CONFIG.store_n, residues,
+                    problem, epilogue, CLASSES,
                 )  # fmt: skip
         else:
-            store_tile(
-                accs, dx_desc, shared.y_smem, row, column, ME, CONFIG, epilogue, "none"
-            )  # fmt: skip
+            store_tile(accs, dx_desc, shared.y_smem, row, column, ME, CONFIG, epilogue, "none")
     tma.store_wait(0)
 
 
@@ -422,35 +309,8 @@ def conv_dgrad_kernel(
     problem = typed(problem)
     epilogue = typed((bias_ptr, None, None, None, None, problem.m_gemm, problem.ci, None))
     shared = allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG, W_IS_NK=False)
-    CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
-    PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers
-    if CONFIG.consumers == 1:
-        gl.warp_specialize(
-            [
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 0, CONFIG, CLASSES)),
-                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES)),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )
-    elif CONFIG.consumers == 2:
-        gl.warp_specialize(
-            [
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 0, CONFIG, CLASSES)),
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 1, CONFIG, CLASSES)),
-                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES)),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 0, CONFIG, CLASSES)),
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 1, CONFIG, CLASSES)),
-                (consumer, (dx_desc, dx_ptr, shared, problem, epilogue, 2, CONFIG, CLASSES)),
-                (producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES)),
-            ],
-            [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
+    specialize(
+        consumer, (dx_desc, dx_ptr, shared, problem, epilogue, CONFIG, CLASSES),
+        producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES),
+        CONFIG,
+    )  # fmt: skip

@@ -1,11 +1,8 @@
 """Forward convolution (fprop) on Hopper: a warp-specialised, persistent kernel in Gluon.
 
 1-D, 2-D and 3-D with any stride, dilation and padding come from one kernel text: the rank is the
-descriptor's.  fp16, bf16 and fp8 (e4m3, e5m2), stock Triton 3.6 or newer, sm_90.
-
-Sums are fp32.  With fp8 they are of the class of ``tl.dot`` as Triton sets it for sm_90: a tile's
-whole reduction stays in the tensor cores (``max_num_imprecise_acc`` is that of the host, 2^30),
-whose additions of fp8 products keep fewer bits than fp32, about 14.
+descriptor's.  fp16, bf16 and fp8 (e4m3, e5m2), stock Triton 3.6 or newer, sm_90.  Sums are fp32;
+those of fp8 keep about 14 bits in the tensor cores, as ``tl.dot`` on sm_90 has them.
 
 Symbols
     x           [N, (D, (H,)) W, Ci]             input, channels-last
@@ -15,29 +12,24 @@ Symbols
 GEMM mapping
     M_GEMM = N * out_d * out_h * out_w   output pixels
     N_GEMM = Co                          output channels
-    K_GEMM = T * R * S * Ci              filter taps x input channels
+    K_GEMM = T * R * S * Ci              blocks of channels outside, taps inside: consecutive taps
+                                         read nearly the same pixels, which come from L2
 
-    The left operand [M_GEMM, K_GEMM] is never written down.  A TMA load in im2col mode brings
-    [ROWS, BLOCK_K] of it: BLOCK_K channels of one filter tap for ROWS consecutive output pixels.
-    Pixels of the padding, behind the last image, and channels behind Ci arrive as zeros, so no
-    tail needs a mask.  The filter's tensor map has the taps as a dimension of its own: its channel
-    tail is zero too, and 0 * Inf never happens.
+    A TMA load in im2col mode brings [ROWS, BLOCK_K] of the left operand: BLOCK_K channels of one
+    filter tap for ROWS consecutive output pixels.  Pixels of the padding, pixels after the last
+    image and channels after Ci arrive as zeros, so no tail needs a mask.  The filter's tensor map
+    has the taps as a dimension of its own: its channel tail is zero too, and 0 * Inf never happens.
 
     A 1x1 filter with stride 1 and no padding takes x as a matrix, through tiled loads.  Then the
     product may be turned round (ROWS_FROM_W): M_GEMM counts output channels, N_GEMM pixels, x and w
     change places, and tiles are turned back as they are stored.
 
-    K order: blocks of channels outside, taps inside.  Consecutive taps read nearly the same pixels,
-    which come from L2.
-
 Tiles
     BLOCK_N is BLOCK_N_MAIN + BLOCK_N_REST, two accumulators side by side: 256 + 64 or 128 + 32
     divide widths such as 320 or 640 without waste, and powers of two do not.
     A tile has ROW_GROUPS * ROWS pixels.  Every group of rows is one TMA load.
-
     A small filter stays in shared memory (FILTER_STEPS > 0): its blocks come with the stages of a
-    CTA's first tile, and all later tiles of the CTA have the same columns.  With few output
-    channels that saves a good part of the traffic between L2 and shared memory, which is the limit.
+    CTA's first tile, and all later tiles of the CTA have the same columns.
 
 Warp roles
     producer    1 warp, the last partition: all loads of all tiles
@@ -71,52 +63,39 @@ from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
-from triton_ext.gluon import nvidia as xnv
-from triton_ext.host.gluon_names import typed
+from triton_ext.host.gluon_names import specialize, typed
 from triton_ext.ops.kernels.gluon_pipeline import (
     allocate_shared,
-    is_matrix,
-    load_filter,
-    load_pixels,
+    load_step,
     multiply_tile,
     next_stage,
     num_own,
-    prefetch_residual,
+    pixel_starts,
     store_tile,
     tile_counts,
     tile_origin,
 )
 
-__all__ = ["EPILOGUE_POINTERS", "FpropProblem", "consumer", "conv_fprop_kernel", "producer"]
+__all__ = ["FpropProblem", "conv_fprop_kernel"]
 
-# Names of the kernel's arguments that are None without an epilogue.
-EPILOGUE_POINTERS = ("bias_ptr", "scale_ptr", "tile_scale_ptr", "residual_ptr", "out_scale_ptr")
+
+# What one prefetch brings (PTX ISA, prefetch): a line of the cache.
+LINE_BYTES = gl.constexpr(128)
 
 
 class FpropProblem(NamedTuple):
-    """What the kernel is told about the convolution; a runtime argument with named fields.
+    """The convolution, as a runtime argument with named fields."""
 
-    Attributes:
-        m_gemm: Rows of the product: output pixels; with rows_from_w output channels.
-        co: Columns of the product: output channels; with rows_from_w output pixels.
-        channel_blocks: cdiv(Ci, BLOCK_K).
-        filter_size: (T, R, S), 1 for missing dimensions.
-        dilation: As filter_size.
-        output_size: Per spatial dimension.
-        stride: Per spatial dimension.
-        padding: In front of each spatial dimension.
-    """
-
-    m_gemm: int
-    co: int
-    channel_blocks: int
-    filter_size: tuple[int, int, int]
-    dilation: tuple[int, int, int]
-    output_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
+    m_gemm: int  # rows of the product: output pixels; with rows_from_w output channels
+    co: int  # columns of the product: output channels; with rows_from_w output pixels
+    channel_blocks: int  # cdiv(Ci, BLOCK_K)
+    filter_size: tuple[int, ...]  # (T, R, S), 1 for missing dimensions
+    dilation: tuple[int, ...]  # as filter_size
+    output_size: tuple[int, ...]  # per spatial dimension
+    stride: tuple[int, ...]  # per spatial dimension
+    padding: tuple[int, ...]  # before each spatial dimension
 
 
 # ---- Device helpers ----------------------------------------------------------------------------
@@ -126,7 +105,6 @@ class FpropProblem(NamedTuple):
 def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr):
     """Loads all tiles of this CTA, as far ahead as the ring allows."""
     STAGES: gl.constexpr = CONFIG.stages
-    GROUPS: gl.constexpr = CONFIG.row_groups
     MISSING: gl.constexpr = 5 - len(x_desc.shape)
     taps_d, taps_h, taps_w = problem.filter_size
     dilation_d, dilation_h, dilation_w = problem.dilation
@@ -136,60 +114,55 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
     for index in range(num_own(num_m * num_n)):
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
-        starts = ()
-        for group in gl.static_range(GROUPS):
-            first = row + group * CONFIG.rows
-            if is_matrix(x_desc):
-                start = (first,)
-            else:
-                start = xnv.im2col_start(
-                    first, problem.output_size, problem.stride, problem.padding
-                )
-            starts = starts + (start,)  # noqa: RUF005  # Gluon has no starred expressions
+        starts = pixel_starts(
+            x_desc, row, problem.output_size, problem.stride, problem.padding, CONFIG
+        )
         for block in range(problem.channel_blocks):
-            channel = block * CONFIG.block_k
             tap = gl.to_tensor(0)
             taps = taps_d * taps_h * taps_w
             for t in range(taps_d):
                 for r in range(taps_h):
                     for s in range(taps_w):
                         offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
-                        coord = (column, tap, channel)
-                        ready = shared.ready_bars.index(stage)
-                        mbarrier.wait(shared.empty_bars.index(stage), phase)
-                        if CONFIG.filter_steps == 0:
-                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-                            load_filter(
-                                w_main_desc, w_rest_desc, shared, ready, stage, coord, CONFIG
-                            )
-                        elif index == 0:
-                            mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-                            step = block * taps + tap
-                            load_filter(
-                                w_main_desc, w_rest_desc, shared, ready, step, coord, CONFIG
-                            )
-                        else:
-                            mbarrier.expect(ready, CONFIG.x_bytes)
-                        load_pixels(
-                            x_desc, shared, ready, stage, starts, channel,
-                            offsets[MISSING:], CONFIG,
+                        load_step(
+                            x_desc, w_main_desc, w_rest_desc, shared, stage, phase, index == 0,
+                            block * taps + tap, starts, offsets[MISSING:], column, tap,
+                            block * CONFIG.block_k, CONFIG, W_IS_NK=True,
                         )  # fmt: skip
                         tap += 1
                         stage, phase = next_stage(stage, phase, STAGES)
 
 
 @gluon.jit
-def prefetch_columns(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
-    """Asks for the residual of an accumulator; row and column are those of the product."""
-    if CONFIG.rows_from_w:
-        prefetch_residual(column, row, epilogue, COLUMNS, CONFIG.rows)
-    else:
-        prefetch_residual(row, column, epilogue, CONFIG.rows, COLUMNS)
+def prefetch_residual(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
+    """Brings the residual of an accumulator into L2 before its sums begin.
+
+    row and column are the first ones of the product; see finish_columns for epilogue.  A hint: rows
+    that do not begin with a line miss their last one, a residual per image is small and shared.
+    """
+    _, _, _, residual_ptr, _, m_gemm, co, image_size = epilogue
+    if residual_ptr is not None and image_size is None:
+        PIXELS: gl.constexpr = COLUMNS if CONFIG.rows_from_w else CONFIG.rows
+        CHANNELS: gl.constexpr = CONFIG.rows if CONFIG.rows_from_w else COLUMNS
+        if CONFIG.rows_from_w:
+            pixel, channel = column, row
+        else:
+            pixel, channel = row, column
+        LINE: gl.constexpr = LINE_BYTES * 8 // residual_ptr.dtype.element_ty.primitive_bitwidth
+        LINES: gl.constexpr = max(CHANNELS // LINE, 1)
+        layout: gl.constexpr = gl.BlockedLayout([1, 1], [32 // LINES, LINES], [4, 1], [1, 0])
+        rows = pixel.to(gl.int64) + gl.arange(0, PIXELS, layout=gl.SliceLayout(1, layout))
+        columns = channel + gl.arange(0, LINES, layout=gl.SliceLayout(0, layout)) * LINE
+        offsets = gl.minimum(rows, m_gemm - 1)[:, None] * co + gl.minimum(columns, co - 1)[None, :]
+        gl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l",
+            [residual_ptr + offsets], gl.int32, False, 1,
+        )  # fmt: skip
 
 
 @gluon.jit
 def consumer(
-    y_desc, shared, problem, epilogue, ME: gl.constexpr, CONFIG: gl.constexpr,
+    ME: gl.constexpr, y_desc, shared, problem, epilogue, CONFIG: gl.constexpr,
     ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Multiplies and stores: every tile's rows of group ME, or every second tile."""
@@ -203,14 +176,12 @@ def consumer(
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
         first = row + FIRST_ROW
-        prefetch_columns(first, column, epilogue, CONFIG.block_n_main, CONFIG)
+        prefetch_residual(first, column, epilogue, CONFIG.block_n_main, CONFIG)
         if CONFIG.block_n_rest > 0:
             rest = column + CONFIG.block_n_main
-            prefetch_columns(first, rest, epilogue, CONFIG.block_n_rest, CONFIG)
+            prefetch_residual(first, rest, epilogue, CONFIG.block_n_rest, CONFIG)
         accs = multiply_tile(shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True)
-        store_tile(
-            accs, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue, ACTIVATION
-        )  # fmt: skip
+        store_tile(accs, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue, ACTIVATION)
     tma.store_wait(0)
 
 
@@ -244,36 +215,8 @@ def conv_fprop_kernel(
         problem.output_size if RESIDUAL_PER_IMAGE else None,
     ))  # fmt: skip
     shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, W_IS_NK=True)
-    CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
-    PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers
-    # The first function runs in the CTA's own warps, consumer 0; the others get warps of their own.
-    if CONFIG.consumers == 1:
-        gl.warp_specialize(
-            [
-                (consumer, (y_desc, shared, problem, epilogue, 0, CONFIG, ACTIVATION)),
-                (producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )
-    elif CONFIG.consumers == 2:
-        gl.warp_specialize(
-            [
-                (consumer, (y_desc, shared, problem, epilogue, 0, CONFIG, ACTIVATION)),
-                (consumer, (y_desc, shared, problem, epilogue, 1, CONFIG, ACTIVATION)),
-                (producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (consumer, (y_desc, shared, problem, epilogue, 0, CONFIG, ACTIVATION)),
-                (consumer, (y_desc, shared, problem, epilogue, 1, CONFIG, ACTIVATION)),
-                (consumer, (y_desc, shared, problem, epilogue, 2, CONFIG, ACTIVATION)),
-                (producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG)),
-            ],
-            [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
+    specialize(
+        consumer, (y_desc, shared, problem, epilogue, CONFIG, ACTIVATION),
+        producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG),
+        CONFIG,
+    )  # fmt: skip

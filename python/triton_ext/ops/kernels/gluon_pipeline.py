@@ -1,6 +1,8 @@
-"""Device helpers of the convolutions: the ring of stages, WGMMA over a stage, stores.
+"""Device functions of the Gluon convolutions: the ring of stages, WGMMA over a stage, stores.
 
-The kernels' docstrings have the symbols, the warp roles and the table of barriers.
+The kernels' docstrings have the symbols, the warp roles and the table of barriers.  The arithmetic
+of epilogues is that of the ``@triton.jit`` kernels (``epilogue.py``), traced for tensors with a
+layout.
 """
 
 # mypy: disable-error-code="call-arg,assignment"
@@ -35,17 +37,16 @@ from triton_ext.ops.kernels.epilogue import activate, scale_and_shift
 __all__ = [
     "Shared",
     "accumulator_layout",
-    "accumulator_widths",
     "allocate_shared",
     "finish_columns",
     "is_matrix",
-    "load_filter",
-    "load_pixels",
+    "load_step",
     "multiply_tile",
     "next_stage",
     "num_own",
-    "prefetch_residual",
+    "pixel_starts",
     "smem_layout",
+    "split_columns",
     "staging_order",
     "store_tile",
     "stores_in_flight",
@@ -53,8 +54,7 @@ __all__ = [
     "tile_origin",
 ]
 
-# What one prefetch brings (PTX ISA, prefetch): a line of the cache.
-LINE_BYTES = gl.constexpr(128)
+# ---- Shared memory and layouts -----------------------------------------------------------------
 
 
 @aggregate
@@ -64,7 +64,7 @@ class Shared:
     x_smem: gl.shared_memory_descriptor  # [STAGES * ROW_GROUPS, ROWS, BLOCK_K]
     w_main_smem: gl.shared_memory_descriptor  # [STAGES or FILTER_STEPS, BLOCK_N_MAIN, 1, BLOCK_K]
     # [STAGES, BLOCK_N_REST, 1, BLOCK_K].  Where WGMMAs are joined, all pieces of all stages, one
-    # behind the other: [W_PIECES, BLOCK_N_REST, 1, BLOCK_K]; w_main_smem are the same in twos,
+    # after the other: [W_PIECES, BLOCK_N_REST, 1, BLOCK_K]; w_main_smem are the same in twos,
     # [W_PIECES // 2, 2 * BLOCK_N_REST, 1, BLOCK_K].
     w_rest_smem: gl.shared_memory_descriptor
     y_smem: gl.shared_memory_descriptor  # [CONSUMERS * STORE_BUFFERS, ROWS, STORE_N]
@@ -81,46 +81,55 @@ def is_joined(config, w_is_nk):
 
 @gluon.constexpr_function
 def accumulator_widths(config, w_is_nk):
-    """Returns the columns of each accumulator: pieces of a WGMMA's, where those are joined.
-
-    Args:
-        config: The configuration.
-        w_is_nk: See multiply_stage.
-    """
+    """Returns the columns of each accumulator; of each piece, where WGMMAs are joined."""
     if is_joined(config, w_is_nk):
         return (config.block_n_rest,) * (config.block_n // config.block_n_rest)
-    return (config.block_n_main, config.block_n_rest)[: 1 + (config.block_n_rest > 0)]
+    return config.widths
+
+
+@gluon.constexpr_function
+def accumulator_layout(columns, element_bytes=2):
+    """Returns the layout of a warp group's accumulator; operands are 32 bytes deep."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 32 // element_bytes]
+    )
+
+
+def smem_layout(block: Sequence[int], element_bytes: int = 2) -> Any:
+    """Returns the layout in shared memory of a block, on the host."""
+    return _smem_layout(tuple(block), element_bytes)
+
+
+@functools.cache
+def _smem_layout(block, element_bytes):
+    # Types of one size have one layout.
+    dtype = {1: gl.float8e5, 2: gl.float16, 4: gl.float32}[element_bytes]
+    return gl.NVMMASharedLayout.get_default_for(list(block), dtype)
+
+
+@gluon.jit
+def allocate_blocks(desc, COUNT: gl.constexpr):
+    """Allocates shared memory for a number of a descriptor's blocks."""
+    return gl.allocate_shared_memory(desc.dtype, [COUNT] + desc.block_shape, desc.layout)
 
 
 @gluon.jit
 def allocate_shared(
     x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
-):  # fmt: skip
+):
     """Allocates shared memory and initialises the barriers; for W_IS_NK see multiply_stage."""
     STAGES: gl.constexpr = CONFIG.stages
-    BLOCKS: gl.constexpr = STAGES * CONFIG.row_groups
-    BUFFERS: gl.constexpr = CONFIG.consumers * CONFIG.store_buffers
-    x_smem = gl.allocate_shared_memory(x_desc.dtype, [BLOCKS] + x_desc.block_shape, x_desc.layout)
-    W_BLOCKS: gl.constexpr = CONFIG.w_blocks
+    x_smem = allocate_blocks(x_desc, STAGES * CONFIG.row_groups)
     if is_joined(CONFIG, W_IS_NK):
-        PIECES: gl.constexpr = CONFIG.w_pieces
-        w_rest_smem = gl.allocate_shared_memory(
-            w_rest_desc.dtype, [PIECES] + w_rest_desc.block_shape, w_rest_desc.layout
-        )
-        w_main_smem = reinterpret(
-            w_rest_smem, w_main_desc.dtype, [PIECES // 2] + w_main_desc.block_shape,
-            w_main_desc.layout,
-        )  # fmt: skip
+        w_rest_smem = allocate_blocks(w_rest_desc, CONFIG.w_pieces)
+        pairs: gl.constexpr = [CONFIG.w_pieces // 2] + w_main_desc.block_shape
+        w_main_smem = reinterpret(w_rest_smem, w_main_desc.dtype, pairs, w_main_desc.layout)
     else:
-        w_main_smem = gl.allocate_shared_memory(
-            w_main_desc.dtype, [W_BLOCKS] + w_main_desc.block_shape, w_main_desc.layout
-        )
+        w_main_smem = allocate_blocks(w_main_desc, CONFIG.w_blocks)
         w_rest_smem = w_main_smem
         if CONFIG.block_n_rest > 0:
-            w_rest_smem = gl.allocate_shared_memory(
-                w_rest_desc.dtype, [STAGES] + w_rest_desc.block_shape, w_rest_desc.layout
-            )
-    y_smem = gl.allocate_shared_memory(y_desc.dtype, [BUFFERS] + y_desc.block_shape, y_desc.layout)
+            w_rest_smem = allocate_blocks(w_rest_desc, STAGES)
+    y_smem = allocate_blocks(y_desc, CONFIG.consumers * CONFIG.store_buffers)
     ready_bars = allocate_mbarrier(batch=STAGES)
     empty_bars = allocate_mbarrier(batch=STAGES)
     turn_bars = allocate_mbarrier(batch=2)
@@ -130,6 +139,9 @@ def allocate_shared(
     for i in gl.static_range(2):
         mbarrier.init(turn_bars.index(i), count=1)
     return Shared(x_smem, w_main_smem, w_rest_smem, y_smem, ready_bars, empty_bars, turn_bars)
+
+
+# ---- Tile schedule -----------------------------------------------------------------------------
 
 
 @gluon.constexpr_function
@@ -179,38 +191,48 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
     return gl.where(wraps, 0, stage), gl.where(wraps, phase ^ 1, phase)
 
 
+# ---- Producer ----------------------------------------------------------------------------------
+
+
 @gluon.jit
-def load_filter(w_main_desc, w_rest_desc, shared, ready, block, coord, CONFIG: gl.constexpr):
-    """Starts the loads of a step's block of the filter, [BLOCK_N, 1, BLOCK_K]."""
-    column, tap, channel = coord
-    if is_joined(CONFIG, True):
-        # Pieces go in twos, from even ones on; the one that is left is the first of a block that
-        # begins at an odd one, or the last.
-        PIECES: gl.constexpr = len(accumulator_widths(CONFIG, True))
-        first = block * PIECES
-        odd = first & 1
-        single = (1 - odd) * (PIECES - 1)
-        async_load(
-            w_rest_desc, [column + single * CONFIG.block_n_rest, tap, channel], ready,
-            shared.w_rest_smem.index(first + single),
-        )  # fmt: skip
-        for pair in gl.static_range(PIECES // 2):
-            async_load(
-                w_main_desc, [column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel],
-                ready, shared.w_main_smem.index(((first + odd) >> 1) + pair),
-            )  # fmt: skip
+def pixel_starts(x_desc, row, size, stride, padding, CONFIG: gl.constexpr):
+    """Coordinates of the first pixel of each group of rows, a tuple; see xnv.im2col_start."""
+    GROUPS: gl.constexpr = CONFIG.row_groups
+    starts = ()
+    for group in gl.static_range(GROUPS):
+        first = row + group * CONFIG.rows
+        if is_matrix(x_desc):
+            starts = starts + ((first,),)
+        else:
+            starts = starts + (xnv.im2col_start(first, size, stride, padding),)
+    return starts
+
+
+@gluon.jit
+def load_step(
+    x_desc, w_main_desc, w_rest_desc, shared, stage, phase, is_first_tile, step, starts, offsets,
+    column, tap, channel, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr,
+):  # fmt: skip
+    """Starts the loads of a step into a stage, as soon as it is empty.
+
+    Args:
+        is_first_tile: Whether the filter is loaded, where it stays.
+        step: Number of the step within its tile.
+        starts: Those of pixel_starts.
+        offsets: im2col offsets of the tap.
+        column: First column of the tile.
+        channel: First channel of the step.
+    """
+    ready = shared.ready_bars.index(stage)
+    mbarrier.wait(shared.empty_bars.index(stage), phase)
+    block = step if CONFIG.filter_steps > 0 else stage
+    if CONFIG.filter_steps == 0 or is_first_tile:
+        mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
+        load_filter(
+            w_main_desc, w_rest_desc, shared, ready, block, column, tap, channel, CONFIG, W_IS_NK
+        )
     else:
-        async_load(w_main_desc, [column, tap, channel], ready, shared.w_main_smem.index(block))
-        if CONFIG.block_n_rest > 0:
-            async_load(
-                w_rest_desc, [column + CONFIG.block_n_main, tap, channel], ready,
-                shared.w_rest_smem.index(block),
-            )  # fmt: skip
-
-
-@gluon.jit
-def load_pixels(x_desc, shared, ready, stage, starts, channel, offsets, CONFIG: gl.constexpr):
-    """Starts the loads of a step's pixels, one for each group of rows."""
+        mbarrier.expect(ready, CONFIG.x_bytes)
     GROUPS: gl.constexpr = CONFIG.row_groups
     for group in gl.static_range(GROUPS):
         target = shared.x_smem.index(stage * GROUPS + group)
@@ -218,6 +240,49 @@ def load_pixels(x_desc, shared, ready, stage, starts, channel, offsets, CONFIG: 
             async_load(x_desc, starts[group] + (channel,), ready, target)
         else:
             xnv.async_load_im2col(x_desc, starts[group] + (channel,), offsets, ready, target)
+
+
+@gluon.jit
+def load_filter(
+    w_main_desc, w_rest_desc, shared, ready, block, column, tap, channel, CONFIG: gl.constexpr,
+    W_IS_NK: gl.constexpr,
+):  # fmt: skip
+    """Starts the loads of a step's block of the filter, [BLOCK_N, 1, BLOCK_K] if W_IS_NK."""
+    if is_joined(CONFIG, W_IS_NK):
+        # Pieces go in twos, from even ones on; the one that is left is the first of a block that
+        # begins at an odd one, or the last.
+        PIECES: gl.constexpr = len(accumulator_widths(CONFIG, W_IS_NK))
+        first = block * PIECES
+        odd = first & 1
+        single = (1 - odd) * (PIECES - 1)
+        load_piece(
+            w_rest_desc, column + single * CONFIG.block_n_rest, tap, channel, ready,
+            shared.w_rest_smem.index(first + single), W_IS_NK,
+        )  # fmt: skip
+        for pair in gl.static_range(PIECES // 2):
+            load_piece(
+                w_main_desc, column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel, ready,
+                shared.w_main_smem.index(((first + odd) >> 1) + pair), W_IS_NK,
+            )  # fmt: skip
+    else:
+        main = shared.w_main_smem.index(block)
+        load_piece(w_main_desc, column, tap, channel, ready, main, W_IS_NK)
+        if CONFIG.block_n_rest > 0:
+            column += CONFIG.block_n_main
+            rest = shared.w_rest_smem.index(block)
+            load_piece(w_rest_desc, column, tap, channel, ready, rest, W_IS_NK)
+
+
+@gluon.jit
+def load_piece(desc, column, tap, channel, ready, target, W_IS_NK: gl.constexpr):
+    """Starts the load of some columns of the filter."""
+    if W_IS_NK:
+        async_load(desc, [column, tap, channel], ready, target)
+    else:
+        async_load(desc, [channel, tap, column], ready, target)
+
+
+# ---- Consumers: products -----------------------------------------------------------------------
 
 
 @gluon.jit
@@ -230,9 +295,7 @@ def as_kn(w_smem, W_IS_NK: gl.constexpr):
 
 
 @gluon.jit
-def filter_block(
-    shared, block, NUMBER: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
-):  # fmt: skip
+def filter_block(shared, block, NUMBER: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr):
     """The right operand of a step for accumulator NUMBER."""
     if is_joined(CONFIG, W_IS_NK):
         PIECES: gl.constexpr = len(accumulator_widths(CONFIG, W_IS_NK))
@@ -247,7 +310,7 @@ def filter_block(
 @gluon.jit
 def multiply_stage(
     shared, stage, step, accs, GROUP: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
-):  # fmt: skip
+):
     """Starts the WGMMAs of a stage, and waits for those of the stage before.
 
     The filter's blocks are [BLOCK_N, 1, BLOCK_K] if W_IS_NK, else [BLOCK_K, 1, BLOCK_N].
@@ -278,9 +341,11 @@ def wait_for_all(IN_FLIGHT: gl.constexpr, accs):
 
 
 @gluon.jit
-def zeros(ROWS: gl.constexpr, COLUMNS: gl.constexpr, BYTES: gl.constexpr):
+def zeros(COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
     """A fresh accumulator."""
-    return gl.zeros((ROWS, COLUMNS), gl.float32, layout=accumulator_layout(COLUMNS, BYTES))
+    ROWS: gl.constexpr = CONFIG.rows
+    layout: gl.constexpr = accumulator_layout(COLUMNS, CONFIG.element_bytes)
+    return gl.zeros((ROWS, COLUMNS), gl.float32, layout=layout)
 
 
 @gluon.jit
@@ -291,26 +356,21 @@ def multiply_tile(
     """Returns a tile's accumulators, of the columns that accumulator_widths tells.
 
     Args:
-        shared: The ring.
         index: Number of the tile within the CTA.
         first_step: Steps of all earlier tiles of the CTA; tells where the producer put this one.
         num_steps: Steps of this tile, 0 for a tile of zeros.
         ME: Number of the consumer.
-        CONFIG: The configuration.
-        W_IS_NK: See multiply_stage.
     """
     STAGES: gl.constexpr = CONFIG.stages
-    ROWS: gl.constexpr = CONFIG.rows
     GROUP: gl.constexpr = 0 if CONFIG.ping_pong else ME
     WIDTHS: gl.constexpr = accumulator_widths(CONFIG, W_IS_NK)
     stage = first_step % STAGES
     phase = (first_step // STAGES) & 1
     # Its own value on purpose: `previous = stage` would not be carried by the loop.
     previous = first_step - (first_step // STAGES) * STAGES
-    BYTES: gl.constexpr = CONFIG.element_bytes
     accs = ()
     for i in gl.static_range(len(WIDTHS)):
-        accs = accs + (zeros(ROWS, WIDTHS[i], BYTES),)
+        accs = accs + (zeros(WIDTHS[i], CONFIG),)
     if CONFIG.ping_pong:
         mbarrier.wait(shared.turn_bars.index(ME), ((index // 2) & 1) ^ (1 - ME))
     for step in range(num_steps):
@@ -326,11 +386,57 @@ def multiply_tile(
     return accs
 
 
+# ---- Consumers: epilogue and stores ------------------------------------------------------------
+
+
+@gluon.jit
+def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
+    """Returns ``activation(values * scale + bias + residual) * out_scale``, in fp32.
+
+    A thread has pairs of neighbouring columns, so a residual is read 4 bytes at a time; the other
+    half of each sector comes from L1.
+
+    Args:
+        values: fp32 [ROWS, STORE_N], some columns of a consumer's rows.
+        row: First output pixel.
+        column: First output channel.
+        epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co,
+            image_size); a pointer is None where there is no such operand.  co is a multiple of 8.
+            Where image_size, output pixels per dimension, is not None, the residual is [N, Co].
+        ACTIVATION: One of ``kernels.epilogue.activate``, or ``"none"``.
+    """
+    bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
+        epilogue
+    )
+    layout: gl.constexpr = values.type.layout
+    # Tells the compiler what the host has checked: TMA stores rows of multiples of 16 bytes.
+    co = co // 8 * 8
+    offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, layout))
+    values = scale_and_shift(values, offs_n, co, bias_ptr, scale_ptr, tile_scale_ptr)
+    if residual_ptr is not None:
+        rows = gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, layout))
+        offs_m = row.to(gl.int64) + rows
+        if image_size is not None:
+            image_pixels = image_size[0]
+            for dim in gl.static_range(1, len(image_size)):
+                image_pixels *= image_size[dim]
+            # Rows whose number overflows are beyond the output.
+            offs_m = ((row + rows) // image_pixels).to(gl.int64)
+        offsets = offs_m[:, None] * co + offs_n[None, :]
+        mask = (rows < m_gemm - row)[:, None] & (offs_n < co)[None, :]
+        values = values + gl.load(residual_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
+    if ACTIVATION != "none":
+        values = activate(values, ACTIVATION)
+    if out_scale_ptr is not None:
+        values = values * gl.load(out_scale_ptr).to(gl.float32)
+    return values
+
+
 @gluon.constexpr_function
 def stores_in_flight(buffers, store):
     """Returns how many of its newest stores a consumer may have in flight as it refills a buffer.
 
-    These are the ones behind the last store from the same buffer, which may be of the tile before.
+    These are the ones after the last store from the same buffer, which may be of the tile before.
 
     Args:
         buffers: The staging buffers of a tile's stores, in order; every tile has the same.
@@ -347,154 +453,47 @@ def staging_order(config):
 
 
 @gluon.jit
-def store_tile(
-    accs, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr,
-    epilogue=None, ACTIVATION: gl.constexpr = None,
-):  # fmt: skip
-    """Stores a tile's accumulators through TMA; row and column are the consumer's first.
-
-    With rows_from_w rows of the accumulators are columns of y: they are turned round on their way
-    to shared memory.
-    epilogue and ACTIVATION are those of finish_columns; both None for neither.
-    """
-    FIRST: gl.constexpr = ME * CONFIG.store_buffers
+def split_columns(accs, CONFIG: gl.constexpr):
+    """The columns of accumulators, in tensors of STORE_N columns."""
+    parts = ()
     for i in gl.static_range(len(accs)):
-        store_columns(
-            accs[i], y_desc, y_smem, row, column + columns_before(accs, i), FIRST,
-            columns_before(accs, i) // CONFIG.store_n, CONFIG, epilogue, ACTIVATION,
-        )  # fmt: skip
-
-
-@gluon.constexpr_function
-def columns_before(accs, count):
-    """Returns the columns of the first accumulators."""
-    return sum(acc.shape[1] for acc in accs[:count])
+        acc = accs[i]
+        if acc.shape[1] > CONFIG.store_n:
+            # The columns of a WGMMA accumulator are registers: halving it moves nothing.
+            halves = acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute(0, 2, 1).split()
+            parts = parts + split_columns(halves, CONFIG)
+        else:
+            parts = parts + (
+                gl.convert_layout(
+                    acc, accumulator_layout(acc.shape[1], CONFIG.element_bytes), assert_trivial=True
+                ),
+            )
+    return parts
 
 
 @gluon.jit
-def store_columns(
-    acc, y_desc, y_smem, row, column, FIRST: gl.constexpr, PART: gl.constexpr, CONFIG: gl.constexpr,
-    epilogue, ACTIVATION: gl.constexpr,
+def store_tile(
+    accs, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr, epilogue,
+    ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """Converts an accumulator, STORE_N columns at a time, and starts their TMA stores.
+    """Finishes a tile's accumulators and stores them through TMA, STORE_N columns at a time.
 
-    FIRST is the consumer's first staging buffer, PART counts its stores of this tile.
+    row and column are the first ones of consumer ME.  With rows_from_w rows of the accumulators are
+    columns of y: they are turned round on their way to shared memory.  See finish_columns for
+    epilogue and ACTIVATION.
     """
-    if acc.shape[1] > CONFIG.store_n:
-        HALF: gl.constexpr = acc.shape[1] // 2
-        PARTS: gl.constexpr = HALF // CONFIG.store_n
-        # The columns of a WGMMA accumulator are registers: halving it moves nothing.
-        left, right = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
-        store_columns(
-            left, y_desc, y_smem, row, column, FIRST, PART, CONFIG, epilogue, ACTIVATION
-        )  # fmt: skip
-        store_columns(
-            right, y_desc, y_smem, row, column + HALF, FIRST, PART + PARTS, CONFIG, epilogue,
-            ACTIVATION,
-        )  # fmt: skip
-    else:
-        layout: gl.constexpr = accumulator_layout(acc.shape[1], CONFIG.element_bytes)
-        values = gl.convert_layout(acc, layout, assert_trivial=True)
+    parts = split_columns(accs, CONFIG)
+    for part in gl.static_range(len(parts)):
+        values = parts[part]
+        first = column + part * CONFIG.store_n
         if CONFIG.rows_from_w:
             values = values.permute((1, 0))
-            pixel, channel = column, row
+            pixel, channel = first, row
         else:
-            pixel, channel = row, column
-        if ACTIVATION is not None:
-            values = finish_columns(values, pixel, channel, epilogue, ACTIVATION)
-        buffer = y_smem.index(FIRST + PART % CONFIG.store_buffers)
-        tma.store_wait(stores_in_flight(staging_order(CONFIG), PART))
+            pixel, channel = row, first
+        values = finish_columns(values, pixel, channel, epilogue, ACTIVATION)
+        buffer = y_smem.index(ME * CONFIG.store_buffers + part % CONFIG.store_buffers)
+        tma.store_wait(stores_in_flight(staging_order(CONFIG), part))
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()
         async_store(y_desc, [pixel, channel], buffer)
-
-
-@gluon.jit
-def prefetch_residual(row, column, epilogue, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Asks for a tile's residual in L2 before its sums begin: behind them it is read at once.
-
-    A hint: rows that do not begin with a line miss their last one, a residual per image is small
-    and shared.  Nothing behind the residual's end is asked for.
-
-    Args:
-        row: First output pixel.
-        column: First output channel.
-        epilogue: That of :func:`finish_columns`.
-        ROWS: Output pixels.
-        COLUMNS: Output channels.
-    """
-    _, _, _, residual_ptr, _, m_gemm, co, image_size = epilogue
-    if residual_ptr is not None and image_size is None:
-        LINE: gl.constexpr = LINE_BYTES * 8 // residual_ptr.dtype.element_ty.primitive_bitwidth
-        LINES: gl.constexpr = max(COLUMNS // LINE, 1)
-        layout: gl.constexpr = gl.BlockedLayout([1, 1], [32 // LINES, LINES], [4, 1], [1, 0])
-        rows = row.to(gl.int64) + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-        columns = column + gl.arange(0, LINES, layout=gl.SliceLayout(0, layout)) * LINE
-        offsets = gl.minimum(rows, m_gemm - 1)[:, None] * co + gl.minimum(columns, co - 1)[None, :]
-        gl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l",
-            [residual_ptr + offsets], gl.int32, False, 1,
-        )  # fmt: skip
-
-
-@gluon.jit
-def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
-    """Returns some columns of a consumer's rows as they are stored, but for the cast.
-
-    A thread has pairs of neighbouring columns, so a residual is read 4 bytes at a time; the other
-    half of each sector comes from L1.
-
-    Args:
-        values: fp32 [ROWS, STORE_N], accumulators.
-        row: First output pixel.
-        column: First output channel.
-        epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co,
-            image_size); pointers are None for what there is not.  co is a multiple of 8.  Where
-            image_size, output pixels per dimension, is not None, the residual is [N, Co].
-        ACTIVATION: One of ``kernels.epilogue.activate``, or ``"none"``.
-    """
-    bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
-        epilogue
-    )
-    layout: gl.constexpr = values.type.layout
-    # Says to the compiler what the host has checked: TMA stores rows of multiples of 16 bytes.
-    co = co // 8 * 8
-    offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, layout))
-    values = scale_and_shift(values, offs_n, co, bias_ptr, scale_ptr, tile_scale_ptr)
-    if residual_ptr is not None:
-        rows = gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, layout))
-        offs_m = row.to(gl.int64) + rows
-        if image_size is not None:
-            image_pixels = image_size[0]
-            for dim in gl.static_range(1, len(image_size)):
-                image_pixels *= image_size[dim]
-            # Rows whose number overflows lie behind the output.
-            offs_m = ((row + rows) // image_pixels).to(gl.int64)
-        offsets = offs_m[:, None] * co + offs_n[None, :]
-        mask = (rows < m_gemm - row)[:, None] & (offs_n < co)[None, :]
-        values = values + gl.load(residual_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
-    if ACTIVATION != "none":
-        values = activate(values, ACTIVATION)
-    if out_scale_ptr is not None:
-        values = values * gl.load(out_scale_ptr).to(gl.float32)
-    return values
-
-
-@gluon.constexpr_function
-def accumulator_layout(columns, element_bytes=2):
-    """Returns the layout of a warp group's accumulator; operands are 32 bytes deep."""
-    return gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 32 // element_bytes]
-    )
-
-
-def smem_layout(block: Sequence[int], element_bytes: int = 2) -> Any:
-    """Returns the layout in shared memory of a block, on the host."""
-    return _smem_layout(tuple(block), element_bytes)
-
-
-@functools.cache
-def _smem_layout(block, element_bytes):
-    # Types of one size have one layout.
-    dtype = {1: gl.float8e5, 2: gl.float16, 4: gl.float32}[element_bytes]
-    return gl.NVMMASharedLayout.get_default_for(list(block), dtype)

@@ -1,16 +1,16 @@
 """Merged groups: neighbouring groups are computed as one, with a block-diagonal filter.
 
-Tensor cores multiply tiles of 64 and more channels.  A group of few channels fills a small part of
-a tile, and neighbouring groups lie side by side in x, dy and y.  So M of them become one group of
-M times the channels, whose filter has zeros where an output channel does not see an input channel,
-and families of kernels compute that.  Its multiplications are M times as many.
+Tensor cores multiply tiles of 64 and more channels, of which a group of few channels fills a part.
+Neighbouring groups lie side by side in x, dy and y.  So M of them become one group of M times the
+channels, whose filter has zeros where an output channel does not see an input channel, and other
+families compute that.  Its multiplications are M times as many.
 
 Zeros of the filter times NaN or infinity are NaN, which a convolution of groups does not have.  So
-the convolution reports whether a pixel was not finite: by the largest absolute value of its output,
-which is NaN then, or, where a kernel does not report it, by a look at the pixels before.  Another
-kernel (``kernels/merged_groups.py``) then computes the output again, group by group.  It is always
-launched and ends at once where all is finite.  wgrad needs none of that: what it sums for an output
-and an input channel has no other channel in it.
+a kernel reports whether a pixel was not finite: the one that convolves by the largest absolute
+value of its output, which is NaN then, or the one that writes the filter by a look at the pixels.
+A third kernel (``kernels/merged_groups.py``) then computes the output again, group by group.  It is
+always launched and ends at once where all is finite.  wgrad needs none of that: what it sums for an
+output and an input channel has no other channel in it.
 
 Not handled: epilogues with a function, which may hide NaN, or that report the largest value.
 """
@@ -18,26 +18,30 @@ Not handled: epilogues with a function, which may hide NaN, or that report the l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
+import torch
+
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.descriptors import row_stride_of
+from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.families.depthwise import Sampling
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
-from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
+from triton_ext.ops.families.gemm import GEMM
+from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
-from triton_ext.ops.input_gradient import InputGradientPlan
-from triton_ext.ops.rewrites.merged_filter import MergedDgradPlan, MergedPlan, merged_filter
-from triton_ext.ops.rewrites.partial_im2col import inner_refusals
+from triton_ext.ops.kernels.merged_groups import merge_filter_kernel, repair_groups_kernel
 
-__all__ = ["MERGED", "MERGED_DGRAD", "MergedConfig", "merge_factors"]
+__all__ = ["MERGED", "MERGED_DGRAD", "MergedConfig", "MergedPlan", "merge_factors"]
 
 # Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.
 _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
@@ -45,15 +49,13 @@ _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
 # channels (H200, Triton 3.9.0, bf16, 2026-11-23).
 _DIRECT_FLOPS_PER_US = 6e6
 
+_BLOCK = 1024
+_REPAIR_TILE = (64, 32)
+
 
 @dataclass(frozen=True, slots=True)
 class MergedConfig:
-    """The choice to merge groups.
-
-    Attributes:
-        factor: How many groups become one.
-        config: Of the family that computes the merged groups.
-    """
+    """The choice to make one group of ``factor`` ones, which a family computes by ``config``."""
 
     factor: int
     config: Any
@@ -74,52 +76,220 @@ def merge_factors(problem: ConvProblem) -> list[int]:
     ]
 
 
-def _factor_refusals(problem: ConvProblem, factor: int | None = None) -> list[str]:
-    """Returns why groups are not merged, or not so many; nothing if they are."""
-    factors = merge_factors(problem)
-    if not factors:
-        return [
-            f"groups={problem.groups} of {problem.in_channels // problem.groups} and "
-            f"{problem.out_channels // problem.groups} channels: no number of groups together has "
-            f"a multiple of {_CHANNEL_UNIT} and at most {_MOST_CHANNELS} of both"
-        ]
-    if factor is None or factor in factors:
-        return []
-    return [f"factor is {factor}: expected one of {', '.join(map(str, factors))}"]
+# ---- Plans -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedPlan:
+    """A convolution over merged groups: fprop, or dgrad as :class:`ForwardPlan` computes it.
+
+    Attributes:
+        problem: The convolution, as it was asked for.
+        inner: The plan of the merged groups.
+        w_shape: Of the merged filter, [rows, channels, *taps].
+        flags: Numbers that say whether outputs are to be repaired; 0 for integers.
+        looks: Whether the kernel that writes the filter looks at the pixels.
+        merging: Writes the filter.
+        repairing: Computes outputs again; ``None`` for integers.
+    """
+
+    problem: ConvProblem
+    inner: Any
+    w_shape: tuple[int, ...]
+    flags: int
+    looks: bool
+    merging: Launcher
+    repairing: Launcher | None
+
+    @classmethod
+    def make(
+        cls, case: Case, inner: Any, factor: int, device: Device, *, is_turned: bool, looks: bool
+    ) -> MergedPlan:
+        """Returns the plan of a case; a gradient whose ``inner`` is fprop turns the filter."""
+        problem, is_gradient = case.problem, case.direction == "dgrad"
+        groups, taps = problem.groups, problem.taps
+        of_x, of_y = problem.in_channels // groups, problem.out_channels // groups
+        rows, k = (of_x, of_y) if is_turned else (of_y, of_x)
+        elements = rows * groups * taps * k * factor
+        is_integer = not case.dtype.is_floating_point
+        programs = math.ceil(elements / _BLOCK)
+        read = math.prod(problem.y_shape if is_gradient else problem.x_shape)
+        blocks = math.ceil(read / _BLOCK) if looks and not is_integer else 0
+        lookers = min(math.ceil(blocks / 4), 8 * device.num_sms)
+        flags = 0 if is_integer else max(lookers, 1)
+        return cls(
+            problem=problem,
+            inner=inner,
+            w_shape=(rows * groups, k * factor, *problem.filter_size),
+            flags=flags,
+            looks=blocks > 0,
+            merging=Launcher(
+                kernel=merge_filter_kernel,
+                grid=(programs + lookers, 1, 1),
+                scalars=(elements, programs, blocks, read - (blocks - 1) * _BLOCK),
+                constants={
+                    "TAPS": taps,
+                    "GROUP_ROWS": rows,
+                    "GROUP_K": k,
+                    "FACTOR": factor,
+                    "IS_TURNED": is_turned,
+                    "BLOCK": _BLOCK,
+                },
+                options={"num_warps": 4},
+            ),
+            repairing=None if is_integer else _repairing(case, flags, device),
+        )
+
+    @property
+    def config(self) -> Any:
+        """That of the inner plan."""
+        return self.inner.config
+
+    @property
+    def out_dtype(self) -> torch.dtype:
+        """Of the output."""
+        is_forward = isinstance(self.inner, ForwardPlan)
+        found: torch.dtype = self.inner.out_dtype if is_forward else self.inner.dtype
+        return found
+
+    @property
+    def launcher(self) -> Launcher:
+        """That of the inner plan."""
+        found: Launcher = self.inner.launcher
+        return found
+
+    def run(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        operands: EpilogueOperands = NO_OPERANDS,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Launches the kernels; as :meth:`ForwardPlan.run`, over x or dy."""
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                return self.run(x, weight, operands, out)
+        w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
+        rows, channels, *taps = self.w_shape
+        merged = torch.empty((rows, *taps, channels), device=x.device, dtype=w_rows.dtype)
+        flags = None
+        if self.flags:
+            flags = torch.empty((self.flags,), device=x.device, dtype=torch.int32)
+        looked_at = x if self.looks else None
+        self.merging.launch((w_rows, merged, looked_at, flags), _alignment(w_rows, looked_at))
+        merged = merged.movedim(-1, 1)
+        others: tuple[torch.Tensor | None, ...]
+        if isinstance(self.inner, ForwardPlan):
+            if flags is not None and self.inner.epilogue.amax:
+                amax = flags.view(torch.float32)
+                operands = replace(operands, amax=amax, is_amax_zeroed=True)
+            y = self.inner.run(x, merged, operands, out)
+            *vectors, described, residual, out_scale, _, _ = self.inner.epilogue_arguments(operands)
+            others = (*vectors, described.base if described is not None else residual, out_scale)
+        else:
+            y = self.inner.run(x, merged, out, operands.bias)
+            others = (operands.bias, *(None,) * 4)
+        if self.repairing is not None:
+            tensors = (x, w_rows, y, *others)
+            self.repairing.launch((flags, *tensors), _alignment(*tensors))
+        return y
+
+
+def _alignment(*tensors: torch.Tensor | None) -> Hashable:
+    """Returns what Triton specializes on."""
+    return tuple(None if t is None else (t.dtype, t.data_ptr() % ROW_BYTES == 0) for t in tensors)
+
+
+def _repairing(case: Case, flags: int, device: Device) -> Launcher:
+    problem, sampling, spec = case.problem, Sampling.of(case), case.epilogue
+    strides = case.strides_of_dy if sampling.is_flipped else case.strides_of_x
+    block_m, block_n = _REPAIR_TILE
+    tiles = math.ceil(sampling.pixels / block_m) * math.ceil(sampling.out_channels / block_n)
+    steps = (sampling.in_size, sampling.out_size, sampling.step, sampling.up)
+    _, r, s = _three(problem.filter_size, 1)
+    return Launcher(
+        kernel=repair_groups_kernel,
+        grid=(min(tiles, 4 * device.num_sms), 1, 1),
+        scalars=(
+            flags,
+            sampling.pixels,
+            sampling.out_channels,
+            tiles,
+            *(_three(each, 1) for each in steps),
+            _three(sampling.low, 0),
+            _three(sampling.dilation, 1),
+            (strides[0], *_three(strides[2:], 0)),
+        ),
+        constants={
+            "FLAGS": 1 << (flags - 1).bit_length(),
+            "R": r,
+            "S": s,
+            "TAPS": problem.taps,
+            "GROUP_COLUMNS": sampling.out_channels // problem.groups,
+            "GROUP_K": sampling.in_channels // problem.groups,
+            "IS_TURNED": sampling.is_flipped,
+            "BLOCK_M": block_m,
+            "BLOCK_N": block_n,
+            "DTYPE": TRITON_DTYPES[case.output_dtype],
+            "ACTIVATION": spec.activation,
+            "RESIDUAL_PER_IMAGE": spec.residual_per_image,
+        },
+        options={"num_warps": 4},
+    )
+
+
+def _three(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
+    return (missing,) * (3 - len(values)) + values
+
+
+# ---- Families ----------------------------------------------------------------------------------
 
 
 class _Merged(Family[MergedConfig]):
     """A case whose groups are merged, computed by one of the ``inner`` families."""
 
-    kind: ClassVar[str] = "merged"
-    config_type: ClassVar[type[MergedConfig]] = MergedConfig
+    kind = "merged"
+    config_type = MergedConfig
     inner: ClassVar[tuple[Family[Any], ...]]
 
     def merged(self, case: Case, factor: int, family: Family[Any]) -> Case | None:
         """Returns the case that a family computes; ``None`` where it is none of the family's."""
         raise NotImplementedError
 
-    def plan(
-        self, config: MergedConfig, case: Case, merged: Case, family: Family[Any], device: Device
-    ) -> Any:
-        """Returns the plan; ``merged`` is what ``family`` computes."""
-        raise NotImplementedError
+    def case_refusals(self, case: Case) -> list[str]:
+        problem, found = case.problem, []
+        if not merge_factors(problem):
+            found.append(
+                f"groups={problem.groups} of {problem.in_channels // problem.groups} and "
+                f"{problem.out_channels // problem.groups} channels: no number of groups together "
+                f"has a multiple of {_CHANNEL_UNIT} and at most {_MOST_CHANNELS} of both"
+            )
+        if case.epilogue.function is not None or case.epilogue.amax:
+            found.append("an epilogue with a function or with amax may hide NaN of other groups")
+        return found
+
+    def number_refusals(self, config: MergedConfig, case: Case, device: Device) -> list[str]:
+        factors = merge_factors(case.problem)
+        if config.factor not in factors:
+            return [f"factor is {config.factor}: expected one of {', '.join(map(str, factors))}"]
+        for family in self.inner:
+            if family.config_type is type(config.config):
+                return family.number_refusals(config.config, case, device)
+        return [f"{type(config.config).__name__} does not compute merged groups"]
 
     def refusals(self, case: Case, device: Device, config: MergedConfig | None = None) -> list[str]:
-        found = _factor_refusals(case.problem, None if config is None else config.factor)
-        spec = case.epilogue
-        if spec.function is not None or spec.amax:
-            found.append("an epilogue with a function or with amax may hide NaN of other groups")
+        found = self.case_refusals(case)
         if found:
             return found
         if config is None:
             return [] if _times(self, case, device) else ["no kernel takes the merged groups"]
-        pair = self._found(config, case)
-        if pair is None:
-            name = type(config.config).__name__
-            return [f"{name} does not compute merged groups of these operands"]
-        merged, family = pair
-        return family.refusals(merged, device, config.config)
+        if config.factor in merge_factors(case.problem):
+            merged, family = self._found(config, case)
+            if merged is not None:
+                return family.refusals(merged, device, config.config)
+        wrong = self.number_refusals(config, case, device)
+        name = type(config.config).__name__
+        return wrong or [f"{name} does not compute merged groups of these operands"]
 
     def passed_over(self, case: Case, device: Device) -> str:
         direct = DIRECT if case.direction == "fprop" else DIRECT_DGRAD
@@ -132,15 +302,6 @@ class _Merged(Family[MergedConfig]):
             return ""
         return f"without tensor cores it is expected to take {direct_us:.1f} us"
 
-    def number_refusals(self, config: MergedConfig, case: Case, device: Device) -> list[str]:
-        if config.factor < 2:
-            return [f"factor is {config.factor}: expected at least 2"]
-        return inner_refusals(self.inner, config.config, case, device)
-
-    def config_refusals(self, config: MergedConfig, case: Case, device: Device) -> list[str]:
-        found = self.number_refusals(config, case, device)
-        return found or _factor_refusals(case.problem, config.factor)
-
     def candidates(self, case: Case, device: Device) -> Mapping[MergedConfig, Expected]:
         return _times(self, case, device)
 
@@ -148,18 +309,29 @@ class _Merged(Family[MergedConfig]):
         found = self.refusals(case, device, config)
         if found:
             raise UnsupportedError(f"{case.operator}: groups are not merged: " + "; ".join(found))
-        pair = self._found(config, case)
-        assert pair is not None
-        return self.plan(config, case, *pair, device)
+        merged, family = self._found(config, case)
+        assert merged is not None
+        is_gradient = case.direction == "dgrad"
+        is_turned = is_gradient and family.direction == "fprop"
 
-    def _found(self, config: MergedConfig, case: Case) -> tuple[Case, Family[Any]] | None:
-        """Returns what a configuration's family computes, and the family."""
-        for family in self.inner:
-            if family.config_type is type(config.config):
-                merged = self.merged(case, config.factor, family)
-                if merged is not None:
-                    return merged, family
-        return None
+        def bind(each: Case) -> Any:
+            epilogue = replace(each.epilogue, amax=merged.epilogue.amax)
+            inner = family.bind(config.config, replace(each, epilogue=epilogue), device)
+            looks = not _reports(family)
+            return MergedPlan.make(
+                case, inner, config.factor, device, is_turned=is_turned, looks=looks
+            )
+
+        return InputGradientPlan.of(case.problem, merged, bind) if is_gradient else bind(merged)
+
+    def _found(self, config: MergedConfig, case: Case) -> tuple[Case | None, Family[Any]]:
+        """Returns what a configuration's family computes, if anything, and the family."""
+        families = [each for each in self.inner if each.config_type is type(config.config)]
+        for family in families:
+            merged = self.merged(case, config.factor, family)
+            if merged is not None:
+                return merged, family
+        return None, self
 
     def around_us(self, case: Case, factor: int, family: Family[Any]) -> float:
         """Returns the time of the kernels around the family's."""
@@ -171,7 +343,7 @@ class _Merged(Family[MergedConfig]):
         looked_at = 0 if _reports(family) else math.prod(pixels) * size
         return 2 * H200.launch_us + (filter_bytes + looked_at) / H200.copy_bytes_per_us
 
-    def _may_read(self, case: Case, family: Family[Any]) -> bool:
+    def may_read(self, case: Case, family: Family[Any]) -> bool:
         """Tells whether the pixels can be looked at where that is needed: as dense elements."""
         if _reports(family) or not case.dtype.is_floating_point:
             return True
@@ -209,73 +381,42 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return math.prod(sizes) == 1 or pixel_stride == shape[1]
 
 
-def _joined(problem: ConvProblem, factor: int) -> ConvProblem:
-    return replace(problem, groups=problem.groups // factor)
-
-
 class MergedFprop(_Merged):
     """fprop."""
 
     direction: ClassVar[Direction] = "fprop"
-    inner: ClassVar[tuple[Family[Any], ...]] = (GEMM, GLUON)
+    inner = (GEMM, GLUON)
 
     def merged(self, case: Case, factor: int, family: Family[Any]) -> Case | None:
-        if not self._may_read(case, family):
+        if not self.may_read(case, family):
             return None
         reports = _reports(family) and case.dtype.is_floating_point
-        epilogue = replace(case.epilogue, amax=reports)
-        return replace(case, problem=_joined(case.problem, factor), epilogue=epilogue)
-
-    def plan(
-        self, config: MergedConfig, case: Case, merged: Case, family: Family[Any], device: Device
-    ) -> MergedPlan:
-        looks = not _reports(family)
-        merging = merged_filter(case, config.factor, device, is_turned=False, looks=looks)
-        return MergedPlan(case.problem, family.bind(config.config, merged, device), merging)
+        problem = replace(case.problem, groups=case.problem.groups // factor)
+        return replace(case, problem=problem, epilogue=replace(case.epilogue, amax=reports))
 
 
 class MergedDgrad(_Merged):
     """dgrad: with stride 1 as fprop over dy, whose kernels report NaN, else by stride phases."""
 
     direction: ClassVar[Direction] = "dgrad"
-    inner: ClassVar[tuple[Family[Any], ...]] = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
+    inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
 
     def merged(self, case: Case, factor: int, family: Family[Any]) -> Case | None:
+        groups = case.problem.groups // factor
         is_strided = set(case.problem.stride) != {1}
-        if is_strided != (family.direction == "dgrad") or not self._may_read(case, family):
+        if is_strided != (family.direction == "dgrad") or not self.may_read(case, family):
             return None
         if is_strided:
-            return replace(case, problem=_joined(case.problem, factor))
+            return replace(case, problem=replace(case.problem, groups=groups))
         forward = as_forward(replace(case.problem, groups=1))
         assert forward is not None
-        reports = _reports(family) and case.dtype.is_floating_point
         return Case(
             direction="fprop",
-            problem=replace(forward, groups=case.problem.groups // factor),
+            problem=replace(forward, groups=groups),
             dtype=case.dtype,
-            epilogue=EpilogueSpec(amax=reports),
+            epilogue=EpilogueSpec(amax=_reports(family) and case.dtype.is_floating_point),
             x_strides=case.dy_strides,
         )
-
-    def plan(
-        self, config: MergedConfig, case: Case, merged: Case, family: Family[Any], device: Device
-    ) -> MergedDgradPlan | InputGradientPlan:
-        factor, is_forward = config.factor, merged.direction == "fprop"
-        looks = not _reports(family)
-        if not is_forward:
-            return MergedDgradPlan(
-                problem=case.problem,
-                dtype=case.dtype,
-                inner=family.bind(config.config, merged, device),
-                filter=merged_filter(case, factor, device, is_turned=False, looks=looks),
-            )
-        merging = merged_filter(case, factor, device, is_turned=True, looks=looks)
-
-        def bind(each: Case) -> Any:
-            each = replace(each, epilogue=replace(each.epilogue, amax=merged.epilogue.amax))
-            return MergedPlan(case.problem, family.bind(config.config, each, device), merging)
-
-        return InputGradientPlan.of(case.problem, merged, bind)
 
 
 MERGED: MergedFprop = MergedFprop()

@@ -1,0 +1,508 @@
+"""``python -m examples.models.zoo NAME...``: networks of public libraries, as they are written.
+
+Each network is made with random weights by torchvision, timm, diffusers, MONAI, transformers or
+segmentation_models_pytorch, which are optional.  It is checked against fp32, then timed in bf16
+beside itself after ``nn.convert(model, norms=True, fold=True)``: in plain loops, and as CUDA
+graphs.  The last column is what :func:`triton_ext.nn.report` counted: calls by our kernels / by
+torch's convolution.
+
+    python -m examples.models.zoo --list
+    python -m examples.models.zoo resnet50 wan_vae --graphs --out zoo.csv
+    python -m examples.models.zoo all --check          # no times: results and the report alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from triton_ext import nn as ours
+
+from benchmarks.harness import (
+    Errors,
+    GraphTimer,
+    add_out_argument,
+    collect_environment,
+    emit,
+    geometric_mean,
+    measure_errors,
+    time_interleaved,
+    write_rows,
+)
+from examples.models.measure import StepTimer, synchronize
+
+__all__ = ["NETWORKS", "Entry", "main"]
+
+Tensor = torch.Tensor
+Made = tuple[torch.nn.Module, tuple[Any, ...]]
+
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A network of a library.
+
+    Attributes:
+        library: The package to install.
+        make: Returns the model and its inputs for a batch size, in fp32 on the default device.
+        batch: The default batch size.
+    """
+
+    library: str
+    make: Callable[[int], Made]
+    batch: int
+
+
+def _image(batch: int, side: int = 224, channels: int = 3) -> Tensor:
+    return torch.randn(batch, channels, side, side)
+
+
+class _Output(torch.nn.Module):
+    """A model's function with one tensor as its output.
+
+    Args:
+        model: The model.
+        call: Computes the tensor, or a structure whose first tensor is meant.
+    """
+
+    def __init__(self, model: torch.nn.Module, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._call = call
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Returns the first tensor of the model's output."""
+        return _first(self._call(self.model, *inputs))
+
+
+def _first(output: Any) -> Tensor:
+    if isinstance(output, Tensor):
+        return output
+    parts = output.values() if hasattr(output, "values") else output
+    return next(_first(part) for part in parts if part is not None)
+
+
+def _torchvision(name: str, side: int = 224, batch: int = 64, **keywords: Any) -> Entry:
+    def make(count: int) -> Made:
+        from torchvision import models
+
+        model = models.get_model(name, weights=None, **keywords)
+        return _Output(model, lambda m, x: m(x)), (_image(count, side),)
+
+    return Entry("torchvision", make, batch)
+
+
+def _video(name: str, batch: int = 8) -> Entry:
+    def make(count: int) -> Made:
+        from torchvision.models import video
+
+        return getattr(video, name)(weights=None), (torch.randn(count, 3, 16, 112, 112),)
+
+    return Entry("torchvision", make, batch)
+
+
+def _timm(name: str, side: int = 224, batch: int = 64) -> Entry:
+    def make(count: int) -> Made:
+        import timm
+
+        return timm.create_model(name, pretrained=False), (_image(count, side),)
+
+    return Entry("timm", make, batch)
+
+
+def _decoder(name: str, shape: tuple[int, ...], batch: int = 1, **config: Any) -> Entry:
+    """The decoder of an autoencoder of diffusers; ``shape`` is that of a latent, [C, *size]."""
+
+    def make(count: int) -> Made:
+        import diffusers
+
+        model = getattr(diffusers, name)(**config)
+        latent = torch.randn(count, *shape)
+        return _Output(model, lambda m, z: m.decode(z, return_dict=False)), (latent,)
+
+    return Entry("diffusers", make, batch)
+
+
+def _sdxl(count: int) -> Made:
+    import diffusers
+
+    model = diffusers.UNet2DConditionModel(
+        sample_size=128,
+        block_out_channels=(320, 640, 1280),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        transformer_layers_per_block=(1, 2, 10),
+        attention_head_dim=(5, 10, 20),
+        cross_attention_dim=2048,
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=256,
+        projection_class_embeddings_input_dim=2816,
+    )
+
+    def call(m: Any, x: Tensor, text: Tensor, pooled: Tensor, ids: Tensor) -> Any:
+        added = {"text_embeds": pooled, "time_ids": ids}
+        step = torch.full((x.shape[0],), 500.0, device=x.device, dtype=x.dtype)
+        return m(x, step, text, added_cond_kwargs=added, return_dict=False)
+
+    inputs = (
+        _image(count, 128, 4),
+        torch.randn(count, 77, 2048),
+        torch.randn(count, 1280),
+        torch.randn(count, 6),
+    )
+    return _Output(model, call), inputs
+
+
+_VAE: dict[str, Any] = {
+    "block_out_channels": (128, 256, 512, 512),
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "layers_per_block": 2,
+    "latent_channels": 4,
+}
+
+
+def _monai(name: str, shape: tuple[int, ...], batch: int = 1, **config: Any) -> Entry:
+    def make(count: int) -> Made:
+        from monai.networks import nets
+
+        return getattr(nets, name)(**config), (torch.randn(count, *shape),)
+
+    return Entry("monai", make, batch)
+
+
+_DYNUNET: dict[str, Any] = {
+    "spatial_dims": 3,
+    "in_channels": 1,
+    "out_channels": 3,
+    "kernel_size": (3,) * 6,
+    "strides": (1, 2, 2, 2, 2, 2),
+    "upsample_kernel_size": (2,) * 5,
+}
+_UNET3D: dict[str, Any] = {"spatial_dims": 3, "in_channels": 1, "out_channels": 3}
+_LEVELS: dict[str, Any] = {"channels": (32, 64, 128, 256, 320), "strides": (2, 2, 2, 2)}
+
+
+def _transformers(
+    model: str, config: str, shape: tuple[int, ...], batch: int, **settings: Any
+) -> Entry:
+    def make(count: int) -> Made:
+        import transformers
+
+        made = getattr(transformers, model)(getattr(transformers, config)(**settings))
+        return _Output(made, lambda m, x: m(x)), (torch.randn(count, *shape),)
+
+    return Entry("transformers", make, batch)
+
+
+def _segmentation(name: str, encoder: str, side: int = 512, batch: int = 8) -> Entry:
+    def make(count: int) -> Made:
+        import segmentation_models_pytorch as smp
+
+        made = getattr(smp, name)(encoder, encoder_weights=None, classes=19)
+        return made, (_image(count, side),)
+
+    return Entry("segmentation_models_pytorch", make, batch)
+
+
+#: By name; all sizes are those that the libraries document.
+NETWORKS: dict[str, Entry] = {
+    "resnet50": _torchvision("resnet50"),
+    "wide_resnet50_2": _torchvision("wide_resnet50_2"),
+    "resnext101_32x8d": _torchvision("resnext101_32x8d", batch=32),
+    "regnet_y_8gf": _torchvision("regnet_y_8gf"),
+    "densenet121": _torchvision("densenet121"),
+    "efficientnet_v2_s": _torchvision("efficientnet_v2_s", side=384, batch=32),
+    "mobilenet_v3_large": _torchvision("mobilenet_v3_large"),
+    "convnext_base": _torchvision("convnext_base", batch=32),
+    "deeplabv3_resnet50": _torchvision(
+        "deeplabv3_resnet50", side=512, batch=8, weights_backbone=None
+    ),
+    "fcn_resnet50": _torchvision("fcn_resnet50", side=512, batch=8, weights_backbone=None),
+    "r2plus1d_18": _video("r2plus1d_18"),
+    "r3d_18": _video("r3d_18"),
+    "mc3_18": _video("mc3_18"),
+    "efficientnetv2_rw_s": _timm("efficientnetv2_rw_s", side=384, batch=32),
+    "tf_efficientnetv2_s": _timm("tf_efficientnetv2_s", side=384, batch=32),
+    "mobilenetv3_large_100": _timm("mobilenetv3_large_100"),
+    "convnext_base_timm": _timm("convnext_base", batch=32),
+    "resnetv2_50x1_bit": _timm("resnetv2_50x1_bit"),
+    "hrnet_w32": _timm("hrnet_w32"),
+    "regnety_080": _timm("regnety_080"),
+    "resnext50_32x4d": _timm("resnext50_32x4d"),
+    "cspdarknet53": _timm("cspdarknet53", side=256),
+    "repvgg_b1": _timm("repvgg_b1"),
+    "dla60": _timm("dla60"),
+    "sd_vae": _decoder("AutoencoderKL", (4, 64, 64), 4, **_VAE),
+    "sdxl_unet": Entry("diffusers", _sdxl, 2),
+    "wan_vae": _decoder("AutoencoderKLWan", (16, 5, 60, 104)),
+    "hunyuan_vae": _decoder("AutoencoderKLHunyuanVideo", (16, 5, 32, 32)),
+    "cogvideox_vae": _decoder("AutoencoderKLCogVideoX", (16, 3, 60, 90)),
+    "ltx_vae": _decoder("AutoencoderKLLTXVideo", (128, 8, 16, 24)),
+    "oobleck": _decoder("AutoencoderOobleck", (64, 256), 2),
+    "segresnet": _monai("SegResNet", (1, 96, 96, 96), 2, **_UNET3D, init_filters=32),
+    "dynunet": _monai("DynUNet", (1, 128, 128, 128), 2, **_DYNUNET),
+    "basicunet": _monai("BasicUNet", (1, 96, 96, 96), 2, **_UNET3D),
+    "unet3d": _monai("UNet", (1, 128, 128, 128), 2, **_UNET3D, **_LEVELS, num_res_units=2),
+    "vnet": _monai("VNet", (1, 64, 128, 128), 1),
+    "hifigan": _transformers("SpeechT5HifiGan", "SpeechT5HifiGanConfig", (400, 80), 8),
+    "wav2vec2": _transformers("Wav2Vec2Model", "Wav2Vec2Config", (160_000,), 8),
+    "convnextv2": _transformers("ConvNextV2Model", "ConvNextV2Config", (3, 224, 224), 64),
+    "encodec": _transformers("EncodecModel", "EncodecConfig", (1, 96_000), 8),
+    "unet_resnet50": _segmentation("Unet", "resnet50"),
+    "fpn_efficientnet_b4": _segmentation("FPN", "efficientnet-b4"),
+    "deeplabv3plus_resnet101": _segmentation("DeepLabV3Plus", "resnet101"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What became of one network.
+
+    Attributes:
+        name: Its key in :data:`NETWORKS`.
+        problem: Why there is nothing else; empty where there is.
+        eager_ms: Of a call in a plain loop, host time included.
+        ours_ms: The same of the converted network.
+        eager_graph_ms: Of a call in a CUDA graph.
+        ours_graph_ms: The same of the converted network.
+        eager_first_s: Of the first call.
+        ours_first_s: Of the first call of the converted network.
+        eager_error: Relative error against fp32.
+        ours_error: The same of the converted network.
+        eager_mib: The peak of memory of a call, weights included.
+        ours_mib: The same of the converted network.
+        ours: Calls of convolutions that ran our kernels.
+        torch: Calls that ran torch's convolution, and convolutions that were not converted.
+        refusals: Why, the most frequent reasons first.
+    """
+
+    name: str
+    problem: str = ""
+    eager_ms: float = 0.0
+    ours_ms: float = 0.0
+    eager_graph_ms: float = 0.0
+    ours_graph_ms: float = 0.0
+    eager_first_s: float = 0.0
+    ours_first_s: float = 0.0
+    eager_error: float = 0.0
+    ours_error: float = 0.0
+    eager_mib: float = 0.0
+    ours_mib: float = 0.0
+    ours: int = 0
+    torch: int = 0
+    refusals: str = ""
+
+    @property
+    def loop_ratio(self) -> float:
+        """Eager torch's time over ours in plain loops; 0 where they were not timed."""
+        return self.eager_ms / self.ours_ms if self.ours_ms else 0.0
+
+    @property
+    def graph_ratio(self) -> float:
+        """Eager torch's time over ours as CUDA graphs; 0 where they were not timed."""
+        return self.eager_graph_ms / self.ours_graph_ms if self.ours_graph_ms else 0.0
+
+    @property
+    def line(self) -> str:
+        """The row of the table."""
+        if self.problem:
+            return f"{self.name:<24} {self.problem}"
+        return (
+            f"{self.name:<24} {self.eager_ms:>8.2f} {self.ours_ms:>8.2f} {self.loop_ratio:>6.2f} "
+            f"{self.eager_graph_ms:>8.2f} {self.ours_graph_ms:>8.2f} {self.graph_ratio:>6.2f} "
+            f"{self.eager_first_s:>6.1f} {self.ours_first_s:>6.1f} {self.eager_mib:>7.0f} "
+            f"{self.ours_mib:>7.0f} {self.ours_error:>8.1e} {self.ours:>4}/{self.torch}"
+            + (f"  {self.refusals}" if self.refusals else "")
+        )
+
+
+_HEAD = (
+    f"{'network':<24} {'eager ms':>8} {'ours ms':>8} {'ratio':>6} {'graph':>8} {'ours':>8} "
+    f"{'ratio':>6} {'1st s':>6} {'ours':>6} {'MiB':>7} {'ours':>7} {'error':>8} calls"
+)
+
+
+def _settled(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Gives BatchNorms the statistics of one call, so that activations stay of one size."""
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0
+    if norms:
+        model(*inputs)
+    model.eval()
+
+
+def _in_format(value: Any) -> Any:
+    """Images are given as the guides of torch give them; volumes and signals as they are."""
+    if isinstance(value, (Tensor, torch.nn.Module)) and getattr(value, "ndim", 4) == 4:
+        return value.to(memory_format=torch.channels_last)
+    return value
+
+
+def _first_call(model: Any, inputs: tuple[Any, ...]) -> tuple[Tensor, float, float]:
+    """Returns the output of the first call, its seconds, and the peak of a later one in MiB."""
+    start = time.perf_counter()
+    result = model(*inputs)
+    synchronize()
+    seconds = time.perf_counter() - start
+    if not torch.cuda.is_available():
+        return result, seconds, 0.0
+    torch.cuda.reset_peak_memory_stats()
+    model(*inputs)
+    synchronize()
+    return result, seconds, torch.cuda.max_memory_allocated() / 2**20
+
+
+@torch.no_grad()
+def measure(name: str, entry: Entry, arguments: argparse.Namespace) -> Row:
+    """Checks and times one network.
+
+    Args:
+        name: Its key in :data:`NETWORKS`.
+        entry: How it is made.
+        arguments: The options of the command line.
+    """
+    torch.manual_seed(_SEED)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(device):
+        model, inputs = entry.make(arguments.batch or entry.batch)
+    model.eval()
+    dtype = torch.bfloat16
+    _settled(model, inputs)
+    rounded = [x.to(dtype).float() if x.is_floating_point() else x for x in inputs]
+    exact = copy.deepcopy(model).to(dtype).float()(*rounded)
+    inputs = tuple(_in_format(x.to(dtype) if x.is_floating_point() else x) for x in inputs)
+    model = model.to(dtype)
+    if inputs[0].ndim == 4:
+        model = model.to(memory_format=torch.channels_last)
+    theirs, first_s, mib = _first_call(model, inputs)
+    converted = ours.convert(copy.deepcopy(model), report=False, norms=True, fold=True)
+    result, ours_first_s, ours_mib = _first_call(converted, inputs)
+    report = ours.report(converted)
+    errors = measure_errors(theirs, exact), measure_errors(result, exact)
+    row = Row(
+        name=name,
+        eager_first_s=first_s,
+        ours_first_s=ours_first_s,
+        eager_error=errors[0].l2,
+        ours_error=errors[1].l2,
+        eager_mib=mib,
+        ours_mib=ours_mib,
+        ours=report.ours,
+        torch=report.torch + len(report.left),
+        refusals=_refusals(report),
+    )
+    if not _is_right(errors[1], errors[0]):
+        return dataclasses.replace(row, problem=f"WRONG RESULT, relative error {errors[1].l2:.1e}")
+    if arguments.check:
+        return row
+    both = {"eager": lambda: model(*inputs), "ours": lambda: converted(*inputs)}
+    timings = time_interleaved(both, StepTimer(arguments.steps), arguments.rounds)
+    row = dataclasses.replace(row, eager_ms=timings["eager"].ms, ours_ms=timings["ours"].ms)
+    if not arguments.graphs:
+        return row
+    timings = time_interleaved(both, GraphTimer(100.0, least_calls=1), arguments.rounds)
+    return dataclasses.replace(
+        row, eager_graph_ms=timings["eager"].ms, ours_graph_ms=timings["ours"].ms
+    )
+
+
+def _is_right(errors: Errors, baseline: Errors) -> bool:
+    return errors.within(baseline)
+
+
+def _refusals(report: ours.Report) -> str:
+    """Returns why torch computed calls, the three most frequent reasons."""
+    counts: dict[str, int] = {}
+    for module in report.modules:
+        for refusal, count in module.refusals:
+            counts[refusal] = counts.get(refusal, 0) + count
+    first = sorted(counts.items(), key=lambda item: -item[1])[:3]
+    return "; ".join(f"{refusal} ({count})" for refusal, count in first)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.models.zoo", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("names", nargs="*", help='networks, or "all"')
+    parser.add_argument("--list", action="store_true", help="list the networks and end")
+    parser.add_argument("--check", action="store_true", help="check results; no times")
+    parser.add_argument("--graphs", action="store_true", help="time CUDA graphs, too")
+    parser.add_argument("--batch", type=int, help="batch size; each network's own by default")
+    parser.add_argument("--steps", type=int, default=10, help="calls per measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements")
+    add_out_argument(parser)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the script.
+
+    Returns:
+        1 where a result was wrong or is missing, 2 for wrong options.
+    """
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    if arguments.list:
+        for name, entry in NETWORKS.items():
+            emit(f"{name:<24} {entry.library}, batch {entry.batch}")
+        return 0
+    names = list(NETWORKS) if "all" in arguments.names else arguments.names
+    unknown = [name for name in names if name not in NETWORKS]
+    if unknown or not names:
+        emit(f"unknown: {', '.join(unknown)}" if unknown else "no network is named; try --list")
+        return 2
+    environment = collect_environment()
+    for line in environment.lines():
+        emit(line)
+    emit(_HEAD)
+    rows = []
+    for name in names:
+        entry = NETWORKS[name]
+        try:
+            row = measure(name, entry, arguments)
+        except ImportError as error:
+            row = Row(name=name, problem=f"needs {entry.library}: pip install it ({error})")
+        except Exception as error:  # the others are still worth measuring
+            text = (str(error).splitlines() or [""])[0][:200]
+            row = Row(name=name, problem=f"{type(error).__name__}: {text}")
+        rows.append(row)
+        emit(row.line)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    for kind in ("loop", "graph"):
+        ratios = {r.name: value for r in rows if (value := getattr(r, f"{kind}_ratio"))}
+        if ratios:
+            worst = min(ratios, key=lambda name: ratios[name])
+            emit(
+                f"eager / ours, {kind}s: geometric mean of {len(ratios)} "
+                f"{geometric_mean(list(ratios.values())):.3f}, worst {ratios[worst]:.3f} ({worst})"
+            )
+    _write(arguments.out, environment, rows)
+    return int(any(row.problem for row in rows))
+
+
+def _write(out: pathlib.Path | None, environment: Any, rows: Sequence[Row]) -> None:
+    if out is not None:
+        fields = [
+            {**dataclasses.asdict(r), "loop_ratio": r.loop_ratio, "graph_ratio": r.graph_ratio}
+            for r in rows
+        ]
+        write_rows(out, environment, fields)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""torch's convolutions by our kernels wherever they are called: ``with nn.accelerate():``.
+
+A torch function mode sees ``torch.nn.functional.conv2d`` and its five relatives, whoever calls
+them: modules of torch, other libraries, ``weight_norm``, parametrizations, a subclass with
+mathematics of its own.  A call that our kernels take runs them; every other call is torch's.
+Outside of the block nothing is changed and nothing costs anything; inside, each torch function
+takes about a microsecond more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from triton_ext import ops
+from triton_ext.errors import TritonExtError
+from triton_ext.nn.calls import Calls, count
+from triton_ext.ops.api.checks import Fallback, parse_fallback
+from triton_ext.ops.core.device import IS_INTERPRETED
+from triton_ext.ops.core.memory_format import channels_last
+
+__all__ = ["Redirect", "accelerate", "channels_last_input"]
+
+Tensor = torch.Tensor
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+_OURS: dict[Any, Callable[..., Tensor]] = {
+    getattr(torch, name): getattr(ops, name)
+    for kind in ("conv", "conv_transpose")
+    for name in (f"{kind}1d", f"{kind}2d", f"{kind}3d")
+}
+
+
+def channels_last_input(x: Tensor) -> Tensor:
+    """Returns an input as the kernels read it: itself, or a channels-last copy.
+
+    Args:
+        x: [N, C, *input_size], or [C, *input_size], on any device.
+    """
+    if x.stride(1) == 1 or x.dim() not in (3, 4, 5) or x.shape[1] == 1:
+        return x
+    return channels_last(x)
+
+
+class Redirect(TorchFunctionMode):
+    """Within, torch's convolution functions run our kernels where these take the call.
+
+    Calls that torch.compile traces stay torch's.
+
+    Args:
+        fallback: ``"torch"``: torch computes what no kernel takes; ``"error"``: that is an error.
+        calls: Where calls are counted; new counts by default.
+
+    Attributes:
+        calls: Counts of the calls within.
+    """
+
+    def __init__(self, fallback: Fallback = "torch", calls: Calls | None = None) -> None:
+        super().__init__()
+        self.calls = Calls("nn.accelerate()") if calls is None else calls
+        self._fallback = fallback
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        keywords = dict(kwargs or {})
+        operator = _OURS.get(func)
+        if operator is None or torch.compiler.is_compiling():
+            return func(*args, **keywords)
+        given = dict(keywords)
+        x = args[0] if args else given.pop("input", None)
+        if type(x) not in _PLAIN or not (x.is_cuda or IS_INTERPRETED):
+            where = f"on {x.device.type}" if type(x) in _PLAIN else f"a {type(x).__name__}"
+            self.calls.add_torch(f"its input is {where}")
+            return func(*args, **keywords)
+        try:
+            x = channels_last_input(x)
+            return count(self.calls, operator, x, *args[1:], **given, fallback=self._fallback)
+        except (TritonExtError, TypeError, ValueError):
+            if self._fallback == "error":
+                raise
+            y = func(*args, **keywords)  # torch's result, or its error
+            self.calls.add_torch("its arguments are not those of a kernel")
+            return y
+
+
+def accelerate(fallback: Fallback = "torch") -> Redirect:
+    """Returns a context in which torch's convolutions run our kernels where these take the call.
+
+    ``torch.nn.functional.conv1d`` to ``conv3d`` and ``conv_transpose1d`` to ``conv_transpose3d``
+    are redirected, whoever calls them.  An input that is not channels-last is copied, and the
+    output is channels-last.  Autograd, autocast and DDP work as outside.
+
+        with nn.accelerate() as redirect:
+            y = model(x)
+        print(redirect.calls.ours, redirect.calls.torch, redirect.calls.refusals)
+
+    :func:`triton_ext.nn.convert` costs less host time per call where it reaches a module.
+
+    Args:
+        fallback: As for :func:`triton_ext.nn.convert`.
+
+    Raises:
+        ValueError: Another ``fallback``.
+    """
+    parse_fallback(fallback)
+    return Redirect(fallback)

@@ -1,0 +1,213 @@
+"""Tables of a model's convolutions and norms: what conversion did, and who computed their calls.
+
+The table is drawn by rich where that is installed, and otherwise printed in plain columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TextIO
+
+__all__ = ["ALREADY_OURS", "Conversion", "Layer", "ModuleCalls", "Report", "show"]
+
+#: The reason why a converted layer is not converted.
+ALREADY_OURS = "it is ours already"
+
+# Where the output is no terminal, rich would take 80 columns and fold the texts.
+_WIDTH = 200
+
+# The most characters of a layer's name and of a module's text in a line of a table.
+_NAME_WIDTH, _TEXT_WIDTH = 48, 80
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution or a norm of a model.
+
+    Attributes:
+        name: As ``named_modules`` calls it; empty for the model itself.
+        text: The module's class and its numbers, in one line.
+        shape: Of its weight, such as ``64x3x7x7``; ``?`` where it is not known yet.  Of norms, the
+            number of their channels.
+        reason: Why it was left; empty if it was converted.  Begins with ``it is ours already``
+            where it had been converted before.
+        folded: What became part of it, in order: classes of modules, names of functions, ``+``,
+            ``+[:, :, None, None]``.
+        unfolded: Why nothing did; empty if something did, or nothing was to.
+        within: The convolution that a norm is folded into in eval mode; empty if it is not.
+        kept: Of what had been converted before, which options it keeps that differ from those that
+            are asked for now; empty if none do.
+    """
+
+    name: str
+    text: str
+    shape: str
+    reason: str
+    folded: tuple[str, ...]
+    unfolded: str
+    within: str = ""
+    kept: str = ""
+
+    @property
+    def is_ours_already(self) -> bool:
+        """Whether it had been converted before."""
+        return self.reason.startswith(ALREADY_OURS)
+
+    @property
+    def outcome(self) -> str:
+        """What became of it, in words."""
+        return f"{self._became}; {self.kept}" if self.kept else self._became
+
+    @property
+    def _became(self) -> str:
+        if self.within and self.reason in ("", ALREADY_OURS):
+            return f"converted, and part of {self.within} in eval mode"
+        if self.folded:
+            return f"converted with {', '.join(self.folded)}"
+        if self.is_ours_already and not self.unfolded:
+            return self.reason.removeprefix("it is ")
+        if self.reason and not self.unfolded:
+            return f"left: {self.reason}"
+        return f"converted alone: {self.unfolded}" if self.unfolded else "converted"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What became of a model's layers; its text is a table.
+
+    Attributes:
+        layers: The convolutions.
+        norms: The norms; none where nothing was to become of them.
+    """
+
+    layers: tuple[Layer, ...]
+    norms: tuple[Layer, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """How many convolutions and norms there are and what became of them."""
+        text = _counts("convolution", self.layers)
+        return f"{text}; {_counts('norm', self.norms)}" if self.norms else text
+
+    def __str__(self) -> str:
+        rows = [
+            (_short(layer.name), _cut(layer.text), layer.outcome)
+            for layer in (*self.layers, *self.norms)
+        ]
+        return "\n".join([*_columns(rows), self.summary])
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCalls:
+    """The calls of one converted module.
+
+    Attributes:
+        name: As ``named_modules`` calls it; empty for the model itself.
+        text: The module's class and its numbers, in one line.
+        ours: Calls that ran a kernel of this package.
+        torch: Calls that ran torch's convolution.
+        refusals: Why they did, and how often, the most frequent first.
+    """
+
+    name: str
+    text: str
+    ours: int
+    torch: int
+    refusals: tuple[tuple[str, int], ...]
+
+    @property
+    def outcome(self) -> str:
+        """Who computed the calls, in words."""
+        if not (self.ours or self.torch):
+            return "not called"
+        counts = [(self.ours, "by our kernels"), (self.torch, "by torch")]
+        text = ", ".join(f"{count} {who}" for count, who in counts if count)
+        refusals = "; ".join(f"{refusal} ({count})" for refusal, count in self.refusals)
+        return f"{text}: {refusals}" if refusals else text
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Who computed the calls of a model's convolutions; its text is a table.
+
+    Attributes:
+        modules: The converted convolutions.
+        left: Names of the convolutions that are not converted; torch computes them.
+    """
+
+    modules: tuple[ModuleCalls, ...]
+    left: tuple[str, ...]
+
+    @property
+    def ours(self) -> int:
+        """Calls that ran a kernel of this package."""
+        return sum(each.ours for each in self.modules)
+
+    @property
+    def torch(self) -> int:
+        """Calls of converted modules that ran torch's convolution."""
+        return sum(each.torch for each in self.modules)
+
+    @property
+    def summary(self) -> str:
+        """The counts of all modules in one line."""
+        text = f"{self.ours + self.torch} calls of {len(self.modules)} converted convolutions"
+        text += f": {self.ours} by our kernels, {self.torch} by torch"
+        return f"{text}; not converted: {len(self.left)}" if self.left else text
+
+    def __str__(self) -> str:
+        rows = [(_short(each.name), _cut(each.text), each.outcome) for each in self.modules]
+        return "\n".join([*_columns(rows), self.summary])
+
+
+def _columns(rows: list[tuple[str, str, str]]) -> list[str]:
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+    return [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}".rstrip() for a, b, c in rows]
+
+
+def _short(name: str) -> str:
+    """Returns a name, or its end: what tells layers of a model from each other."""
+    return name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_WIDTH else f"{text[: _TEXT_WIDTH - 3]}..."
+
+
+def _counts(kind: str, layers: tuple[Layer, ...]) -> str:
+    if not layers:
+        return f"no {kind}s"
+    ours = sum(not layer.reason for layer in layers)
+    before = sum(layer.is_ours_already for layer in layers)
+    folded = sum(bool(layer.folded or layer.within) for layer in layers)
+    left = len(layers) - ours - before
+    counts = {"converted": ours, "ours before": before, "left": left, "folded": folded}
+    found = [f"{count} {what}" for what, count in counts.items() if count]
+    return f"{len(layers)} {kind}{'s' if len(layers) > 1 else ''}: {', '.join(found)}"
+
+
+def show(conversion: Conversion, file: TextIO) -> None:
+    """Prints a table of what became of every layer, or that there is none."""
+    if not (conversion.layers or conversion.norms):
+        file.write(f"{conversion.summary}\n")
+        return
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        file.write(f"{conversion}\n")
+        return
+    table = Table(caption=conversion.summary, caption_justify="left")
+    table.add_column("layer", no_wrap=True)
+    table.add_column("module")
+    table.add_column("weight", no_wrap=True)
+    table.add_column("outcome")
+    for layer in (*conversion.layers, *conversion.norms):
+        style = "red" if layer.outcome.startswith("left") else "yellow" if layer.kept else "green"
+        cells = (_short(layer.name) or "(model)", layer.text.split("(")[0], layer.shape)
+        table.add_row(*map(Text, cells), Text(layer.outcome, style=style))
+    console = Console(file=file)
+    if not console.is_terminal:
+        console = Console(file=file, width=_WIDTH)
+    console.print(table)

@@ -1,0 +1,376 @@
+"""Convolutions of any number of dimensions, from the arguments of the public functions to a call.
+
+A call with a function key whose plan is kept runs it at once; any other call is checked, and goes
+through torch's dispatcher.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from triton_ext.errors import DescriptorError, UnsupportedError
+from triton_ext.ops.api import operators
+from triton_ext.ops.api.checks import (
+    How,
+    check_arguments,
+    check_epilogue,
+    check_memory,
+    check_not_empty,
+    check_out,
+    check_output_padding,
+    check_pair,
+    check_rank,
+    check_sizes,
+    check_steps,
+    parse_how,
+)
+from triton_ext.ops.api.execution import BoundConvolution, TorchConvolution, bind
+from triton_ext.ops.api.operators import DGRAD, FPROP, FUSED, INTO, ConvCall, Operator
+from triton_ext.ops.api.reference import apply_activation
+from triton_ext.ops.core.dispatch_cache import (
+    autocast_operands,
+    cached,
+    cast_dtype,
+    function_key,
+    is_differentiated,
+    keep,
+)
+from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
+from triton_ext.ops.core.launcher import BoundPlan
+from triton_ext.ops.core.memory_format import empty_channels_last
+from triton_ext.ops.core.parameters import ConvParameters, GivenParameters, Numbers, numbers
+from triton_ext.ops.core.planner import is_torch_faster
+from triton_ext.ops.core.refusals import layout_refusal
+
+__all__ = [
+    "convolve",
+    "convolve_fused",
+    "convolve_transposed",
+    "gradient",
+]
+
+Tensor = torch.Tensor
+
+# Names of the functions by number of dimensions.
+_CONV = ("", "conv1d", "conv2d", "conv3d")
+_TRANSPOSED = ("", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_INPUT = ("", "conv1d_input", "conv2d_input", "conv3d_input")
+_WEIGHT = ("", "conv1d_weight", "conv2d_weight", "conv3d_weight")
+
+
+# --- forward ------------------------------------------------------------------------------------
+
+
+def convolve(
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    given: GivenParameters,
+    how: How,
+) -> Tensor:
+    """Convolves without an epilogue, as the public function of so many dimensions does."""
+    name = _CONV[dims]
+    key = function_key(name, (x, weight, bias), given, how)
+    bound = cached(key)
+    if bound is not None:
+        if is_differentiated(x, weight, bias):
+            return bound.differentiate(x, weight, bias)
+        return bound.run(x, weight, bias)
+    if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
+        x, weight, bias = operands
+        return convolve(dims, x, weight, bias, given, how)
+    check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
+    if x.dim() == dims + 1:
+        return convolve(dims, x.unsqueeze(0), weight, bias, given, how).squeeze(0)
+    check_rank(name, dims, ("x", x), weight)
+    parameters = ConvParameters.parse(given, weight.shape[2:])
+    c = ConvCall(FPROP, x, weight, EpilogueArguments(bias), parameters, None, parse_how(how))
+    if (y := _by_torch(key, c, how)) is None:
+        y = operators.call(c)
+        _keep(key, c, given)
+    return y
+
+
+def _by_torch(key: Any, c: ConvCall, how: How) -> Tensor | None:
+    """Computes a call with a key by torch where that is preferred and expected to be faster."""
+    if key is None or how[1] == "ours" or not is_torch_faster(c.case(), c.first.device):
+        return None
+    return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
+
+
+def _keep(key: Any, c: ConvCall, given: tuple[object, ...] | None = None) -> None:
+    """Keeps what computes calls with a function key, or does nothing without one.
+
+    ``given`` are all numbers of the call, where autograd may record calls with this key.
+    """
+    if key is not None and isinstance(forward := bind(c), BoundPlan):
+        keep(key, forward if given is None else BoundConvolution(c, forward, given))
+
+
+def convolve_fused(
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    fused: tuple[Any, ...],
+    given: GivenParameters,
+    how: How,
+) -> Tensor:
+    """Convolves with an epilogue, as the public function of so many dimensions does.
+
+    ``fused`` are the fields of :class:`EpilogueArguments`; a tuple is made in less time.
+    """
+    name = _CONV[dims]
+    bias, scale, residual, out_scale, extra, activation, out_dtype, function, out, amax = fused
+    key = None
+    tensors = (x, weight, bias, scale, residual, out_scale)
+    if amax is function is extra is out is None:
+        key = function_key(name, tensors, given, (*how, activation, out_dtype))
+        if key is not None and is_differentiated(*tensors):
+            key = None
+        bound = cached(key)
+        if bound is not None:
+            return bound.run(*tensors)
+    epilogue = EpilogueArguments._make(fused)._replace(extra=() if extra is None else extra)
+    named = {"x": x, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
+    named |= {"out_scale": out_scale, "amax": amax, "out": out}
+    # These have no derivative, by torch either.
+    is_strict = amax is not None or out is not None or function is not None
+    check_arguments(name, named, given, ("error", how[1]) if is_strict else how)
+    if x.dim() == dims + 1:
+        for which, tensor in (("residual", residual), ("out", out)):
+            if tensor is not None and tensor.dim() != dims + 1:
+                raise ValueError(
+                    f"{name}: x has no batch dimension, so {which} must have {dims + 1} "
+                    f"dimensions, got {list(tensor.shape)}"
+                )
+        x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
+        fused = EpilogueArguments._make(fused)._replace(residual=residual, out=out)
+        return convolve_fused(dims, x, weight, fused, given, how).squeeze(0)
+    check_rank(name, dims, ("x", x), weight)
+    parameters = ConvParameters.parse(given, weight.shape[2:])
+    c = ConvCall(FUSED, x, weight, epilogue, parameters, None, parse_how(how))
+    shape = (x.shape[0], weight.shape[0], *parameters.output_size(x.shape[2:], weight.shape[2:]))
+    check_epilogue(name, x, shape, epilogue)
+    if function is not None:
+        handle = operators.function_handle(function, len(epilogue.extra))
+        c = c._replace(epilogue=epilogue._replace(function=handle))
+    if out is not None or amax is not None:
+        return _convolve_into(name, c, shape)
+    later = "none"
+    is_kept = operators.is_differentiated(*c.tensors(), *epilogue.extra) or operators.is_traced()
+    if is_kept and function is None and activation not in _SLOPE_BY_Y:
+        # The backward needs the input of the activation, so torch applies it to a kept tensor.
+        later = activation
+        c = c._replace(epilogue=c.epilogue._replace(activation="none"))
+    y = apply_activation(operators.call(c), later)
+    _keep(key, c)
+    return y
+
+
+# Activations whose slope follows from their output.
+_SLOPE_BY_Y = ("none", "relu", "tanh")
+
+
+def _convolve_into(name: str, c: ConvCall, shape: Sequence[Any]) -> Tensor:
+    epilogue, x = c.epilogue, c.first
+    tensors = (*c.tensors(), *epilogue.extra)
+    out, amax = epilogue.out, epilogue.amax
+    given = (*tensors, out, amax)
+    if operators.is_differentiated(*given) and any(
+        tensor is not None and tensor.requires_grad for tensor in given
+    ):
+        raise RuntimeError(
+            f"{name}: out= and amax= do not support automatic differentiation, but one of the "
+            "arguments requires grad; call it under torch.no_grad()"
+        )
+    dtype = output_dtype(cast_dtype(x), epilogue.out_dtype)
+    if out is None:
+        out = empty_channels_last(shape, dtype, x.device)
+    else:
+        check_out(name, out, shape, dtype, x.device)
+        check_memory(name, "out", out, tensors)
+    if amax is not None:
+        check_memory(name, "amax", amax, (*tensors, out))
+    epilogue = epilogue._replace(out_dtype=dtype, out=out)
+    operators.call(c._replace(operator=INTO, epilogue=epilogue))
+    return out
+
+
+# --- transposed convolutions and gradients ------------------------------------------------------
+
+#: How refusals of plans and operators begin, which several functions share.
+_REFUSER: Final = re.compile(
+    r"(conv_dgrad|dgrad|wgrad|conv_transpose\dd|conv\dd_weight|conv\dd \((dgrad|wgrad)\)): "
+)
+_REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
+
+
+def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
+    """Returns a refusal with the function's name and words for those in it; other errors as is."""
+    text = str(error)
+    match = _REFUSER.match(text)
+    if match is None or type(error) not in _REFUSALS:
+        return error
+    text = text[match.end() :]
+    for word, other in words.items():
+        text = re.sub(rf"\b{word}\b", other, text)
+    return type(error)(f"{name}: {text}")
+
+
+def _call(name: str, c: ConvCall, words: Mapping[str, str]) -> Tensor:
+    """Calls the operator of a gradient; refusals are in terms of the function."""
+    if not c.fallback:
+        for which, tensor in c.pixels().items():
+            refusal = layout_refusal(name, words.get(which, which), tensor)
+            if refusal is not None:
+                raise refusal.error()
+    try:
+        return operators.call(c)
+    except _REFUSALS as error:
+        raise renamed(name, error, words) from None
+
+
+def convolve_transposed(
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    given: GivenParameters,
+    output_padding: Numbers,
+    how: How,
+) -> Tensor:
+    """Convolves x with a transposed filter, as the public function of so many dimensions does."""
+    name = _TRANSPOSED[dims]
+    words = (*given, output_padding)
+    key = function_key(name, (x, weight, bias), words, how)
+    bound = cached(key)
+    if bound is not None:
+        if is_differentiated(x, weight, bias):
+            return bound.differentiate(x, weight, bias)
+        return bound.run(x, weight, bias)
+    if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
+        x, weight, bias = operands
+        return convolve_transposed(dims, x, weight, bias, given, output_padding, how)
+    check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
+    if x.dim() == dims + 1:
+        x = x.unsqueeze(0)
+        y = convolve_transposed(dims, x, weight, bias, given, output_padding, how)
+        return y.squeeze(0)
+    check_rank(name, dims, ("x", x), weight, is_transposed=True)
+    if isinstance(given[1], str):
+        raise ValueError(f"{name}: padding must be numbers, got {given[1]!r}")
+    parameters = ConvParameters.parse(given, weight.shape[2:])
+    extra = numbers("output_padding", output_padding, dims)
+    check_steps(name, parameters)
+    # The kernel's operands may have another dtype than these have before autocast.
+    check_pair(
+        name, ("x", x), weight, bias, parameters.groups, is_transposed=True, mixed_dtypes=True
+    )
+    may_fall_back = parse_how(how)
+    check_output_padding(name, extra, parameters)
+    problem = None
+    if any(pixels >= step for pixels, step in zip(extra, parameters.stride, strict=True)):
+        # No convolution has this as its gradient.
+        problem = f"output_padding {extra} is not smaller than stride {parameters.stride}"
+    elif operators.is_traced():
+        problem = "torch.jit.trace takes no operator that has sizes among its arguments"
+    if problem is not None:
+        stride, sides, dilation, groups = parameters
+        if not may_fall_back or sides[::2] != sides[1::2]:
+            raise UnsupportedError(
+                f'{name}: {problem}; fallback="torch" takes it where padding is the same on both '
+                "sides"
+            )
+        function = getattr(torch.nn.functional, name)
+        y = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)
+        return y
+    size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
+    c = ConvCall(DGRAD, x, weight, EpilogueArguments(bias), parameters, size, may_fall_back)
+    if any(pixels < 1 for pixels in size):
+        raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
+    if (y := _by_torch(key, c, how)) is None:
+        y = _call(name, c, {"dy": "x", "output channels": "input channels"})
+        _keep(key, c, words)
+    return y
+
+
+def gradient(
+    operator: Operator,
+    dims: int,
+    first: Tensor,
+    second: Tensor,
+    size: Sequence[int],
+    given: GivenParameters,
+    how: How,
+) -> Tensor:
+    """Computes a gradient of a convolution, as the public function of so many dimensions does.
+
+    It has the shape ``size``.  The operands are the gradient of y and weight for dgrad, x and the
+    gradient of y for wgrad.
+    """
+    is_dgrad = operator is DGRAD
+    name = (_INPUT if is_dgrad else _WEIGHT)[dims]
+    key = function_key(name, (first, second), (*given, size), how)
+    if key is not None and is_differentiated(first, second):
+        key = None
+    bound = cached(key)
+    if bound is not None:
+        return bound.run(first, second)
+    which, grad = ("input_size", first) if is_dgrad else ("weight_size", second)
+    names = ("grad_output", "weight") if is_dgrad else ("x", "grad_output")
+    tensors = dict(zip(names, (first, second), strict=True))
+    check_arguments(name, tensors, given, how)
+    check_sizes(name, which, size, dims + 2)
+    if is_dgrad:
+        check_rank(name, dims, ("grad_output", first), second)
+        parameters = ConvParameters.parse(given, second.shape[2:])
+        groups = parameters.groups
+        check_pair(
+            name,
+            ("grad_output", first),
+            second,
+            None,
+            groups,
+            is_transposed=True,
+            mixed_dtypes=True,
+        )
+        expected = (first.shape[0], second.shape[1] * groups)
+        sizes = size[2:], second.shape[2:]
+    else:
+        if first.dim() != dims + 2 or second.dim() != dims + 2:
+            shapes = f"{list(first.shape)} and {list(second.shape)}"
+            raise ValueError(f"{name}: expected x and grad_output of rank {dims + 2}, got {shapes}")
+        groups = given[3]
+        if groups < 1 or first.shape[1] % groups:
+            raise ValueError(
+                f"{name}: {first.shape[1]} channels do not divide into {groups} groups"
+            )
+        check_not_empty(name, (first.shape[1], second.shape[1]), tensors)
+        expected = (second.shape[1], first.shape[1] // groups)
+        sizes = first.shape[2:], size[2:]
+    if len(size) != dims + 2 or tuple(size[:2]) != expected:
+        raise ValueError(
+            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...] of {dims + 2} numbers, "
+            f"got {list(size)}"
+        )
+    parameters = ConvParameters.parse(given, sizes[1])
+    check_steps(name, parameters)
+    pixels = parameters.output_size(*sizes)
+    if list(grad.shape[2:]) != pixels:
+        raise ValueError(
+            f"{name}: expected grad_output [N, Co, {', '.join(map(str, pixels))}], got "
+            f"{list(grad.shape)}"
+        )
+    c = ConvCall(
+        *(operator, first, second, EpilogueArguments(), parameters, list(size[2:])),
+        parse_how(how),
+    )
+    if (result := _by_torch(key, c, how)) is None:
+        result = _call(name, c, {"dy": "grad_output"})
+        _keep(key, c)
+    return result

@@ -1,0 +1,242 @@
+"""Residue classes of a strided convolution's input, each a convolution of dy with stride 1.
+
+Pixel h of dx gets dy[q] * w[r] for every q, r with q * s - p + r * d = h, where s is the stride, d
+the dilation and p the padding in front.  With h = a + s * y, 0 <= a < s:
+
+    q = y + f(a, r),    f(a, r) = (a + p - r * d) / s    for taps r that make this an integer
+
+So the pixels of residue a are a convolution of dy with stride 1 and some of the taps.  With
+g = gcd(d, s) these taps are r0, r0 + s/g, ..., where r0 = (a + p)/g * (d/g)^-1 mod s/g, or none
+where g does not divide a + p or r0 is no tap.  From tap to tap f falls by d/g.
+
+Pure arithmetic, one spatial dimension at a time; and what kernels, which count in int32, cannot.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from triton_ext import backends
+from triton_ext.ops.core.problem import ConvProblem
+
+__all__ = [
+    "StridePhases",
+    "geometry_refusals",
+    "phase_refusals",
+    "phase_taps",
+    "phases_of",
+    "three_dims",
+]
+
+SPATIAL_LIMITS = backends.load("nvidia", "SPATIAL_LIMITS")
+
+_MAX_INT32 = (1 << 31) - 1
+# A program adds the size of the grid to the number of its tile before it sees that none is left.
+_MAX_TILES = _MAX_INT32 - (1 << 16)
+# The smallest tile that a configuration may have.
+_LEAST_ROWS, _LEAST_COLUMNS = 16, 8
+# More are counted alike: a model looks at all of them for every configuration, and 1024 take
+# it 6 ms.
+_MOST_CLASSES = 1024
+_LETTERS = {1: "W", 2: "HW", 3: "DHW"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StridePhases:
+    """The residue classes of one spatial dimension.
+
+    Attributes:
+        size: Pixels of dx.
+        taps: Filter taps.
+        stride: Stride of the convolution.
+        dilation: Distance of two taps.
+        low: Padding in front.
+    """
+
+    size: int
+    taps: int
+    stride: int
+    dilation: int
+    low: int
+
+    @property
+    def divisor(self) -> int:
+        """g, the greatest common divisor of dilation and stride."""
+        return math.gcd(self.dilation, self.stride)
+
+    @property
+    def tap_step(self) -> int:
+        """s / g, from one tap of a class to its next."""
+        return self.stride // self.divisor
+
+    @property
+    def offset_step(self) -> int:
+        """d / g, by which the position in dy falls from one tap of a class to its next."""
+        return self.dilation // self.divisor
+
+    @property
+    def inverse(self) -> int:
+        """Inverse of d / g modulo s / g."""
+        return pow(self.offset_step, -1, self.tap_step)
+
+    @property
+    def walk_size(self) -> int:
+        """Pixels of the largest class."""
+        return math.ceil(self.size / self.stride)
+
+    def class_taps(self, residue: int) -> range:
+        """Returns the taps that reach the pixels of a residue."""
+        position = residue + self.low
+        if position % self.divisor:
+            return range(0)
+        first = position // self.divisor * self.inverse % self.tap_step
+        return range(first, self.taps, self.tap_step)
+
+    def shift(self, residue: int, tap: int) -> int:
+        """f: position in dy of the residue's first pixel, seen through a tap."""
+        return (residue + self.low - tap * self.dilation) // self.stride
+
+    @property
+    def lower(self) -> int:
+        """Smallest shift of all classes."""
+        return min(self.shift(a, r) for a in range(self.stride) for r in self.class_taps(a))
+
+    @property
+    def largest_offset(self) -> int:
+        """Largest im2col offset of all classes."""
+        lower = self.lower
+        return max(self.shift(a, r) - lower for a in range(self.stride) for r in self.class_taps(a))
+
+    @property
+    def mean_taps(self) -> float:
+        """Taps of a class, on average."""
+        return sum(len(self.class_taps(a)) for a in range(self.stride)) / self.stride
+
+
+_MISSING = StridePhases(size=1, taps=1, stride=1, dilation=1, low=0)
+
+
+def phases_of(problem: ConvProblem) -> list[StridePhases]:
+    """Returns the stride phases of each spatial dimension."""
+    return [
+        StridePhases(size=size, taps=taps, stride=stride, dilation=dilation, low=low)
+        for size, taps, stride, dilation, (low, _) in zip(
+            problem.input_size,
+            problem.filter_size,
+            problem.stride,
+            problem.dilation,
+            problem.padding,
+            strict=True,
+        )
+    ]
+
+
+def three_dims(dims: Sequence[StridePhases]) -> list[StridePhases]:
+    """Returns three spatial dimensions: what is missing comes first, of one pixel and one tap."""
+    return [_MISSING] * (3 - len(dims)) + list(dims)
+
+
+def phase_taps(dims: Sequence[StridePhases]) -> tuple[int, tuple[float, ...], int]:
+    """Returns the pixels of an image in a class, the taps of classes, and how often there are such.
+
+    Up to 1024 classes are there once each, by residue, the last dimension's fastest, as the Gluon
+    kernel walks them.  (The ``@triton.jit`` kernel begins with another residue where there is
+    padding, and takes one step where a class has no taps: by its model no choice depends on that.)
+    More of them are one with the mean of the taps, as often as there are classes.
+
+    Args:
+        dims: The spatial dimensions.
+    """
+    pixels = math.prod(dim.walk_size for dim in dims)
+    count = math.prod(dim.stride for dim in dims)
+    if count > _MOST_CLASSES:
+        return pixels, (math.prod(dim.mean_taps for dim in dims),), count
+    counts = ([len(dim.class_taps(residue)) for residue in range(dim.stride)] for dim in dims)
+    return pixels, tuple(map(math.prod, itertools.product(*counts))), 1
+
+
+def geometry_refusals(problem: ConvProblem) -> list[str]:
+    """Returns what TMA cannot express of the gradient of a convolution's input."""
+    names = ("filter size", "stride", "dilation", "input size")
+    values = (problem.filter_size, problem.stride, problem.dilation, problem.input_size)
+    found = [
+        f"{name} {value}: must be at least 1"
+        for name, value in zip(names, values, strict=True)
+        if min(value) < 1
+    ]
+    found += [f"padding {pair}: must not be negative" for pair in problem.padding if min(pair) < 0]
+    if found:
+        return found
+    size, letters = problem.output_size, _LETTERS[problem.dims]
+    empty = [name for name, out in zip(letters, size, strict=True) if out < 1]
+    if empty:
+        return [f"filter larger than the padded input in {name}: empty output" for name in empty]
+    channels, groups = problem.in_channels, problem.groups
+    return phase_refusals(phases_of(problem), size, problem.batch, channels, groups)
+
+
+def phase_refusals(
+    dims: Sequence[StridePhases],
+    output_size: Sequence[int],
+    batch: int,
+    channels: int,
+    groups: int = 1,
+) -> list[str]:
+    """Returns why no kernel computes the classes of a convolution; nothing where they do.
+
+    Args:
+        dims: The 1 to 3 spatial dimensions, without negative padding.
+        output_size: Pixels of dy.
+        batch: Images.
+        channels: Of dx.
+        groups: Into how many parts the channels are divided.
+    """
+    letters = _LETTERS[len(dims)]
+    # Before anything that looks at the classes one by one.
+    found = [
+        f"stride {dim.stride} in {name}: must be at most {_largest_stride(dim.low)} with a padding "
+        f"of {dim.low}, int32 arithmetic of residues overflows"
+        for name, dim in zip(letters, dims, strict=True)
+        if dim.stride > _largest_stride(dim.low)
+    ]
+    if found:
+        return found
+    limits = SPATIAL_LIMITS[len(dims)]
+    for name, dim, out in zip(letters, dims, output_size, strict=True):
+        lower = dim.lower
+        if dim.largest_offset > limits.offset_max:
+            found.append(
+                f"taps of a residue class in {name} reach over {dim.largest_offset} pixels of dy: "
+                f"im2col offsets go to {limits.offset_max}"
+            )
+        for corner, value in (("lower", lower), ("upper", lower + dim.walk_size - out)):
+            if not limits.corner_min <= value <= limits.corner_max:
+                found.append(
+                    f"{corner} corner {value} of the pixel box in {name}: must be "
+                    f"{limits.corner_min} to {limits.corner_max}; it follows from (R-1)*dilation, "
+                    "padding and stride"
+                )
+    # Some of a class may lie outside of dx, by less than a stride.
+    pixels = batch * math.prod(dim.walk_size * dim.stride for dim in dims)
+    if pixels > _MAX_INT32:
+        found.append(f"dx has {pixels} pixels, int32 pixel index overflows")
+    classes = math.prod(dim.stride for dim in dims)
+    columns = groups * math.ceil(channels / groups / _LEAST_COLUMNS)
+    tiles = classes * columns * math.ceil(pixels / classes / _LEAST_ROWS)
+    if tiles > _MAX_TILES:
+        found.append(
+            f"{classes} residue classes of {channels} channels have up to {tiles} tiles: must be "
+            f"at most {_MAX_TILES}"
+        )
+    return found
+
+
+def _largest_stride(low: int) -> int:
+    """Returns the largest s with s * (s + low) below 2^31.
+
+    Kernels multiply a position, residue + padding, with an inverse modulo s / g; both in int32.
+    """
+    return (math.isqrt(low * low + 4 * _MAX_INT32) - low) // 2

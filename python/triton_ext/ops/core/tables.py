@@ -1,0 +1,473 @@
+"""Tables of measured choices, and the look-up that plans make when no configuration is given.
+
+A table is a JSON file for one GPU: what it is, the GPU's name, and one line per entry.  The user's
+table goes before ours.  Tables are read once, when a plan is made, and kept;
+``triton_ext.ops.tuning.reload`` forgets them together with the plans that were made of them.
+``triton_ext.ops.tuning.store`` writes them.
+
+    TRITON_EXT_TUNING_DIR   folder of the user's tables; else $XDG_DATA_HOME/triton-ext/tuning, else
+                            ~/.local/share/triton-ext/tuning
+    TRITON_EXT_TUNING=0     no table is looked at, models choose alone
+
+Merging takes of two entries the newer one; the order in which files are merged does not matter.
+A date that is none, or is in the future, is older than every other.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pathlib
+import re
+import stat
+import threading
+import time
+import types
+import typing
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any
+
+from triton_ext.errors import TritonExtError
+from triton_ext.host.folders import base_folder
+from triton_ext.ops.core import registry
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device
+
+__all__ = [
+    "FORMAT",
+    "SCHEMA",
+    "Entry",
+    "KindError",
+    "Lookup",
+    "RawEntry",
+    "Table",
+    "TableError",
+    "TuningWarning",
+    "check_regular",
+    "decode",
+    "encode",
+    "entry_for",
+    "file_name",
+    "find",
+    "kind_of",
+    "lookup",
+    "merged",
+    "parse_table",
+    "read_choice",
+    "read_file",
+    "read_table",
+    "shipped_path",
+    "user_folder",
+    "user_path",
+]
+
+#: Changes where keys, entries or kernels change so that older measurements mean nothing any more.
+SCHEMA = 1
+FORMAT = "triton-ext tuning"
+
+# An entry as JSON has it, with the fields of Entry.
+RawEntry = dict[str, Any]
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:T\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)?", re.ASCII)
+# Clocks of machines that share a table differ by less.
+_DAY_SECONDS = 86400
+
+
+class TuningWarning(UserWarning):
+    """Something about a table that is not as it should be, and was passed over."""
+
+
+class TableError(TritonExtError):
+    """A file that is no table of choices, or not for this GPU."""
+
+
+class KindError(ValueError):
+    """Fields in a file that make no configuration."""
+
+
+# ---- Configurations as JSON ---------------------------------------------------------------------
+
+
+def kind_of(config: object) -> str:
+    """Returns the name of a configuration's kind; raises KindError where no family has it."""
+    for family in registry.FAMILIES:
+        if family.config_type is type(config):
+            return family.kind
+    raise KindError(f"{type(config).__qualname__} has no kind: no family has such configurations")
+
+
+def encode(config: Any) -> dict[str, Any]:
+    """Returns the fields of a configuration, ready for JSON.
+
+    A configuration in a field that may hold any of them is with its kind.  A field whose metadata
+    names a value to ``omit`` is left out at that: it is newer than files that know all others.
+    """
+    annotations = typing.get_type_hints(type(config))
+    found = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if "omit" in each.metadata and value == each.metadata["omit"]:
+            continue
+        if annotations[each.name] is Any:
+            value = {"kind": kind_of(value), "config": encode(value)}
+        found[each.name] = encode(value) if is_dataclass(value) else value
+    return found
+
+
+def decode(kind: str, values: object) -> Any:
+    """Returns the configuration of a kind that has these fields.
+
+    Raises:
+        KindError: There is no such kind, or a field is missing, unknown, of another type, or has
+            a value without a meaning.
+    """
+    types_by_kind = registry.config_types()
+    if kind not in types_by_kind:
+        raise KindError(f"kind {kind!r}: expected one of {', '.join(types_by_kind)}")
+    return _decode(types_by_kind[kind], values, kind)
+
+
+def _decode(cls: Any, values: object, where: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise KindError(f"{where}: expected fields, found {values!r}")
+    annotations = typing.get_type_hints(cls)
+    known = {each.name: each for each in fields(cls)}
+    for name in values:
+        if name not in known:
+            raise KindError(f"{where}: unknown field {name!r}")
+    arguments = {}
+    for name in filter(values.__contains__, known):
+        value = _value(annotations[name], values[name], f"{where}.{name}")
+        if type(value) is int and value == 0 != known[name].default:
+            raise KindError(f"{where}.{name}: 0 is out of range")
+        arguments[name] = value
+    try:
+        return cls(**arguments)
+    except (TypeError, ValueError) as error:
+        raise KindError(f"{where}: {error}") from error
+
+
+def _value(annotation: Any, value: object, where: str) -> Any:
+    """Returns a field's value, which its annotation describes."""
+    if annotation is Any:
+        if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
+            raise KindError(f"{where}: expected a configuration and its kind, found {value!r}")
+        return decode(value["kind"], value.get("config"))
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    for wanted in typing.get_args(annotation) if is_union else (annotation,):
+        if is_dataclass(wanted) and isinstance(value, Mapping):
+            return _decode(wanted, value, where)
+        if wanted is int and type(value) is int:
+            # No size and no count of a configuration is as large.
+            if not 0 <= value <= 1 << 16:
+                raise KindError(f"{where}: {value} is out of range")
+            return value
+        if wanted in (bool, str, type(None)) and type(value) is wanted:
+            return value
+        if typing.get_origin(wanted) is typing.Literal and value in typing.get_args(wanted):
+            return value
+    raise KindError(f"{where}: expected {annotation}, found {value!r}")
+
+
+# ---- Files --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """The choice for one key.
+
+    Attributes:
+        kind: Of the configuration.
+        config: Its fields.
+        us: Median time, in microseconds.
+        model_us: That of the configuration that the model would have chosen; 0 if not measured.
+        measured: When, in UTC, as in ``"2026-11-20T22:15:00.123456Z"``; compared as text.
+        triton: Version of Triton that compiled it.
+    """
+
+    kind: str
+    config: Mapping[str, Any] = field(hash=False)
+    us: float
+    model_us: float = 0.0
+    measured: str
+    triton: str = ""
+
+    def raw(self) -> RawEntry:
+        """Returns it as JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, raw: object) -> Entry:
+        """The inverse of :meth:`raw`; fields that a newer version has added are passed over.
+
+        Raises:
+            TableError: A field is missing or of another type.
+        """
+        if not isinstance(raw, dict):
+            raise TableError(f"expected an entry, found {str(raw)[:40]}")
+        wanted = {"kind": str, "config": dict, "us": float, "measured": str}
+        optional = {"model_us": float, "triton": str}
+        wanted |= {name: kind for name, kind in optional.items() if name in raw}
+        found: dict[str, Any] = {}
+        for name, kind in wanted.items():
+            value = raw.get(name)
+            if kind is float and type(value) is int:
+                value = float(value)
+            if type(value) is not kind:
+                raise TableError(f"{name}: expected {kind.__name__}, found {str(value)[:40]}")
+            found[name] = value
+        return cls(**found)
+
+
+@dataclass(slots=True)
+class Table:
+    """The choices for one GPU.
+
+    Attributes:
+        gpu: Its name, as the driver gives it.
+        entries: By key, as JSON has them.
+    """
+
+    gpu: str
+    entries: dict[str, RawEntry] = field(default_factory=dict)
+
+
+def _slug(gpu: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_") or "unknown"
+
+
+def file_name(gpu: str) -> str:
+    """Returns the name of a user's file, such as ``"nvidia_h200.v1.json"``.
+
+    Versions of the package with different schemas have files of their own.
+    """
+    return f"{_slug(gpu)}.v{SCHEMA}.json"
+
+
+def user_folder() -> pathlib.Path:
+    """Returns the folder of the user's tables.
+
+    Raises:
+        TableError: It is in a home folder that cannot be found out.
+    """
+    named = os.environ.get("TRITON_EXT_TUNING_DIR")
+    if not named:
+        data = base_folder("XDG_DATA_HOME", ".local/share")
+        if data is None:
+            raise TableError("there is no home folder; set TRITON_EXT_TUNING_DIR")
+        return data / "triton-ext" / "tuning"
+    try:
+        return pathlib.Path(named).expanduser()
+    except RuntimeError as error:
+        raise TableError(f"{named}: no such home folder; set TRITON_EXT_TUNING_DIR") from error
+
+
+def user_path(gpu: str) -> pathlib.Path:
+    """Returns where the user's table for a GPU is, or would be."""
+    return user_folder() / file_name(gpu)
+
+
+def shipped_path(gpu: str) -> pathlib.Path:
+    """Returns where the package's table for a GPU is, or would be."""
+    return pathlib.Path(__file__).resolve().parent.parent / "tables" / f"{_slug(gpu)}.json"
+
+
+def merged(first: Mapping[str, RawEntry], second: Mapping[str, RawEntry]) -> dict[str, RawEntry]:
+    """Returns the entries of both; of two for one key the newer one.
+
+    The order and the number of times that tables are merged make no difference.
+    """
+    result = dict(first)
+    tomorrow = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + _DAY_SECONDS))
+    for key, raw in second.items():
+        if key not in result or _rank(raw, tomorrow) > _rank(result[key], tomorrow):
+            result[key] = raw
+    return result
+
+
+def _rank(raw: object, tomorrow: str) -> tuple[bool, bool, str, str]:
+    """Orders entries of a key: readable ones last, by date; a total order, for merging."""
+    text = json.dumps(raw, sort_keys=True)
+    try:
+        measured = Entry.of(raw).measured
+    except TableError:
+        return False, False, "", text
+    is_date = _DATE.fullmatch(measured) is not None and measured <= tomorrow
+    return True, is_date, measured, text
+
+
+def read_table(path: pathlib.Path, gpu: str | None = None) -> Table | None:
+    """Returns the table of a file, for a GPU or for any; ``None`` where there is no such file.
+
+    Raises:
+        TableError: It is no table, one of another schema, or for another GPU.
+    """
+    try:
+        data = read_file(path)
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read: {error}") from error
+    return None if data is None else parse_table(path, data, gpu)
+
+
+def read_file(path: pathlib.Path) -> bytes | None:
+    """Returns the bytes of a regular file, ``None`` where there is no file.
+
+    Raises:
+        OSError: It cannot be read; trying again may succeed.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        check_regular(path, descriptor)
+        return file.read()
+
+
+def check_regular(path: pathlib.Path, descriptor: int) -> None:
+    """Raises OSError where an open file is a folder, a pipe or a device."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+
+
+def parse_table(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
+    """Returns the table that a file holds; errors as :func:`read_table`."""
+    try:
+        document = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise TableError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise TableError(f"{path}: is no table of triton-ext's tuning")
+    if document.get("schema") != SCHEMA:
+        raise TableError(
+            f"{path}: has schema {document.get('schema')!r}, this version has {SCHEMA}"
+        )
+    name, entries = document.get("gpu"), document.get("entries")
+    if not isinstance(name, str) or not isinstance(entries, dict):
+        raise TableError(f"{path}: has no GPU or no entries")
+    if gpu is not None and name != gpu:
+        raise TableError(f"{path}: is for {name}, this is {gpu}")
+    return Table(name, entries)
+
+
+# ---- Look-up ------------------------------------------------------------------------------------
+
+# Gets the case, the device, and whether its choice was known.
+Observer = Callable[[Case, Device, bool], None]
+
+
+class Lookup:
+    """Tables that have been read, entries that were added in memory, and observers."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Mapping[str, RawEntry]] = {}
+        self._added: dict[str, dict[str, RawEntry]] = {}
+        self._origins: dict[tuple[str, str], str] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        self.observers: list[Observer] = []
+
+    def entries(self, gpu: str) -> Mapping[str, RawEntry]:
+        """Returns the entries of a GPU by key; the user's go before ours."""
+        table = self._tables.get(gpu)
+        if table is None:
+            with self._lock:
+                table = {**_read(shipped_path, gpu), **self._users(gpu)}
+                self._tables[gpu] = table
+        return table
+
+    def _users(self, gpu: str) -> dict[str, RawEntry]:
+        """Returns the user's entries, those in memory included."""
+        return merged(_read(user_path, gpu), self._added.get(gpu, {}))
+
+    def add(self, gpu: str, entries: Mapping[str, RawEntry], origin: str) -> None:
+        """Takes entries by key into account, whatever the files say; the origin is for warnings."""
+        with self._lock:
+            self._origins |= {(gpu, key): origin for key in entries}
+            self._added[gpu] = merged(self._added.get(gpu, {}), entries)
+            self._tables.pop(gpu, None)
+            self._told.clear()
+
+    def forget(self, added: bool = False) -> None:
+        """Has files read again; entries of :meth:`add` are forgotten with ``added``."""
+        with self._lock:
+            self._tables.clear()
+            self._told.clear()
+            if added:
+                self._added.clear()
+                self._origins.clear()
+
+    def tell(self, gpu: str, key: str, reason: object) -> None:
+        """Warns, once, that an entry is not used, and says where it stands."""
+        with self._lock:
+            if (gpu, key) in self._told:
+                return
+            self._told.add((gpu, key))
+            added, users = self._added.get(gpu, {}), self._users(gpu)
+        if added.get(key) == self.entries(gpu).get(key):
+            place = self._origins[gpu, key]
+        else:
+            place = str(user_path(gpu) if key in users else shipped_path(gpu))
+        warnings.warn(
+            f"{place}: entry '{key}' is not used: {reason}; the model chooses, until the entry is "
+            "removed or triton-ext tune measures it again",
+            TuningWarning,
+            stacklevel=4,
+        )
+
+
+def _read(path_of: Callable[[str], pathlib.Path], gpu: str) -> dict[str, RawEntry]:
+    try:
+        table = read_table(path_of(gpu), gpu)
+    except TableError as error:
+        warnings.warn(f"{error}; it is not used", TuningWarning, stacklevel=4)
+        return {}
+    return {} if table is None else table.entries
+
+
+lookup = Lookup()
+
+
+def find(case: Case, device: Device) -> Any | None:
+    """Returns the configuration that was measured to be fastest for a case, or None."""
+    key, raw = entry_for(case, device)
+    config = None
+    if raw is not None:
+        try:
+            config = read_choice(raw, case, device)[1]
+        except (TableError, KindError) as error:
+            lookup.tell(device.name, key, error)
+    for observer in tuple(lookup.observers):
+        observer(case, device, config is not None)
+    return config
+
+
+def entry_for(case: Case, device: Device) -> tuple[str, RawEntry | None]:
+    """Returns the key of a case and the entry that counts for it, or None."""
+    key = case.key(device.num_sms)
+    if not device.name or os.environ.get("TRITON_EXT_TUNING") == "0":
+        return key, None
+    entries = lookup.entries(device.name)
+    if entries and key not in entries:
+        # Types of as many bytes take each other's choices: what is fastest is the same.
+        keys = (twin.key(device.num_sms) for twin in case.twins)
+        key = next((each for each in keys if each in entries), key)
+    return key, entries.get(key)
+
+
+def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
+    """Returns an entry, given as JSON has it, and its configuration for a case.
+
+    Raises:
+        TableError: It is no entry.
+        KindError: Its configuration is none, or not one for the case and the device.
+    """
+    entry = Entry.of(raw)
+    config = decode(entry.kind, entry.config)
+    refusals = registry.config_refusals(config, case, device)
+    if refusals:
+        raise KindError(f"{entry.kind}: {'; '.join(refusals)}")
+    return entry, config

@@ -1,0 +1,314 @@
+"""Tile configurations of the implicit GEMM and the model that chooses among them.
+
+The model is the time of the busiest multiprocessor, which works on ceil(tiles / multiprocessors)
+tiles one after another.  Its three numbers per configuration were fitted to 41 shapes of fprop on
+an H200 (Triton 3.9.0, fp16, 2026-11-20; docs/performance.md): its choice is as fast as the best of
+the table within 1.2 % in the geometric mean.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
+from triton_ext.ops.core.config_checks import (
+    depth_problems,
+    power_problems,
+    range_problems,
+    type_problems,
+)
+from triton_ext.ops.core.device import SMEM_BYTES
+
+__all__ = [
+    "CONFIGS",
+    "COSTS",
+    "NARROW_COLUMNS",
+    "NARROW_CONFIGS",
+    "NARROW_COSTS",
+    "ConvConfig",
+    "Cost",
+    "OutputTile",
+    "busiest",
+    "channel_block",
+    "expected_times",
+    "least_block",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTile:
+    """Shared memory that the store of an output tile needs.
+
+    Attributes:
+        element_bytes: Size of an element of y; of an accumulator where they go through shared
+            memory.
+        residual_bytes: Size of an element of the residual that is loaded by TMA; 0 without one.
+        through_pointers: Whether y is stored through pointers, not by TMA.
+        whole: Whether the output tile lies in shared memory as a whole, whatever ``store_parts``
+            says: where y is not stored by TMA, and on sm_100.
+    """
+
+    element_bytes: int = 2
+    residual_bytes: int = 0
+    through_pointers: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvConfig:
+    """One way to compile the kernel; rows and columns are those of the output's matrix.
+
+    Attributes:
+        block_m: Pixels per tile.
+        block_n: Output channels per tile; of dgrad, channels of dx.
+        block_k: Channels per step; 64 16-bit channels are one 128-byte swizzle row.
+        num_stages: Depth of the pipeline of loads.
+        num_warps: Warps per CTA; 4 is one warp group, 8 are two that split the rows.
+        store_parts: Parts in which the output tile goes through shared memory.
+        group_size_m: Rows of tiles that are walked together.
+        taps_inner: Whether filter taps are the inner loop and blocks of channels the outer one.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int = 64
+    num_stages: int
+    num_warps: int
+    store_parts: int = 1
+    group_size_m: int = 8
+    taps_inner: bool = True
+
+    def problems(self, element_bytes: int) -> list[str]:
+        """Returns why kernels of operands of a size cannot be compiled so; nothing if they can."""
+        # Numbers are compared below.
+        if wrong := type_problems(self):
+            return wrong
+        return [
+            *power_problems(self, 16, 1024, "block_m"),
+            *power_problems(self, 8, 1024, "block_n"),
+            *(
+                depth_problems(self, element_bytes, "block_k")
+                or power_problems(self, 8, 256, "block_k")
+            ),
+            *power_problems(self, 4, 8, "num_warps"),
+            *range_problems(self, 1, 64, "num_stages"),
+            *range_problems(self, 1, 2, "store_parts"),
+            *range_problems(self, 1, 1 << 16, "group_size_m"),
+        ]
+
+    def smem_bytes(self, element_bytes: int, output: OutputTile | None = None) -> int:
+        """Returns the bytes of shared memory for the pipeline and the output tile.
+
+        Args:
+            element_bytes: Size of an element of the operands.
+            output: How the output tile is stored; by default in parts, of elements like those.
+        """
+        tile = output or OutputTile(element_bytes=element_bytes)
+        stage = (self.block_m + self.block_n) * self.block_k * element_bytes
+        parts = 1 if tile.whole else self.store_parts
+        # Triton gives the residual's tile and y's memory of their own.
+        tile_bytes = tile.element_bytes + tile.residual_bytes
+        return self.num_stages * stage + self.block_m * self.block_n * tile_bytes // parts
+
+    def fits(
+        self,
+        element_bytes: int,
+        output: OutputTile | None = None,
+        available_bytes: int = SMEM_BYTES,
+    ) -> bool:
+        """Whether the configuration fits the shared memory that a CTA can use."""
+        # 1 KiB for mbarriers and alignment.
+        return self.smem_bytes(element_bytes, output) + 1024 <= available_bytes
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The constexpr arguments of the kernels that say how a tile is computed."""
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "BLOCK_K": self.block_k,
+            "GROUP_SIZE_M": self.group_size_m,
+            "TAPS_INNER": self.taps_inner,
+            "STORE_PARTS": self.store_parts,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The time of a configuration on one multiprocessor, in microseconds.
+
+    Attributes:
+        step_us: One step of the K loop: block_k channels of one tap.
+        tile_us: A tile besides its steps: filling the pipeline, the part of the store that does not
+            overlap.
+        launch_us: The kernel besides its tiles.
+    """
+
+    step_us: float
+    tile_us: float
+    launch_us: float
+
+    def expected_us(self, tiles: int, steps: Sequence[float], programs: int) -> float:
+        """Returns the time of the busiest program.
+
+        Args:
+            tiles: Of every class.
+            steps: Of a tile, by class; one where there is one class.
+            programs: Among which tiles are dealt out.
+        """
+        tiles_us = [count * self.step_us + self.tile_us for count in steps]
+        return busiest(tiles, tiles_us, programs) + self.launch_us
+
+
+def _config(
+    block_m: int,
+    block_n: int,
+    num_stages: int,
+    num_warps: int,
+    *,
+    parts: int = 1,
+    group: int = 8,
+    taps_inner: bool = True,
+) -> ConvConfig:
+    """Returns a row of the tables below."""
+    return ConvConfig(
+        block_m=block_m,
+        block_n=block_n,
+        num_stages=num_stages,
+        num_warps=num_warps,
+        store_parts=parts,
+        group_size_m=group,
+        taps_inner=taps_inner,
+    )
+
+
+# Fitted by `python -m benchmarks.fit_config SWEEP.json --fit`.
+COSTS: dict[ConvConfig, Cost] = {
+    _config(256, 64, 5, 4, parts=2): Cost(0.421, 1.18, 7.06),
+    _config(256, 64, 3, 4): Cost(0.501, 0.91, 8.82),
+    _config(128, 64, 5, 4): Cost(0.240, 0.64, 7.40),
+    _config(64, 64, 7, 4): Cost(0.222, 0.41, 5.98),
+    _config(128, 128, 6, 4): Cost(0.327, 1.11, 6.36),
+    _config(128, 128, 6, 4, taps_inner=False): Cost(0.329, 1.10, 6.11),
+    _config(128, 128, 5, 4, group=1): Cost(0.324, 1.11, 6.49),
+    _config(64, 128, 6, 4, group=4, taps_inner=False): Cost(0.205, 0.69, 6.12),
+    _config(64, 256, 5, 4, parts=2): Cost(0.336, 1.26, 5.27),
+    _config(256, 128, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.658, 2.27, 6.06),
+    _config(128, 256, 4, 8, parts=2): Cost(0.609, 2.32, 5.53),
+    _config(128, 256, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.616, 2.34, 5.12),
+}
+CONFIGS: tuple[ConvConfig, ...] = tuple(COSTS)
+
+# Narrow tiles for few output channels, of a group or of all, which a wider tile would waste.  Not
+# measured: the time of a step is that of the table's, by the bytes of its loads.
+NARROW_COSTS: dict[ConvConfig, Cost] = {
+    _config(128, 32, 6, 4): Cost(0.205, 0.50, 6.5),
+    _config(128, 16, 6, 4): Cost(0.190, 0.45, 6.5),
+    _config(64, 32, 8, 4): Cost(0.170, 0.35, 6.0),
+    _config(64, 16, 8, 4): Cost(0.150, 0.30, 6.0),
+}
+NARROW_CONFIGS: tuple[ConvConfig, ...] = tuple(NARROW_COSTS)
+
+# The widest of the narrow tiles.
+NARROW_COLUMNS = 32
+
+
+def expected_times(
+    m_gemm: int,
+    co: int,
+    ci: int,
+    taps: int,
+    num_sms: int,
+    *,
+    element_bytes: int = 2,
+    groups: int = 1,
+    block_k: int | None = None,
+    output: OutputTile | None = None,
+    available_bytes: int = SMEM_BYTES,
+) -> dict[ConvConfig, float]:
+    """Returns the configurations of fprop that fit, with the expected microseconds.
+
+    They are those of ``CONFIGS``, with fewer stages where a residual or 32-bit outputs need their
+    memory; narrower ones for few output channels.
+
+    Args:
+        m_gemm: Output pixels.
+        co: Output channels of a group.
+        ci: Input channels of a group.
+        taps: Filter taps.
+        num_sms: Multiprocessors of the GPU.
+        element_bytes: Size of an element of x and w, in bytes.
+        groups: Groups of channels.
+        block_k: Channels per step, as :func:`channel_block` says; by default as in the table.
+        output: How the output tile is stored, as for :meth:`ConvConfig.smem_bytes`.
+        available_bytes: Shared memory that a CTA can use.
+    """
+    tile = output or OutputTile(element_bytes=element_bytes)
+    table = COSTS | NARROW_COSTS if groups > 1 or co <= NARROW_COLUMNS else COSTS
+    # Up to two stages less for a residual or 32-bit outputs; what that costs was not measured.
+    fewer = (0, 1, 2) if tile.element_bytes + tile.residual_bytes > 2 else (0,)
+    times = {}
+    for less, (shipped, cost) in itertools.product(fewer, table.items()):
+        # TMA stores whole tiles, which must not reach into the next group.
+        crosses = groups > 1 and not tile.through_pointers and co % shipped.block_n
+        stages = shipped.num_stages - less
+        config = replace(shipped, block_k=block_k or shipped.block_k, num_stages=stages)
+        if stages < 2 or crosses or not config.fits(element_bytes, tile, available_bytes):
+            continue
+        tiles = math.ceil(m_gemm / config.block_m) * groups * math.ceil(co / config.block_n)
+        steps = taps * math.ceil(ci / config.block_k)
+        times[config] = cost.expected_us(tiles, (steps,), num_sms)
+    return times
+
+
+def busiest(tiles: int, costs: Sequence[float], programs: int) -> float:
+    """Returns the largest sum of costs of a program, where every programs-th tile is its own.
+
+    Args:
+        tiles: Of a class; those of the next class follow.
+        costs: Of a tile, by class.
+        programs: Among which tiles are dealt out.
+    """
+    every, rest = divmod(tiles, programs)
+    if len(costs) == 1:
+        return (every + (rest > 0)) * costs[0]
+    # By how much more a program has to do than the one before it.
+    steps = [0.0] * (programs + 1)
+    for number, cost in enumerate(costs):
+        first = number * tiles % programs
+        end = first + rest
+        steps[first] += cost
+        steps[min(end, programs)] -= cost
+        if end > programs:
+            steps[0] += cost
+            steps[end - programs] -= cost
+    return every * sum(costs) + max(itertools.accumulate(steps[:programs]))
+
+
+def channel_block(ci: int, element_bytes: int, groups: int) -> int:
+    """Returns the channels of a step: one 128-byte swizzle row, or less where there are fewer.
+
+    A block of a group should not reach into the next group: there it divides the group's channels
+    if it can be at least :func:`least_block`.
+
+    Args:
+        ci: Input channels of a group.
+        element_bytes: Size of an element.
+        groups: Groups of channels.
+    """
+    largest, smallest = 128 // element_bytes, least_block(element_bytes)
+    if groups > 1:
+        divisor = math.gcd(ci, largest)
+        if divisor >= smallest:
+            return divisor
+    return min(largest, max(smallest, 1 << (ci - 1).bit_length()))
+
+
+def least_block(element_bytes: int) -> int:
+    """Returns the fewest channels of a step that matrix instructions and Triton take."""
+    bits = 8 * element_bytes
+    return max(INSTRUCTION_BITS // bits, least_dot_depth(bits))

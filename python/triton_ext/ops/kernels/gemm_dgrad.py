@@ -1,0 +1,371 @@
+"""Gradient of a convolution's input as implicit GEMMs: a persistent ``@triton.jit`` kernel.
+
+Symbols: dy [N, (out_d, (out_h,)) out_w, Co], w [Co, (T, (R,)) S, Ci / groups],
+dx [N, (D, (H,)) W, Ci], all channels-last.  Inside the kernel there are always three spatial
+dimensions; those that a problem lacks come first, with one pixel and one tap.
+
+The pixels of dx whose position modulo the stride is the same are a convolution of dy with stride 1
+and some of the taps (``stride_phases.py``): a class.  All classes are computed in one launch from
+one im2col tensor map of dy, and all pixels of dx are written: a class without taps is a tile
+without steps, and pixels that the forward convolution did not reach read dy outside of its bounds:
+zeros.
+
+GEMM mapping of a class: M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s), N_GEMM = Ci / groups,
+K_GEMM = taps of the class * Co / groups.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in
+memory: WGMMA reads them transposed.  It does so for 16-bit types only; fp32 (tf32) wants the filter
+copied to [Ci / groups, T * R * S, Co].
+
+Classes are numbered by (residue + padding) modulo the stride, which puts those with the most taps
+first: what is left for the end, when multiprocessors run out of tiles, is short.
+
+Numbers of classes, residues and taps are small.  Where LLVM knows how small, it narrows divisions
+to 8 bits and puts two of them into one register.  What ptxas 12.9, which Triton uses for Hopper,
+makes of adding a constant to such halves (``add.s16x2``) adds nothing to some of them
+(triton-lang/triton#11581): dx was wrong for some geometries.  ``_wide`` keeps them in 32 bits.
+With strides of 1 and 2 no such addition was found, and larger tiles have no registers to spare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+import triton_ext.language as tle
+from triton_ext.ops.core.device import IS_INTERPRETED
+from triton_ext.ops.core.stride_phases import StridePhases, three_dims
+from triton_ext.ops.families.gemm_config import ConvConfig
+from triton_ext.ops.kernels.epilogue import tile_position
+
+__all__ = [
+    "Classes",
+    "DgradProblem",
+    "conv_dgrad_kernel",
+    "kernel_constants",
+]
+
+
+class DgradProblem(NamedTuple):
+    """Sizes that the kernel is told at run time; triples are (d, h, w).
+
+    Attributes:
+        m_gemm: Pixels of a class; some may lie outside of dx.
+        channel_blocks: cdiv(Co / groups, BLOCK_K).
+        size: Pixels of dx.
+        walk_size: Pixels of a class.
+        padding: In front.
+        dilation: Distance of two taps.
+        lower: Lower corner of the pixel box.
+    """
+
+    m_gemm: int
+    channel_blocks: int
+    size: tuple[int, ...]
+    walk_size: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    lower: tuple[int, ...]
+
+
+class Classes(NamedTuple):
+    """What the kernel is compiled for; triples are (d, h, w), see ``residues.StridePhases``.
+
+    Attributes:
+        taps: Of the filter.
+        stride: Of the convolution; its product is the number of classes.
+        divisor: gcd of dilation and stride.
+        tap_step: From one tap of a class to its next.
+        inverse: For the first tap of a class.
+    """
+
+    taps: tuple[int, ...]
+    stride: tuple[int, ...]
+    divisor: tuple[int, ...]
+    tap_step: tuple[int, ...]
+    inverse: tuple[int, ...]
+
+
+@triton.jit
+def _wide(number, LIMIT: tl.constexpr):
+    """Adds a zero that LLVM does not know to be one, nor to be small: no grid has a second axis."""
+    return number + tl.program_id(1) * 65537 if LIMIT > 2 else number
+
+
+@triton.jit
+def _class_position(number, CLASSES: tl.constexpr):
+    """Number of a class in each dimension: (residue + padding) % stride."""
+    STRIDE_H: tl.constexpr = CLASSES[1][1]
+    STRIDE_W: tl.constexpr = CLASSES[1][2]
+    return (
+        _wide(number // (STRIDE_H * STRIDE_W), CLASSES[1][0]),
+        _wide(number // STRIDE_W % STRIDE_H, STRIDE_H),
+        _wide(number % STRIDE_W, STRIDE_W),
+    )
+
+
+@triton.jit
+def _residue(number, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
+    """Residue of the pixels of a class in one dimension."""
+    STRIDE: tl.constexpr = CLASSES[1][DIM]
+    return _wide((number + STRIDE - problem.padding[DIM] % STRIDE) % STRIDE, STRIDE)
+
+
+@triton.jit
+def _class_taps(number, DIM: tl.constexpr, CLASSES: tl.constexpr):
+    """First tap of a class in one dimension, and the number of its taps."""
+    TAPS: tl.constexpr = CLASSES[0][DIM]
+    DIVISOR: tl.constexpr = CLASSES[2][DIM]
+    TAP_STEP: tl.constexpr = CLASSES[3][DIM]
+    INVERSE: tl.constexpr = CLASSES[4][DIM]
+    first = _wide(number // DIVISOR * INVERSE % TAP_STEP, TAP_STEP)
+    is_reached = (number % DIVISOR == 0) & (first < TAPS)
+    return first, tl.where(is_reached, (TAPS - 1 - first) // TAP_STEP + 1, 0)
+
+
+@triton.jit
+def _offset(number, first, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
+    """im2col offset of the first tap of a class in one dimension."""
+    STRIDE: tl.constexpr = CLASSES[1][DIM]
+    position = _residue(number, problem, DIM, CLASSES) + problem.padding[DIM]
+    shift = (position - first * problem.dilation[DIM]) // STRIDE
+    # A class without taps has no shift, and what it loads does not matter.
+    return max(shift - problem.lower[DIM], 0)
+
+
+@triton.jit
+def _class_steps(number, channel_blocks, CLASSES: tl.constexpr):
+    """Steps of a tile of a class; one where there are no taps."""
+    number_d, number_h, number_w = _class_position(number, CLASSES)
+    _, count_d = _class_taps(number_d, 0, CLASSES)
+    _, count_h = _class_taps(number_h, 1, CLASSES)
+    _, count_w = _class_taps(number_w, 2, CLASSES)
+    return max(count_d * count_h * count_w * channel_blocks, 1)
+
+
+@triton.jit
+def _num_steps(class_tiles, channel_blocks, CLASSES: tl.constexpr):
+    """Steps of this program: of every num_programs-th tile, counted over all classes."""
+    NUM_CLASSES: tl.constexpr = CLASSES[1][0] * CLASSES[1][1] * CLASSES[1][2]
+    total = 0
+    before = 0
+    for number in range(NUM_CLASSES):
+        behind = (number + 1) * class_tiles - tl.program_id(0)
+        reached = tl.cdiv(max(behind, 0), tl.num_programs(0))
+        total += (reached - before) * _class_steps(number, channel_blocks, CLASSES)
+        before = reached
+    return total
+
+
+@triton.jit
+def _tile_start(
+    tile, m_gemm, ci, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_SIZE_M: tl.constexpr,
+):  # fmt: skip
+    """Class and group of a tile, its first row in the class, its first column in the group."""
+    # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
+    num_m = (m_gemm - 1) // BLOCK_M + 1
+    num_n = tl.cdiv(ci, BLOCK_N)
+    tiles = num_m * num_n
+    tile_m, tile_n = tile_position(tile % tiles, num_m, num_n, GROUP_SIZE_M)
+    number = tile // tiles
+    return number // GROUPS, number % GROUPS, tile_m * BLOCK_M, tile_n * BLOCK_N
+
+
+@triton.jit
+def _pixels(rows, number, problem, CLASSES: tl.constexpr):
+    """Where rows of a class lie in dx [N, D, H, W], and whether they do."""
+    number_d, number_h, number_w = _class_position(number, CLASSES)
+    walk_d, walk_h, walk_w = problem.walk_size
+    size_d, size_h, size_w = problem.size
+    w = _residue(number_w, problem, 2, CLASSES) + rows % walk_w * CLASSES[1][2]
+    rest = rows // walk_w
+    h = _residue(number_h, problem, 1, CLASSES) + rest % walk_h * CLASSES[1][1]
+    rest = rest // walk_h
+    d = _residue(number_d, problem, 0, CLASSES) + rest % walk_d * CLASSES[1][0]
+    pixels = ((rest // walk_d * size_d + d) * size_h + h) * size_w + w
+    return pixels, (d < size_d) & (h < size_h) & (w < size_w)
+
+
+@triton.jit
+def _advance(digit, carry, limit):
+    """Adds a carry to a digit of a counter; returns the digit and the carry to the next one."""
+    digit += carry
+    wraps = digit == limit
+    return tl.where(wraps, 0, digit), wraps.to(tl.int32)
+
+
+@triton.jit
+def _store(
+    acc, dx_desc, dx_ptr, bias_ptr, row, column, group, ci, pixels, mask_m,
+    GROUPS: tl.constexpr, CHANNEL_UNIT: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Stores a tile, or a part of its columns; ``column`` and ``ci`` are of a group."""
+    if bias_ptr is not None:
+        offs_n = column + tl.arange(0, acc.shape[1])
+        bias = tl.load(bias_ptr + group * ci + offs_n, mask=offs_n < ci, other=0.0)
+        acc += bias.to(tl.float32)[None, :]
+    values = acc.to(DTYPE)
+    if dx_desc is None:
+        offs_n = column + tl.arange(0, acc.shape[1])
+        # ci as a multiple of its divisor: Triton sees that whole vectors are in or out.
+        units = ci // CHANNEL_UNIT
+        mask = mask_m[:, None] & (offs_n // CHANNEL_UNIT < units)[None, :]
+        first = (pixels.to(tl.int64) * GROUPS + group) * units * CHANNEL_UNIT
+        tl.store(dx_ptr + first[:, None] + offs_n[None, :], values, mask=mask)
+    else:
+        dx_desc.store([row, group * ci + column], values)
+
+
+@triton.jit(do_not_specialize=["ci", "problem"])
+def conv_dgrad_kernel(
+    dy_desc,  # im2col: [BLOCK_M, BLOCK_K] tiles of dy
+    w_desc,  # tiled: [BLOCK_K, 1, BLOCK_N] tiles of w [Co, T * R * S, Ci / groups], or W_IS_NK
+    dx_desc,  # tiled: [BLOCK_M, BLOCK_N // STORE_PARTS] tiles of dx [pixels, Ci]; None: use dx_ptr
+    dx_ptr,  # dx as a pointer, for rows that are apart or not multiples of 16 bytes; or None
+    bias_ptr,  # [Ci] or None
+    ci,  # of a group
+    problem,  # DgradProblem
+    DIMS: tl.constexpr,  # spatial dimensions of dy_desc
+    CLASSES: tl.constexpr,  # Classes
+    GROUPS: tl.constexpr,
+    CHANNEL_UNIT: tl.constexpr,  # a divisor of ci: 1 to 8
+    W_IS_NK: tl.constexpr,  # whether w_desc is of [BLOCK_N, 1, BLOCK_K] tiles of w transposed
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_SIZE_M: tl.constexpr,
+    TAPS_INNER: tl.constexpr,  # whether taps are the inner loop, channels the outer
+    STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory of the epilogue
+    DTYPE: tl.constexpr,  # of dx
+    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; DTYPE on every GPU
+):
+    TAP_STEP: tl.constexpr = CLASSES[3]
+    DIVISOR: tl.constexpr = CLASSES[2]
+    # Assigning a tuple makes its type anew: Triton 3.6 types a parameter before it fills in the 1s
+    # of nested tuples, and takes them for None wherever it copies the scope.
+    problem = problem
+    class_tiles = ((problem.m_gemm - 1) // BLOCK_M + 1) * tl.cdiv(ci, BLOCK_N) * GROUPS
+    walk_d, walk_h, walk_w = problem.walk_size
+    lower_d, lower_h, lower_w = problem.lower
+    # Of the loads: the next tile, whether to go to it, and everything of the one being loaded.
+    tile = tl.program_id(0)
+    is_new = 1
+    n, d, h, w = 0, 0, 0, 0
+    column, first_channel, blocks = 0, 0, 1
+    first_d, first_h, first_w = 0, 0, 0
+    count_d, count_h, count_w = 1, 1, 1
+    offset_d, offset_h, offset_w = 0, 0, 0
+    t, r, s, block = 0, 0, 0, 0
+    # Of the products: the tile, and how many of its steps are left.  The loads are ahead of them,
+    # and nothing but the tiles' data should have to be kept for so long.
+    stored_tile = tl.program_id(0)
+    left = _class_steps(stored_tile // class_tiles, problem.channel_blocks, CLASSES)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    # One loop over the steps of all tiles: the loads of the next tile overlap this one's epilogue.
+    # It is written by hand because Triton flattens loops of a constant number of steps only.
+    for _ in range(_num_steps(class_tiles, problem.channel_blocks, CLASSES)):
+        if is_new == 1:
+            number, group, row, column = _tile_start(
+                tile, problem.m_gemm, ci, GROUPS, BLOCK_M, BLOCK_N, GROUP_SIZE_M
+            )
+            tile += tl.num_programs(0)
+            w = row % walk_w + lower_w
+            h = row // walk_w % walk_h + lower_h
+            d = row // walk_w // walk_h % walk_d + lower_d
+            n = row // walk_w // walk_h // walk_d
+            number_d, number_h, number_w = _class_position(number, CLASSES)
+            first_d, count_d = _class_taps(number_d, 0, CLASSES)
+            first_h, count_h = _class_taps(number_h, 1, CLASSES)
+            first_w, count_w = _class_taps(number_w, 2, CLASSES)
+            offset_d = _offset(number_d, first_d, problem, 0, CLASSES)
+            offset_h = _offset(number_h, first_h, problem, 1, CLASSES)
+            offset_w = _offset(number_w, first_w, problem, 2, CLASSES)
+            # A class without taps takes one step behind the last channel, where all is zero.
+            is_empty = count_d * count_h * count_w == 0
+            blocks = tl.where(is_empty, 1, problem.channel_blocks)
+            first_channel = tl.where(is_empty, GROUPS, group) * problem.channel_blocks * BLOCK_K
+            count_d = tl.where(is_empty, 1, count_d)
+            count_h = tl.where(is_empty, 1, count_h)
+            count_w = tl.where(is_empty, 1, count_w)
+        tap = first_d + t * TAP_STEP[0]
+        tap = tap * CLASSES[0][1] + first_h + r * TAP_STEP[1]
+        tap = tap * CLASSES[0][2] + first_w + s * TAP_STEP[2]
+        channel = first_channel + block * BLOCK_K
+        at_h = offset_h - r * (problem.dilation[1] // DIVISOR[1])
+        at_w = offset_w - s * (problem.dilation[2] // DIVISOR[2])
+        if DIMS == 1:
+            dy = tle.load_im2col(dy_desc, (n, w, channel), (at_w,))
+        elif DIMS == 2:
+            dy = tle.load_im2col(dy_desc, (n, h, w, channel), (at_h, at_w))
+        else:
+            at_d = offset_d - t * (problem.dilation[0] // DIVISOR[0])
+            dy = tle.load_im2col(dy_desc, (n, d, h, w, channel), (at_d, at_h, at_w))
+        if W_IS_NK:
+            weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K).T
+        else:
+            weight = w_desc.load([channel, tap, column]).reshape(BLOCK_K, BLOCK_N)
+        acc = tl.dot(dy.to(DOT_DTYPE), weight.to(DOT_DTYPE), acc)
+        if TAPS_INNER:
+            s, carry = _advance(s, 1, count_w)
+            r, carry = _advance(r, carry, count_h)
+            t, carry = _advance(t, carry, count_d)
+            block, is_new = _advance(block, carry, blocks)
+        else:
+            block, carry = _advance(block, 1, blocks)
+            s, carry = _advance(s, carry, count_w)
+            r, carry = _advance(r, carry, count_h)
+            t, is_new = _advance(t, carry, count_d)
+        left -= 1
+        if left == 0:
+            number, group, row, first_n = _tile_start(
+                stored_tile, problem.m_gemm, ci, GROUPS, BLOCK_M, BLOCK_N, GROUP_SIZE_M
+            )
+            pixels = None
+            mask_m = None
+            if dx_desc is None:
+                rows = tl.arange(0, BLOCK_M)
+                pixels, mask_m = _pixels(row + rows, number, problem, CLASSES)
+                mask_m = mask_m & (rows < problem.m_gemm - row)
+            if STORE_PARTS == 1:
+                _store(
+                    acc, dx_desc, dx_ptr, bias_ptr, row, first_n, group, ci, pixels, mask_m,
+                    GROUPS, CHANNEL_UNIT, DTYPE,
+                )  # fmt: skip
+            else:
+                left_half, right_half = tl.split(
+                    acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1)
+                )
+                _store(
+                    left_half, dx_desc, dx_ptr, bias_ptr, row, first_n, group, ci, pixels, mask_m,
+                    GROUPS, CHANNEL_UNIT, DTYPE,
+                )  # fmt: skip
+                _store(
+                    right_half, dx_desc, dx_ptr, bias_ptr, row, first_n + BLOCK_N // 2, group, ci,
+                    pixels, mask_m, GROUPS, CHANNEL_UNIT, DTYPE,
+                )  # fmt: skip
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+            stored_tile += tl.num_programs(0)
+            left = _class_steps(stored_tile // class_tiles, problem.channel_blocks, CLASSES)
+
+
+def kernel_constants(
+    config: ConvConfig, dims: Sequence[StridePhases], group_ci: int, groups: int, dtype: tl.dtype
+) -> dict[str, Any]:
+    """Returns the kernel's constexpr arguments, in the order of its parameters."""
+    padded = three_dims(dims)
+    return {
+        "DIMS": len(dims),
+        "CLASSES": Classes(
+            *(tuple(getattr(dim, name) for dim in padded) for name in Classes._fields)
+        ),
+        "GROUPS": groups,
+        "CHANNEL_UNIT": math.gcd(group_ci, 8),
+        "W_IS_NK": dtype == tl.float32,
+        **config.constants,
+        "DTYPE": dtype,
+        # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
+        "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
+    }

@@ -1,0 +1,353 @@
+"""Gradient of a convolution's filter (wgrad): ``@triton.jit`` kernels, 1-D to 3-D, deterministic.
+
+Symbols: x [N, ([D, [H,]] W), Ci], dy [N, (out_d, (out_h,)) out_w, Co], dw [Co, taps, Ci / groups],
+all channels-last; taps = T * R * S.
+
+GEMM mapping: the rows of dw are output channels, its columns (tap, input channel) pairs, and the
+reduction runs over the output pixels of all images, BLOCK_PIXELS of them in a k iteration.  Both
+operands lie as [pixels, channels] in shared memory, one TMA load each, tiled for dy and im2col for
+x; dy is read transposed, which WGMMA does for 16-bit types only.
+
+    dw[co, tap, ci] = sum over pixels of dy[pixel, co] * x[im2col(pixel, tap), ci]
+
+A tile is [BLOCK_CO, BLOCK_CI] of TAPS_PER_TILE consecutive taps: a block of dy is loaded once for
+all of them, and the blocks of x are nearly the same pixels, which then come from L2.  A 1x1 filter
+with stride 1 and no padding reads x as a matrix, through tiled loads.
+
+Tails need no masks in the reduction: pixels past the last image and channels past the last read as
+zero.
+
+Groups: a block of dy meets the blocks of x from the first channel of its first group on.  Its
+products with channels of other groups are not stored.  So small groups, down to one channel, share
+a block, and its loads.
+
+Split-K (``families/wgrad_config.Partition``): full rounds of tiles, one per program, go to dw.  The
+k iterations of the remaining tiles are split; their parts go to a workspace in fp32, and
+``wgrad_reduce_kernel`` adds them in the order of the pixels.  Nothing is added atomically: results
+have the same bits in every run.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+import triton_ext.language as tle
+
+__all__ = ["conv_wgrad_kernel", "wgrad_reduce_kernel"]
+
+
+@triton.jit
+def _tap_offsets(tap, dilation, FILTER: tl.constexpr):
+    """Returns the im2col offsets of a tap; the last dimension is the fastest."""
+    if len(FILTER) == 1:
+        return (tap * dilation[0],)
+    elif len(FILTER) == 2:
+        return ((tap // FILTER[1]) * dilation[0], (tap % FILTER[1]) * dilation[1])
+    else:
+        return (
+            (tap // (FILTER[1] * FILTER[2])) * dilation[0],
+            ((tap // FILTER[2]) % FILTER[1]) * dilation[1],
+            (tap % FILTER[2]) * dilation[2],
+        )
+
+
+@triton.jit
+def _load_x(
+    x_desc,
+    pixel,
+    start,
+    channel,
+    tap,
+    dilation,
+    FILTER: tl.constexpr,
+    TAPS: tl.constexpr,
+    IS_MATRIX: tl.constexpr,
+):
+    """Loads a block of x seen through a tap; taps past the last are the last."""
+    if IS_MATRIX:
+        return x_desc.load([pixel, channel])
+    else:
+        offsets = _tap_offsets(min(tap, TAPS - 1), dilation, FILTER)
+        return tle.load_im2col(x_desc, start + (channel,), offsets)  # noqa: RUF005
+
+
+@triton.jit
+def _reduce_pixels(
+    x_desc,
+    dy_desc,
+    co,  # first channel of dy
+    ci,  # first channel of x
+    tap,  # first tap
+    first,  # first k iteration
+    last,  # the one after the last
+    size,
+    stride,
+    padding,
+    dilation,
+    FILTER: tl.constexpr,
+    TAPS: tl.constexpr,
+    IS_MATRIX: tl.constexpr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    BLOCK_PIXELS: tl.constexpr,
+    TAPS_PER_TILE: tl.constexpr,
+    DOT_DTYPE: tl.constexpr,
+):
+    """Returns the accumulators of a tile over some k iterations, one per tap."""
+    accumulators = ()
+    for _ in tl.static_range(TAPS_PER_TILE):
+        accumulators += (tl.zeros((BLOCK_CO, BLOCK_CI), tl.float32),)  # type: ignore[assignment]
+    for step in range(first, last):
+        pixel = step * BLOCK_PIXELS
+        dy = dy_desc.load([pixel, co]).to(DOT_DTYPE).T
+        start = tle.im2col_start(pixel, size, stride, padding)
+        added = ()
+        for i in tl.static_range(TAPS_PER_TILE):
+            x = _load_x(x_desc, pixel, start, ci, tap + i, dilation, FILTER, TAPS, IS_MATRIX)
+            acc = tl.dot(dy, x.to(DOT_DTYPE), accumulators[i])
+            added += (acc,)  # type: ignore[assignment]
+        accumulators = added
+    return accumulators
+
+
+@triton.jit
+def _filter_pointers(
+    dw_ptr,
+    offs_co,
+    offs_ci,
+    tap,
+    co,
+    group_co,
+    group_ci,
+    TAPS: tl.constexpr,
+    GROUPED: tl.constexpr,
+):
+    """Pointers to elements of dw [Co, taps, Ci / groups], and the mask of those that exist."""
+    # Taps past the last have no rows.
+    mask_co = offs_co < tl.where(tap < TAPS, co, 0)
+    rows = (offs_co.to(tl.int64) * TAPS + tap) * group_ci
+    if GROUPED:
+        group = offs_co // group_co
+        rows = rows - group * group_ci
+        mask = mask_co[:, None] & (group[:, None] == (offs_ci // group_ci)[None, :])
+    else:
+        mask = mask_co[:, None] & (offs_ci < group_ci)[None, :]
+    return dw_ptr + rows[:, None] + offs_ci[None, :], mask
+
+
+@triton.jit
+def _store_tile(
+    acc,
+    dw_desc,
+    dw_ptr,
+    first_co,
+    first_ci,
+    tap,
+    co,
+    group_co,
+    group_ci,
+    TAPS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    STORE_PARTS: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Rounds a block and stores what lies within dw."""
+    # TMA does not store what is past the last channel or tap.
+    if dw_desc is not None and STORE_PARTS == 1:
+        block = acc.to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI)
+        dw_desc.store([first_co, tap, first_ci], block)
+    elif dw_desc is not None:
+        HALF: tl.constexpr = BLOCK_CI // 2
+        left, right = tl.split(acc.reshape(BLOCK_CO, 2, HALF).permute(0, 2, 1))
+        dw_desc.store([first_co, tap, first_ci], left.to(DTYPE).reshape(BLOCK_CO, 1, HALF))
+        block = right.to(DTYPE).reshape(BLOCK_CO, 1, HALF)
+        dw_desc.store([first_co, tap, first_ci + HALF], block)
+    else:
+        offs_co = first_co + tl.arange(0, BLOCK_CO)
+        offs_ci = first_ci + tl.arange(0, BLOCK_CI)
+        pointers, mask = _filter_pointers(
+            dw_ptr, offs_co, offs_ci, tap, co, group_co, group_ci, TAPS, GROUPED
+        )
+        tl.store(pointers, acc.to(DTYPE), mask=mask)
+
+
+@triton.jit
+def _store_part(
+    acc,
+    part_ptr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    NUM_WARPS: tl.constexpr,
+):
+    """Stores a block of fp32 in the order of a WGMMA accumulator's threads and registers.
+
+    A row is [repetition, warp, half, group of 4 lanes], a column [j, pair, element]; the line is
+    [repetition, j, warp, group, pair, half, element], of which a thread has the last two: 16 bytes
+    each, side by side: nothing goes through shared memory.
+    """
+    REPETITIONS: tl.constexpr = BLOCK_CO // (16 * NUM_WARPS)
+    split = acc.reshape(REPETITIONS, NUM_WARPS, 2, 8, BLOCK_CI // 8, 4, 2)
+    line = split.permute(0, 4, 1, 3, 5, 2, 6).reshape(BLOCK_CO * BLOCK_CI)
+    tl.store(part_ptr + tl.arange(0, BLOCK_CO * BLOCK_CI), line)
+
+
+@triton.jit
+def _tile_position(
+    tile,
+    co_blocks,
+    group_co,
+    group_ci,
+    TAP_GROUPS: tl.constexpr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    TAPS_PER_TILE: tl.constexpr,
+    GROUPED: tl.constexpr,
+):
+    """Returns a tile's first output channel, the fastest to change, input channel and tap."""
+    first_co = tile % co_blocks * BLOCK_CO
+    rest = tile // co_blocks
+    first_ci = rest // TAP_GROUPS * BLOCK_CI
+    if GROUPED:
+        # Rounded down to 8 channels, 16 bytes, on which TMA loads begin.
+        first_ci += first_co // group_co * group_ci // 8 * 8
+    return first_co, first_ci, rest % TAP_GROUPS * TAPS_PER_TILE
+
+
+@triton.jit
+def conv_wgrad_kernel(
+    x_desc,  # im2col: [BLOCK_PIXELS, BLOCK_CI] of x; tiled where IS_MATRIX
+    dy_desc,  # tiled: [BLOCK_PIXELS, BLOCK_CO] of dy [pixels, Co]
+    dw_desc,  # tiled: [BLOCK_CO, 1, BLOCK_CI // STORE_PARTS] of dw [Co, taps, Ci]; None: use dw_ptr
+    dw_ptr,  # dw [Co, taps, Ci / groups] as a pointer; None: use dw_desc
+    part_ptr,  # workspace [parts, TAPS_PER_TILE, BLOCK_CO * BLOCK_CI] of fp32; None: no parts
+    co,  # Co
+    group_co,  # Co / groups
+    group_ci,  # Ci / groups
+    co_blocks,  # blocks of output channels
+    steps,  # of a tile
+    whole_tiles,  # tiles that are not split, the first ones
+    split_tiles,  # the others
+    splits,  # parts of each of them
+    size,  # output size per spatial dimension
+    stride,  # per spatial dimension
+    padding,  # in front of each spatial dimension
+    dilation,  # per spatial dimension
+    FILTER: tl.constexpr,  # taps per spatial dimension
+    TAPS: tl.constexpr,  # taps of all dimensions
+    GROUPED: tl.constexpr,  # whether there is more than one group
+    IS_MATRIX: tl.constexpr,  # whether x is read as a matrix
+    HAS_WHOLE: tl.constexpr,  # whether whole_tiles is not 0
+    HAS_PARTS: tl.constexpr,  # whether split_tiles is not 0
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    BLOCK_PIXELS: tl.constexpr,
+    TAPS_PER_TILE: tl.constexpr,
+    NUM_WARPS: tl.constexpr,
+    STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory for whole tiles
+    DTYPE: tl.constexpr,  # of dw
+    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
+):
+    TAP_GROUPS: tl.constexpr = (TAPS + TAPS_PER_TILE - 1) // TAPS_PER_TILE
+    program = tl.program_id(0)
+    if HAS_WHOLE:
+        # One flattened loop over tiles and steps: the loads of the next tile overlap the stores of
+        # this one.
+        for tile in tl.range(program, whole_tiles, tl.num_programs(0), flatten=True):
+            first_co, first_ci, tap = _tile_position(
+                tile, co_blocks, group_co, group_ci,
+                TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
+            )  # fmt: skip
+            accumulators = _reduce_pixels(
+                x_desc, dy_desc, first_co, first_ci, tap, 0, steps, size, stride, padding, dilation,
+                FILTER, TAPS, IS_MATRIX, BLOCK_CO, BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
+            )  # fmt: skip
+            for i in tl.static_range(TAPS_PER_TILE):
+                _store_tile(
+                    accumulators[i], dw_desc, dw_ptr, first_co, first_ci, tap + i, co, group_co,
+                    group_ci, TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
+                )  # fmt: skip
+    if HAS_PARTS:
+        # Neighbouring programs have the same pixels of different tiles: L2 answers both at once.
+        for slot in tl.range(program, split_tiles * splits, tl.num_programs(0)):
+            part = slot // split_tiles
+            first_co, first_ci, tap = _tile_position(
+                whole_tiles + slot % split_tiles, co_blocks, group_co, group_ci,
+                TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
+            )  # fmt: skip
+            # The first steps % splits parts have one iteration more.
+            first = part * (steps // splits) + min(part, steps % splits)
+            last = (part + 1) * (steps // splits) + min(part + 1, steps % splits)
+            accumulators = _reduce_pixels(
+                x_desc, dy_desc, first_co, first_ci, tap, first, last,
+                size, stride, padding, dilation,
+                FILTER, TAPS, IS_MATRIX, BLOCK_CO, BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
+            )  # fmt: skip
+            blocks = part_ptr + tl.cast(slot, tl.int64) * (TAPS_PER_TILE * BLOCK_CO * BLOCK_CI)
+            for i in tl.static_range(TAPS_PER_TILE):
+                block = blocks + i * (BLOCK_CO * BLOCK_CI)
+                _store_part(accumulators[i], block, BLOCK_CO, BLOCK_CI, NUM_WARPS)
+
+
+@triton.jit
+def wgrad_reduce_kernel(
+    part_ptr,  # as in conv_wgrad_kernel
+    dw_ptr,  # dw [Co, taps, Ci / groups]
+    co,
+    group_co,
+    group_ci,
+    co_blocks,
+    whole_tiles,
+    split_tiles,
+    splits,  # parts of each
+    TAPS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr,
+    TAPS_PER_TILE: tl.constexpr,
+    NUM_WARPS: tl.constexpr,  # of conv_wgrad_kernel
+    COLUMNS: tl.constexpr,  # columns per program, beside 16 rows
+    UNROLL: tl.constexpr,  # parts whose loads are in flight together
+    WAITS: tl.constexpr,  # whether it is launched before conv_wgrad_kernel ends
+    DTYPE: tl.constexpr,  # of dw
+):
+    """Adds a tile's parts in their order.
+
+    The grid is (16-row slices of a block times pieces of COLUMNS, TAPS_PER_TILE, tiles that are
+    split).
+    """
+    TAP_GROUPS: tl.constexpr = (TAPS + TAPS_PER_TILE - 1) // TAPS_PER_TILE
+    BLOCK: tl.constexpr = BLOCK_CO * BLOCK_CI
+    EIGHTHS: tl.constexpr = COLUMNS // 8
+    PIECES: tl.constexpr = BLOCK_CI // COLUMNS
+    rows = tl.program_id(0) // PIECES
+    piece = tl.program_id(0) % PIECES
+    turn = tl.program_id(1)
+    tile = tl.program_id(2)
+    first_co, first_ci, first_tap = _tile_position(
+        whole_tiles + tile, co_blocks, group_co, group_ci,
+        TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
+    )  # fmt: skip
+    # _store_part has the order: [repetition, j, warp] and 128 elements for each.
+    repetition = rows // NUM_WARPS
+    j = piece * EIGHTHS + tl.arange(0, EIGHTHS)
+    lines = (repetition * (BLOCK_CI // 8) + j) * NUM_WARPS + rows % NUM_WARPS
+    offsets = lines[:, None] * 128 + tl.arange(0, 128)[None, :]
+    if WAITS:
+        tl.extra.cuda.gdc_wait()
+    total = tl.zeros((EIGHTHS, 128), dtype=tl.float32)
+    for part in range(0, splits, UNROLL):
+        for ahead in tl.static_range(UNROLL):
+            slot = ((part + ahead) * split_tiles + tile).to(tl.int64)
+            source = part_ptr + (slot * TAPS_PER_TILE + turn) * BLOCK + offsets
+            mask = tl.full((EIGHTHS, 128), part + ahead, tl.int32) < splits
+            total += tl.load(source, mask=mask, other=0.0)
+    values = total.reshape(EIGHTHS, 8, 4, 2, 2).permute(3, 1, 0, 2, 4).reshape(16, COLUMNS)
+    offs_co = first_co + rows * 16 + tl.arange(0, 16)
+    offs_ci = first_ci + piece * COLUMNS + tl.arange(0, COLUMNS)
+    pointers, mask = _filter_pointers(
+        dw_ptr, offs_co, offs_ci, first_tap + turn, co, group_co, group_ci, TAPS, GROUPED
+    )
+    tl.store(pointers, values.to(DTYPE), mask=mask)

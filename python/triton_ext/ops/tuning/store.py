@@ -1,0 +1,176 @@
+"""Writes tables of choices, which ``core/tables.py`` reads.
+
+- A reader sees a whole file, old or new: writers replace it (``os.replace``).
+- No writer undoes another's work: each holds a lock while it reads, merges and replaces.
+- A file that cannot be read is reported and never written over: a broken one is set aside under
+  another name, an entry of a kind that is not known here is kept as it is.
+- A file that was there keeps its permissions, its group and the links that lead to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import stat
+import time
+import warnings
+from collections.abc import Iterator
+
+from triton_ext.ops.core import tables
+from triton_ext.ops.core.tables import Table, TableError, TuningWarning
+
+__all__ = ["check_writable", "update_table", "write_table"]
+
+# A writer holds the lock for milliseconds.
+_LOCK_SECONDS = 60.0
+_LOCK_POLL_SECONDS = 0.01
+
+
+def write_table(path: pathlib.Path, table: Table) -> None:
+    """Writes a file that is whole at every moment, one line per entry, in the order of the keys.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    lines = [
+        f"  {json.dumps(key)}: {json.dumps(raw)}" for key, raw in sorted(table.entries.items())
+    ]
+    head = json.dumps(
+        {"format": tables.FORMAT, "schema": tables.SCHEMA, "gpu": table.gpu}, indent=1
+    )
+    body = "{\n" + ",\n".join(lines) + "\n }" if lines else "{}"
+    path = pathlib.Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # There is one writer at a time: a file that is there was left by one that was killed.
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(f'{head[:-2]},\n "entries": {body}\n}}\n')
+            file.flush()
+            _copy_access(path, handle)
+            os.fsync(handle)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _copy_access(path: pathlib.Path, descriptor: int) -> None:
+    """Gives an open file the group and the permissions of another one, if there is one."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return
+    with contextlib.suppress(PermissionError):  # of a group that its writer is not in
+        os.fchown(descriptor, -1, there.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(there.st_mode) & 0o777)
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    """Keeps other writers of a file waiting; readers need no lock.
+
+    The lock's file is removed by the process that holds the lock, and by nobody else.
+
+    Raises:
+        OSError: It cannot be locked; after a minute, that another process holds the lock.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = path.with_name(path.name + ".lock")
+    end = time.monotonic() + _LOCK_SECONDS
+    while True:
+        # Closing the file ends the lock, and so does the end of the process.
+        with open(_open_lock(name), "rb") as lock:
+            tables.check_regular(name, lock.fileno())
+            _wait_for(lock.fileno(), name, end)
+            # Who had the lock before has removed the file, and others may lock one that is newer.
+            if not _is_file_at(name, lock.fileno()):
+                continue
+            try:
+                yield
+            finally:
+                name.unlink(missing_ok=True)
+            return
+
+
+def _open_lock(name: pathlib.Path) -> int:
+    """Opens a lock's file, also one of another user that may only be read."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o666)
+    except PermissionError:
+        return os.open(name, os.O_RDONLY | flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "is a link, not a lock", str(name)) from error
+        raise
+
+
+def _wait_for(descriptor: int, name: pathlib.Path, end: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                text = f"another process has held the lock for {_LOCK_SECONDS:g} seconds"
+                raise TimeoutError(errno.ETIMEDOUT, text, str(name)) from None
+            time.sleep(_LOCK_POLL_SECONDS)
+
+
+def _is_file_at(path: pathlib.Path, descriptor: int) -> bool:
+    """Tells whether an open file is the one that a path leads to."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def check_writable(path: pathlib.Path) -> None:
+    """Refuses a path where no table could be written; its folders will be made.
+
+    Raises:
+        OSError: It cannot, as far as can be seen.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(path))
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder", str(path))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, f"nothing can be written to {folder}", str(path))
+
+
+def update_table(path: pathlib.Path, table: Table) -> Table:
+    """Merges entries into a file and returns the table that it then holds.
+
+    Args:
+        path: The file; it need not exist.  One that is no table for this GPU is set aside.
+        table: What to add.
+
+    Raises:
+        OSError: It cannot be read or written, or another process holds its lock.
+    """
+    path = pathlib.Path(os.path.realpath(path))
+    check_writable(path)
+    with _locked(path):
+        data = tables.read_file(path)  # A file that cannot be read now may be a good table.
+        there = Table(table.gpu)
+        try:
+            if data is not None:
+                there = tables.parse_table(path, data, table.gpu)
+        except TableError as error:
+            aside = path.with_name(f"{path.name}.aside-{time.time_ns()}")
+            os.replace(path, aside)
+            warnings.warn(f"{error}; it is now {aside.name}", TuningWarning, stacklevel=2)
+        result = Table(table.gpu, tables.merged(there.entries, table.entries))
+        write_table(path, result)
+    return result
