@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.plan import InputGradientPlan
@@ -35,11 +35,7 @@ __all__ = ["AS_FPROP", "AsFpropConfig"]
 
 @dataclass(frozen=True, slots=True)
 class AsFpropConfig:
-    """The choice to compute dgrad as fprop over packed rows of dy.
-
-    Attributes:
-        config: Of the family of fprop that computes it.
-    """
+    """The choice to compute dgrad as fprop over packed rows of dy, so configured."""
 
     config: Any
 
@@ -50,26 +46,24 @@ class AsFprop(Family[AsFpropConfig]):
     Whether it pays, the model of packed rows says (``RowPacking.cost``).
     """
 
-    kind: ClassVar[str] = "as_fprop"
-    direction: ClassVar[Direction] = "dgrad"
-    config_type: ClassVar[type[AsFpropConfig]] = AsFpropConfig
-    reads_packed: ClassVar[bool] = True
-    supersedes: ClassVar[tuple[str, ...]] = ("gemm", "gluon", "patches")
-    inner: ClassVar[tuple[Family[Any], ...]] = (GLUON, GEMM)
+    kind = "as_fprop"
+    direction = "dgrad"
+    config_type = AsFpropConfig
+    reads_packed = True
+    supersedes = ("gemm", "gluon", "patches")
+    inner = (GLUON, GEMM)
 
     def refusals(
         self, case: Case, device: Device, config: AsFpropConfig | None = None
     ) -> list[str]:
         rewritten = self._rewritten(case, device)
-        if rewritten is None:
-            forward = as_forward(case.problem)
-            if forward is None:
-                return ["no convolution of dy: expected stride 1 and one group"]
-            return [*packing_reasons(forward)] or ["im2col does not walk dy so"]
-        if config is None:
-            return []
-        inner = inner_family(self.inner, config.config)
-        return inner.refusals(rewritten, device, config.config)
+        if rewritten is not None:
+            inner = None if config is None else inner_family(self.inner, config.config)
+            return [] if inner is None else inner.refusals(rewritten, device, config.config)
+        forward = as_forward(case.problem)
+        if forward is None:
+            return ["no convolution of dy: expected stride 1 and one group"]
+        return [*packing_reasons(forward)] or ["im2col does not walk dy so"]
 
     def passed_over(self, case: Case, device: Device) -> str:
         rewritten = self._rewritten(case, device)
