@@ -321,10 +321,10 @@ def test_a_measured_choice_goes_first(monkeypatch):
     assert isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
 
 
-def test_the_shipped_table_goes_before_the_models(monkeypatch):
+def test_the_shipped_table_goes_before_the_models(monkeypatch, tmp_path):
     # Without a user's settings and tables.
     monkeypatch.delenv("TRITON_EXT_TUNING", raising=False)
-    monkeypatch.setattr(lookup, "users", lambda gpu: {})
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
     lookup.forget()
     entries = lookup.entries("NVIDIA H200")
     kinds = {raw["kind"] for key, raw in entries.items() if key.startswith("wgrad ")}

@@ -151,10 +151,7 @@ def conv_transpose2d(
         stride: One number or (h, w).
         padding: One number, (h, w) or ((top, bottom), (left, right)); pixels that are left out.
         output_padding: One number or (h, w); pixels added at the high side, fewer than the stride.
-        groups: Number of parts into which both channels are divided.
-        dilation: One number or (h, w).
-        fallback: As for :func:`conv2d`.
-        prefer: As for :func:`conv2d`.
+        groups, dilation, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         [N, Co, out_h, out_w] (without N where x has none), channels-last.
@@ -185,11 +182,7 @@ def conv2d_input(
         weight: [Co, Ci / groups, R, S].
         grad_output: [N, Co, out_h, out_w], channels-last.
         stride: As for :func:`conv2d`, but of any size.
-        padding: As for :func:`conv2d`.
-        dilation: As for :func:`conv2d`.
-        groups: As for :func:`conv2d`.
-        fallback: As for :func:`conv2d`.
-        prefer: As for :func:`conv2d`.
+        padding, dilation, groups, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         dx [N, Ci, H, W], channels-last.
@@ -216,12 +209,7 @@ def conv2d_weight(
         x: [N, Ci, H, W], channels-last.
         weight_size: [Co, Ci / groups, R, S].
         grad_output: [N, Co, out_h, out_w], channels-last.
-        stride: As for :func:`conv2d`.
-        padding: As for :func:`conv2d`.
-        dilation: As for :func:`conv2d`.
-        groups: As for :func:`conv2d`.
-        fallback: As for :func:`conv2d`.
-        prefer: As for :func:`conv2d`.
+        stride, padding, dilation, groups, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         dw [Co, Ci / groups, R, S], channels-last.  The same bits at every call.

@@ -16,6 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
+from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
@@ -28,6 +29,9 @@ __all__ = [
     "DgradPlan",
     "ForwardPlan",
     "InputGradientPlan",
+    "dot_dtype",
+    "long_row_refusals",
+    "output_constants",
     "three",
     "vector_inputs",
 ]
@@ -287,6 +291,32 @@ def vector_inputs(
         # Of the same strides, which the plan was made for.
         x = aligned_copy(x)
     return x, weight.permute(TO_LAST[weight.dim() - 2]).contiguous()
+
+
+def dot_dtype(dtype: torch.dtype) -> tl.dtype:
+    """Returns the type of ``tl.dot``'s operands for that of tensors."""
+    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
+    return tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype]
+
+
+def output_constants(case: Case, **types: tl.dtype) -> dict[str, Any]:
+    """Returns a kernel's constants of its output; ``types`` are those of products or of sums."""
+    spec = case.epilogue
+    return {
+        "DTYPE": TRITON_DTYPES[case.output_dtype],
+        **types,
+        "ACTIVATION": spec.activation,
+        "FUNCTION": spec.function,
+        "RESIDUAL_PER_IMAGE": spec.residual_per_image,
+    }
+
+
+def long_row_refusals(problem: ConvProblem) -> list[str]:
+    """Returns why a kernel that counts elements of a padded row of x in 32 bits does not."""
+    pixels = problem.input_size[-1] + sum(problem.padding[-1])
+    if pixels * problem.in_channels < 1 << 31:
+        return []
+    return [f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements"]
 
 
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
