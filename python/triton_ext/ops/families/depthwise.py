@@ -9,12 +9,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import triton.language as tl
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -69,32 +69,19 @@ class Sampling:
 
     Per spatial dimension, output pixel i reads through tap r the input pixel
     ``(i * step + r * dilation - low) / up``, where that is a whole number of the input.
-
-    Attributes:
-        batch: Images.
-        in_channels: Of the input.
-        out_channels: Of the output.
-        in_size: Input pixels.
-        out_size: Output pixels.
-        taps: Of the filter.
-        step: Distance of what two neighbouring output pixels read.
-        up: Distance of input pixels, in the same unit.
-        dilation: Distance of taps, in the same unit.
-        low: Padding in front, in the same unit; may be negative.
-        is_flipped: Whether the filter is read from its end.
     """
 
-    batch: int
-    in_channels: int
-    out_channels: int
-    in_size: tuple[int, ...]
-    out_size: tuple[int, ...]
-    taps: tuple[int, ...]
-    step: tuple[int, ...]
-    up: tuple[int, ...]
-    dilation: tuple[int, ...]
-    low: tuple[int, ...]
-    is_flipped: bool
+    batch: int  # images
+    in_channels: int  # of the input
+    out_channels: int  # of the output
+    in_size: tuple[int, ...]  # input pixels
+    out_size: tuple[int, ...]  # output pixels
+    taps: tuple[int, ...]  # of the filter
+    step: tuple[int, ...]  # distance of what two neighbouring output pixels read
+    up: tuple[int, ...]  # distance of input pixels, in the same unit
+    dilation: tuple[int, ...]  # distance of taps, in the same unit
+    low: tuple[int, ...]  # padding in front, in the same unit; may be negative
+    is_flipped: bool  # whether the filter is read from its end
 
     @classmethod
     def of(cls, case: Case) -> Sampling:
@@ -176,17 +163,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelStrides:
-    """The memory layout of a tensor [N, C, *spatial], as the kernels read it.
+    """The memory layout of a tensor [N, C, *spatial], as the kernels read it."""
 
-    Attributes:
-        pixel: Elements from one column to the next.
-        outer: Of images and of rows, ([D, [H]]), in pixels.
-        is_copied: Whether the tensor is copied to a packed one first.
-    """
-
-    pixel: int
-    outer: tuple[int, ...]
-    is_copied: bool = False
+    pixel: int  # elements from one column to the next
+    outer: tuple[int, ...]  # of images and of rows, ([D, [H]]), in pixels
+    is_copied: bool = False  # whether the tensor is copied to a packed one first
 
     @classmethod
     def make(cls, shape: tuple[int, ...], strides: tuple[int, ...]) -> PixelStrides:
@@ -274,10 +255,11 @@ class DepthwiseConfig:
         return positions * blocks, sampling.classes, 1
 
 
-class _Depthwise(Family[DepthwiseConfig]):
-    """Its model counts instructions, which no other model does: nothing is compared with it."""
+class Depthwise(Family[DepthwiseConfig]):
+    """fprop.  Its model counts instructions, which no other does: nothing is compared with it."""
 
     kind = "depthwise"
+    direction: ClassVar[Direction] = "fprop"
     config_type = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
@@ -301,23 +283,18 @@ class _Depthwise(Family[DepthwiseConfig]):
         }
         return ranked(times)
 
-
-class DepthwiseFprop(_Depthwise):
-    """fprop."""
-
-    direction = "fprop"
-
-    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> ForwardPlan:
-        return _plan(config, case)
+    def bind(
+        self, config: DepthwiseConfig, case: Case, device: Device
+    ) -> ForwardPlan | InputGradientPlan:
+        if case.direction == "fprop":
+            return _plan(config, case)
+        return InputGradientPlan.of(case.problem, case, partial(_plan, config))
 
 
-class DepthwiseDgrad(_Depthwise):
+class DepthwiseDgrad(Depthwise):
     """dgrad."""
 
     direction = "dgrad"
-
-    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> InputGradientPlan:
-        return InputGradientPlan.of(case.problem, case, partial(_plan, config))
 
 
 def _candidates(sampling: Sampling) -> list[DepthwiseConfig]:
@@ -428,5 +405,5 @@ def _inputs(
     return strides.rows(tensor), weight.flatten(1).mT.contiguous()
 
 
-DEPTHWISE = DepthwiseFprop()
+DEPTHWISE = Depthwise()
 DEPTHWISE_DGRAD = DepthwiseDgrad()

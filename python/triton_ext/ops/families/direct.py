@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 import triton
 import triton.language as tl
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import Device
@@ -63,14 +64,15 @@ class DirectConfig:
         return self.block_m * self.block_n
 
 
-class _Direct(Family[DirectConfig]):
-    """One configuration, whose time no model expects: nothing is compared with it.
+class Direct(Family[DirectConfig]):
+    """fprop: one configuration, whose time no model expects: nothing is compared with it.
 
     The planner chooses it for groups of fewer than 16 bytes of channels, which TMA cannot address
     and would have to be copied apart.
     """
 
     kind = "direct"
+    direction: ClassVar[Direction] = "fprop"
     config_type = DirectConfig
     supersedes = ("gemm",)
 
@@ -92,29 +94,24 @@ class _Direct(Family[DirectConfig]):
                 break
         return {DirectConfig(block_m=block_m, block_n=block_n): Expected.of(math.nan)}
 
+    def bind(
+        self, config: DirectConfig, case: Case, device: Device
+    ) -> ForwardPlan | InputGradientPlan:
+        if case.direction == "fprop":
+            return _plan(config, case.strides_of_x, case)
+        strides = case.strides_of_dy
+        if strides[1] != 1:
+            strides = channels_last_strides(case.problem.y_shape)  # _gradient_inputs copies dy
+        return InputGradientPlan.of(case.problem, case, partial(_plan, config, strides))
 
-class Direct(_Direct):
-    """fprop."""
 
-    direction = "fprop"
-
-    def bind(self, config: DirectConfig, case: Case, device: Device) -> ForwardPlan:
-        return _plan(config, case, case.strides_of_x)
-
-
-class DirectDgrad(_Direct):
+class DirectDgrad(Direct):
     """dgrad."""
 
     direction = "dgrad"
 
-    def bind(self, config: DirectConfig, case: Case, device: Device) -> InputGradientPlan:
-        strides = case.strides_of_dy
-        if strides[1] != 1:
-            strides = channels_last_strides(case.problem.y_shape)  # _gradient_inputs copies it
-        return InputGradientPlan.of(case.problem, case, lambda each: _plan(config, each, strides))
 
-
-def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> ForwardPlan:
+def _plan(config: DirectConfig, strides: tuple[int, ...], case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy, of these strides."""
     problem, sampling = case.problem, Sampling.of(case)
     is_gradient, pixels, channels = sampling.is_flipped, sampling.pixels, sampling.out_channels

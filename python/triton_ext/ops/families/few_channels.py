@@ -111,23 +111,14 @@ class GatherConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How the kernel reads the pixels of an output pixel's filter window; in elements.
+    """How the kernel reads the pixels of an output pixel's filter window; in elements."""
 
-    Attributes:
-        lines: Rows of the filter, T * R.
-        elements: Of a row of the filter, S * Ci.
-        pixel: Distance of two pixels of a row of x.
-        vector: Elements of a load.
-        shift: Columns in front of a row's first tap.
-        row: Columns of a row, whole vectors.
-    """
-
-    lines: int
-    elements: int
-    pixel: int
-    vector: int
-    shift: int
-    row: int
+    lines: int  # rows of the filter, T * R
+    elements: int  # of a row of the filter, S * Ci
+    pixel: int  # distance of two pixels of a row of x
+    vector: int  # elements of a load
+    shift: int  # columns in front of a row's first tap
+    row: int  # columns of a row, whole vectors
 
     @classmethod
     def make(cls, case: Case) -> Window:

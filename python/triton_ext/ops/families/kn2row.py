@@ -94,21 +94,13 @@ class Schedule:
 
     A program computes ``rows`` output rows of a segment of the width, top to bottom, and reads
     R - 1 rows more; over one dimension it computes ``rows`` segments.
-
-    Attributes:
-        segment: Output pixels of a row that a program computes at once.
-        segments: Of a row.
-        strips: Into how many the rows of one image are divided, per residue of the dilation; over
-            one dimension, the segments.
-        programs: CTAs of a launch.
-        steps: Of a program at most.
     """
 
-    segment: int
-    segments: int
-    strips: int
-    programs: int
-    steps: int
+    segment: int  # output pixels of a row that a program computes at once
+    segments: int  # of a row
+    strips: int  # of an image's rows, per residue of the dilation; in 1-D, of its segments
+    programs: int  # CTAs of a launch
+    steps: int  # of a program at most
 
     @classmethod
     def make(cls, config: Col2ImConfig, problem: ConvProblem) -> Schedule:

@@ -58,25 +58,15 @@ class PatchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Patches:
-    """Sizes of patches; triples are (d, h, w).
+    """Sizes of patches; triples are (d, h, w)."""
 
-    Attributes:
-        taps: Of the filter, which are its strides.
-        size: Pixels of dx.
-        output: Patches of dy.
-        covering: Patches of dx, incomplete ones at its end included.
-        row: S * Ci, elements of a row of a patch.
-        columns: T * R * S * Ci, elements of a patch.
-        unit: Elements of which rows of patches and rows of dx are multiples: 1 to 8.
-    """
-
-    taps: tuple[int, ...]
-    size: tuple[int, ...]
-    output: tuple[int, ...]
-    covering: tuple[int, ...]
-    row: int
-    columns: int
-    unit: int
+    taps: tuple[int, ...]  # of the filter, which are its strides
+    size: tuple[int, ...]  # pixels of dx
+    output: tuple[int, ...]  # patches of dy
+    covering: tuple[int, ...]  # patches of dx, incomplete ones at its end included
+    row: int  # S * Ci, elements of a row of a patch
+    columns: int  # T * R * S * Ci, elements of a patch
+    unit: int  # elements of which rows of patches and rows of dx are multiples: 1 to 8
 
     @classmethod
     def of(cls, problem: ConvProblem) -> _Patches:
@@ -120,12 +110,9 @@ def _describe(
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
     """Returns what describes dy, weight and dx to the kernel.
 
-    Args:
-        problem: The convolution.
-        config: The tile configuration.
-        dy_desc: im2col descriptor of dy [N, out_d, out_h, out_w, Co], without memory.
-        dy_row_stride: Distance of two of its pixels where it is read as a matrix, else None.
-        filling: Fills up channels of dy, and rows of w, to multiples of 16 bytes.
+    ``dy_desc`` is an im2col descriptor of dy [N, out_d, out_h, out_w, Co] without memory;
+    ``dy_row_stride`` the distance of two pixels where dy is read as a matrix, else None;
+    ``filling`` fills up channels of dy, and rows of w, to multiples of 16 bytes.
     """
     to_last, ones = TO_LAST[problem.dims], (1,) * (3 - problem.dims)
 
