@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
@@ -48,8 +48,8 @@ __all__ = [
     "OPERAND_SWAP",
     "SwappedConfig",
     "SwappedWgradPlan",
-    "as_swapped",
     "swap_refusals",
+    "swapped_case",
     "turning_copy",
     "ways",
 ]
@@ -96,21 +96,15 @@ def swap_refusals(problem: ConvProblem) -> list[str]:
     return [*found, *packing_reasons(problem)]
 
 
-def as_swapped(problem: ConvProblem) -> ConvProblem | None:
-    """Returns the convolution over dy whose filter's gradient is dw turned, or ``None``."""
-    swapped = as_forward(problem)
-    if swapped is None or any(min(sides) < 0 for sides in swapped.padding):
-        return None
-    return swapped
-
-
 def swapped_case(case: Case) -> Case | None:
     """Returns the case with x and dy swapped; ``None`` where they cannot be."""
     problem = case.problem
-    swapped = None if swap_refusals(problem) or not problem.batch else as_swapped(problem)
+    if swap_refusals(problem) or not problem.batch:
+        return None
+    swapped = as_forward(problem)
     x = Operand.make(problem.x_shape, case.strides_of_x, case.dtype.itemsize, as_matrix=True)
     # x is the large one: a copy of it costs more than is gained.
-    if swapped is None or x.is_copied:
+    if swapped is None or min(min(sides) for sides in swapped.padding) < 0 or x.is_copied:
         return None
     return replace(
         case,
@@ -163,9 +157,9 @@ def turning_copy(way: RowPacking, element_bytes: int) -> RowCopy:
 class OperandSwap(Family[SwappedConfig]):
     """wgrad of the convolution over dy, whose rows are packed."""
 
-    kind: ClassVar[str] = "swapped"
-    direction: ClassVar[Direction] = "wgrad"
-    config_type: ClassVar[type[SwappedConfig]] = SwappedConfig
+    kind = "swapped"
+    direction = "wgrad"
+    config_type = SwappedConfig
 
     def refusals(
         self, case: Case, device: Device, config: SwappedConfig | None = None
@@ -205,6 +199,7 @@ class OperandSwap(Family[SwappedConfig]):
         return SwappedWgradPlan(
             problem=case.problem,
             out_dtype=packed.out_dtype,
+            tiles=packed.tiles,
             packed=packed.packed,
             copies=packed.copies,
             turning=CopyLauncher(turning_copy(swapped.packing, packed.out_dtype.itemsize)),
