@@ -78,6 +78,7 @@ def compiled(
     device: Device = H200,
     *,
     bias: torch.Tensor | None = None,
+    **fields: Any,
 ) -> list[Any]:
     """The kernels of a plan, compiled; their ``asm`` has TTGIR, PTX and cubin.
 
@@ -88,8 +89,9 @@ def compiled(
         dtype: Of the operands.
         device: Whose kernels.
         bias: Of dgrad.
+        fields: Further ones of the case.
     """
-    case = case_of(family, problem, dtype)
+    case = case_of(family, problem, dtype, **fields)
     with compiling_for(device) as kernels:
         plan, tensors = family.bind(config, case, device), make_tensors(case, META)
         if bias is None:

@@ -427,7 +427,7 @@ def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     case = Case(problem=problem(**MATRIX), dtype=torch.float16, spec=FULL)
     x, _, _ = case.tensors()
-    assert case.plan(x, CONFIGS[0]).inputs.matrix.fields["strides"] == [72, 1]
+    assert case.plan(x, CONFIGS[0]).inputs.matrix.desc.strides == [72, 1]
     check(case, config=CONFIGS[0])
 
 

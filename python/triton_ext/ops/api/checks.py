@@ -61,11 +61,7 @@ def check_arguments(
 ) -> None:
     """Refuses values that are no dense tensors, groups, and forward mode without a fallback.
 
-    Args:
-        name: Name of the function, for the errors.
-        tensors: The tensors by name; the first two are there, the others may be None.
-        given: Stride, padding, dilation and groups.
-        how: The function's fallback, which takes forward-mode differentiation, and preference.
+    The first two tensors are there, the others may be None.
     """
     for index, (which, value) in enumerate(tensors.items()):
         if not isinstance(value, Tensor) and (value is not None or index < 2):
@@ -161,7 +157,7 @@ def check_pair(
     """Refuses an input, a filter and a bias that do not fit together.
 
     Args:
-        name: Name of the function, for the errors.
+        name: The function, for the errors.
         first: Name of the tensor that is convolved, and the tensor.
         weight: [Co, Ci / groups, *filter_size]; of a transposed convolution
             [Ci, Co / groups, *filter_size].

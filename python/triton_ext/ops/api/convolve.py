@@ -104,12 +104,9 @@ def _by_torch(key: Any, c: ConvCall, how: How) -> Tensor | None:
 
 
 def _keep(key: Any, c: ConvCall, given: tuple[object, ...] | None = None) -> None:
-    """Keeps what computes calls with a function key.
+    """Keeps what computes calls with a function key, or does nothing without one.
 
-    Args:
-        key: The key, or None.
-        c: The call.
-        given: All numbers of the call, where autograd may record calls with this key.
+    ``given`` are all numbers of the call, where autograd may record calls with this key.
     """
     if key is not None and isinstance(forward := bind(c), BoundPlan):
         keep(key, forward if given is None else BoundConvolution(c, forward, given))
@@ -125,13 +122,7 @@ def convolve_fused(
 ) -> Tensor:
     """Convolves with an epilogue, as the public function of so many dimensions does.
 
-    Args:
-        dims: Spatial dimensions.
-        x: As for the function.
-        weight: As for the function.
-        fused: The fields of :class:`EpilogueArguments`; a tuple is made in less time.
-        given: Stride, padding, dilation and groups.
-        how: The function's fallback and what it prefers.
+    ``fused`` are the fields of :class:`EpilogueArguments`; a tuple is made in less time.
     """
     name = _CONV[dims]
     bias, scale, residual, out_scale, extra, activation, out_dtype, function, out, amax = fused
@@ -220,13 +211,7 @@ _REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
 
 
 def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
-    """Returns a refusal in terms of the function that was called; another error as it is.
-
-    Args:
-        name: The function.
-        error: The error.
-        words: Names in the refusal, and what that function calls them.
-    """
+    """Returns a refusal with the function's name and words for those in it; other errors as is."""
     text = str(error)
     match = _REFUSER.match(text)
     if match is None or type(error) not in _REFUSALS:
@@ -325,14 +310,8 @@ def gradient(
 ) -> Tensor:
     """Computes a gradient of a convolution, as the public function of so many dimensions does.
 
-    Args:
-        operator: dgrad, of the gradient of y and weight, or wgrad, of x and the gradient of y.
-        dims: Spatial dimensions.
-        first: The first of the operands.
-        second: The second one.
-        size: Shape of the gradient.
-        given: Stride, padding, dilation and groups.
-        how: The function's fallback and what it prefers.
+    It has the shape ``size``.  The operands are the gradient of y and weight for dgrad, x and the
+    gradient of y for wgrad.
     """
     is_dgrad = operator is DGRAD
     name = (_INPUT if is_dgrad else _WEIGHT)[dims]

@@ -71,9 +71,9 @@ def conv2d(
     this package where they take the problem, otherwise torch's (``support`` tells which).
 
     Args:
-        x: [N, Ci, H, W] or [Ci, H, W], fp16, bf16, fp32 (through TF32), fp8 or int8, in
-            ``torch.channels_last`` memory format; on an NVIDIA GPU of compute capability 9.0 or
-            newer, or on the CPU under ``TRITON_INTERPRET=1``.
+        x: [N, Ci, H, W] or [Ci, H, W], fp16, bf16, fp32 (through TF32), fp8 or int8; on an NVIDIA
+            GPU of compute capability 9.0 or newer, or on the CPU under ``TRITON_INTERPRET=1``; in
+            ``torch.channels_last`` memory format.
         weight: [Co, Ci / groups, R, S], dtype and device of x.  In another memory format than
             channels-last it is copied at every call; ``module.to(memory_format=
             torch.channels_last)`` avoids it.
@@ -151,10 +151,7 @@ def conv_transpose2d(
         stride: One number or (h, w).
         padding: One number, (h, w) or ((top, bottom), (left, right)); pixels that are left out.
         output_padding: One number or (h, w); pixels added at the high side, fewer than the stride.
-        groups: Number of parts into which both channels are divided.
-        dilation: One number or (h, w).
-        fallback: As for :func:`conv2d`.
-        prefer: As for :func:`conv2d`.
+        groups, dilation, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         [N, Co, out_h, out_w] (without N where x has none), channels-last.
@@ -185,11 +182,7 @@ def conv2d_input(
         weight: [Co, Ci / groups, R, S].
         grad_output: [N, Co, out_h, out_w], channels-last.
         stride: As for :func:`conv2d`, but of any size.
-        padding: As for :func:`conv2d`.
-        dilation: As for :func:`conv2d`.
-        groups: As for :func:`conv2d`.
-        fallback: As for :func:`conv2d`.
-        prefer: As for :func:`conv2d`.
+        padding, dilation, groups, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         dx [N, Ci, H, W], channels-last.
@@ -216,12 +209,7 @@ def conv2d_weight(
         x: [N, Ci, H, W], channels-last.
         weight_size: [Co, Ci / groups, R, S].
         grad_output: [N, Co, out_h, out_w], channels-last.
-        stride: As for :func:`conv2d`.
-        padding: As for :func:`conv2d`.
-        dilation: As for :func:`conv2d`.
-        groups: As for :func:`conv2d`.
-        fallback: As for :func:`conv2d`.
-        prefer: As for :func:`conv2d`.
+        stride, padding, dilation, groups, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         dw [Co, Ci / groups, R, S], channels-last.  The same bits at every call.
@@ -237,8 +225,9 @@ _WORDS = {
     1: {
         "2d": "1d", "((top, bottom), (left, right))": "((left, right),)", "out_h, out_w": "out_l",
         "H, W": "L", "R, S": "S", "(h, w)": "(l,)", "1, 1]": "1]",
-        "in\n            ``torch.channels_last`` memory format;":
-            "with\n            ``x.stride(1) == 1``, as ``torch.empty(n, l, ci).mT`` has it;",
+        "in\n            ``torch.channels_last`` memory format.":
+            "with\n            ``x.stride(1) == 1``, as ``torch.empty(n, l, ci).mT`` has it.",
+        "; ``module.to(memory_format=\n            torch.channels_last)`` avoids it": "",
     },
     3: {
         "2d": "3d", "((top, bottom), (left, right))":

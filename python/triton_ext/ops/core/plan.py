@@ -16,6 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
+from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
@@ -28,6 +29,9 @@ __all__ = [
     "DgradPlan",
     "ForwardPlan",
     "InputGradientPlan",
+    "dot_dtype",
+    "long_row_refusals",
+    "output_constants",
     "three",
     "vector_inputs",
 ]
@@ -104,18 +108,11 @@ class ForwardPlan:
     ) -> ForwardPlan:
         """Returns the plan of a case.
 
-        Args:
-            case: What is computed.
-            config: The configuration.
-            inputs: As the attribute.
-            launcher: The kernel.
-            y_block: Rows and columns of the tiles of y that TMA stores; ``None`` for a pointer.
-            fields: Further attributes.
+        ``y_block`` has the rows and columns of the tiles of y that TMA stores; ``None`` for a
+        pointer.  ``fields`` are further attributes.
         """
         problem, co = case.problem, case.problem.out_channels
-        tiles = None
-        if y_block is not None:
-            tiles = ([problem.geometry.m_gemm, co], [co, 1], y_block)
+        m_gemm = problem.geometry.m_gemm
         return cls(
             problem=problem,
             epilogue=case.epilogue,
@@ -124,7 +121,7 @@ class ForwardPlan:
             config=config,
             launcher=launcher,
             inputs=inputs,
-            y_tiles=tiles,
+            y_tiles=None if y_block is None else ([m_gemm, co], [co, 1], y_block),
             **fields,
         )
 
@@ -172,13 +169,7 @@ class ForwardPlan:
     def arguments(
         self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueOperands
     ) -> tuple[tuple[Any, ...], Hashable]:
-        """Returns the kernel's tensors, described, and what of them Triton specializes on.
-
-        Arguments are those of :meth:`run`.
-
-        Raises:
-            ValueError: The operands are not those that the epilogue asks for.
-        """
+        """Returns the kernel's tensors, described, and what of them Triton specializes on."""
         if self.row_copies is not None:
             x, weight = self.row_copies.both(x, weight)
         inputs = self.inputs(x, weight)
@@ -200,11 +191,7 @@ class ForwardPlan:
         return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
 
     def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
-        """Returns the kernel's arguments from the bias to the function's.
-
-        Raises:
-            ValueError: An operand is missing, was not asked for, or has another shape or dtype.
-        """
+        """Returns the kernel's arguments from the bias to the function's, checked."""
         spec = self.epilogue
         for name in ("bias", "scale", "residual", "out_scale", "amax"):
             is_given = getattr(operands, name) is not None
@@ -268,11 +255,7 @@ class ForwardPlan:
 def _check_output(
     out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, is_aligned: bool = True
 ) -> None:
-    """Refuses a tensor of the caller's that cannot be an output [N, C, *size] of ``shape``.
-
-    Raises:
-        ValueError: It has another shape, dtype or layout, or is not aligned where it has to be.
-    """
+    """Refuses a tensor of the caller's that cannot be an output [N, C, *size] of ``shape``."""
     if tuple(out.shape) != shape or out.dtype != dtype:
         raise ValueError(f"out: expected {list(shape)} of {dtype}, got {_describe(out)}")
     if not out.permute(TO_LAST[len(shape) - 2]).is_contiguous() or (
@@ -308,6 +291,32 @@ def vector_inputs(
         # Of the same strides, which the plan was made for.
         x = aligned_copy(x)
     return x, weight.permute(TO_LAST[weight.dim() - 2]).contiguous()
+
+
+def dot_dtype(dtype: torch.dtype) -> tl.dtype:
+    """Returns the type of ``tl.dot``'s operands for that of tensors."""
+    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
+    return tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype]
+
+
+def output_constants(case: Case, **types: tl.dtype) -> dict[str, Any]:
+    """Returns a kernel's constants of its output; ``types`` are those of products or of sums."""
+    spec = case.epilogue
+    return {
+        "DTYPE": TRITON_DTYPES[case.output_dtype],
+        **types,
+        "ACTIVATION": spec.activation,
+        "FUNCTION": spec.function,
+        "RESIDUAL_PER_IMAGE": spec.residual_per_image,
+    }
+
+
+def long_row_refusals(problem: ConvProblem) -> list[str]:
+    """Returns why a kernel that counts elements of a padded row of x in 32 bits does not."""
+    pixels = problem.input_size[-1] + sum(problem.padding[-1])
+    if pixels * problem.in_channels < 1 << 31:
+        return []
+    return [f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements"]
 
 
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
@@ -415,12 +424,12 @@ class InputGradientPlan:
 
     @property
     def config(self) -> Any:
-        """The configuration, whose class says which kernel runs."""
+        """As of a :class:`DgradPlan`."""
         return self.plain.config
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of dy, weight and dx."""
+        """As of a :class:`DgradPlan`."""
         return self.plain.out_dtype
 
     @property

@@ -133,26 +133,27 @@ class _Gluon(Family[TileConfig]):
     def config_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
         return self._case_refusals(case) or self._launch_refusals(config, case, device)
 
-    def _ranked(
-        self, times: Mapping[TileConfig, float], copies_us: float = 0.0
-    ) -> dict[TileConfig, Expected]:
-        def counted(config: TileConfig) -> float:
-            is_narrow = config.block_k * config.element_bytes < 128
-            return 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
-
-        return ranked({c: Expected.of(us, copies_us, counted(c)) for c, us in times.items()})
-
-    def _check(self, config: TileConfig, case: Case, device: Device) -> None:
-        """Refuses to bind.
-
-        Raises:
-            UnsupportedError: The case, or the configuration, has :meth:`refusals`.
-        """
+    def bind(self, config: TileConfig, case: Case, device: Device) -> Any:
         found = _Gluon.refusals(self, case, device, config)
         if found:
             raise UnsupportedError(
                 f"{case.operator}: the Gluon kernel does not take it: {'; '.join(found)}"
             )
+        return self._plan(config, case, device)
+
+    @abstractmethod
+    def _plan(self, config: TileConfig, case: Case, device: Device) -> Any:
+        """Returns the plan of a configuration without refusals."""
+
+
+def _ranked(
+    times: Mapping[TileConfig, float], copies_us: float = 0.0
+) -> dict[TileConfig, Expected]:
+    def correction(config: TileConfig) -> float:
+        is_narrow = config.block_k * config.element_bytes < 128
+        return 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
+
+    return ranked({c: Expected.of(us, copies_us, correction(c)) for c, us in times.items()})
 
 
 class GluonFprop(_Gluon):
@@ -168,21 +169,15 @@ class GluonFprop(_Gluon):
         return tap_refusals(case) or super().config_refusals(config, case, device)
 
     def _case_refusals(self, case: Case) -> list[str]:
-        problem, _ = _read(case)
-        out_dtype = case.epilogue.out_dtype or case.dtype
-        found = problem_refusals(problem, case.dtype, takes_fp8=True)
+        problem, out_dtype = _read(case)[0], case.output_dtype
+        allowed, expected = {*DTYPES}, "float16 or bfloat16"
         if case.dtype in FP8_DTYPES:
-            if out_dtype not in (*DTYPES, *FP8_DTYPES, torch.float32):
-                found.append(
-                    f"out_dtype is {out_dtype}, expected float32, float16, bfloat16 or fp8"
-                )
-            unit = ROW_BYTES // out_dtype.itemsize
-            if unit > 8 and problem.out_channels % unit:
-                found.append(
-                    f"Co is {problem.out_channels}, TMA needs rows of a multiple of {unit} channels"
-                )
-        elif case.epilogue.out_dtype not in (None, *DTYPES):
-            found.append(f"out_dtype is {out_dtype}, expected float16 or bfloat16")
+            allowed |= {*FP8_DTYPES, torch.float32}
+            expected = "float32, float16, bfloat16 or fp8"
+        co_unit = 16 if out_dtype in FP8_DTYPES else 8
+        found = problem_refusals(problem, case.dtype, takes_fp8=True, co_unit=co_unit)
+        if case.epilogue.out_dtype not in {None, *allowed}:
+            found.append(f"out_dtype is {out_dtype}, expected {expected}")
         if case.epilogue.function is not None:
             found.append("a function of the user's needs the @triton.jit kernel")
         if case.epilogue.amax:
@@ -197,7 +192,7 @@ class GluonFprop(_Gluon):
             problem.out_channels,
             device.num_sms,
             element_bytes=case.dtype.itemsize,
-            out_bytes=(case.epilogue.out_dtype or case.dtype).itemsize,
+            out_bytes=case.output_dtype.itemsize,
             may_turn=_is_matrix(problem, x_strides),
         )
 
@@ -211,13 +206,12 @@ class GluonFprop(_Gluon):
             device.num_sms,
             block_k=step_channels(problem.in_channels, case.dtype.itemsize),
             element_bytes=case.dtype.itemsize,
-            out_bytes=(case.epilogue.out_dtype or case.dtype).itemsize,
+            out_bytes=case.output_dtype.itemsize,
             x_is_matrix=_is_matrix(problem, x_strides),
         )
-        return self._ranked(times, 0.0 if case.packing is None else case.packing.copy_us)
+        return _ranked(times, 0.0 if case.packing is None else case.packing.copy_us)
 
-    def bind(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
-        self._check(config, case, device)
+    def _plan(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
         from triton_ext.ops.kernels import gluon_fprop
 
         problem, x_strides = _read(case)
@@ -225,37 +219,28 @@ class GluonFprop(_Gluon):
         # Of packed pixels, what the weight is filled up with is none of x's channels.
         x_ci = ci if case.packing is None else case.packing.window_channels
         x_block = [config.rows, config.block_k]
+        strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
         x_desc = TensorDescriptorIm2Col.for_conv(
-            Layout(
-                (problem.batch, *problem.input_size, x_ci),
-                tuple(x_strides[i] for i in TO_LAST[problem.dims]),
-                case.dtype,
-            ),
-            conv.filter_size,
-            conv.stride,
-            conv.padding,
-            conv.dilation,
-            block_shape=x_block,
-        )
+            Layout((problem.batch, *problem.input_size, x_ci), strides, case.dtype),
+            conv.filter_size, conv.stride, conv.padding, conv.dilation, block_shape=x_block,
+        )  # fmt: skip
         # How many there are, channels of each, and from one to the next.
         pixels, filters = (conv.m_gemm, x_ci, matrix_row_stride(x_desc)), (co, ci, ci)
         rows, columns = (filters, pixels) if config.rows_from_w else (pixels, filters)
         (m_gemm, row_ci, row_step), (n_gemm, column_ci, column_step) = rows, columns
         assert column_step is not None  # pixels are columns where they are rows of a matrix only
+        matrix = None
+        if row_step is not None:
+            matrix = Tiled.of(case.dtype, [m_gemm, row_ci], row_step, x_block)
         column_shape = [n_gemm, problem.taps, column_ci]
-        out_dtype = case.epilogue.out_dtype or case.dtype
         operands = _Operands(
             pixels=x_desc,
-            matrix=(
-                None
-                if row_step is None
-                else Tiled.of(case.dtype, [m_gemm, row_ci], row_step, x_block)
-            ),
+            matrix=matrix,
             columns=tuple(
                 Tiled.of(case.dtype, column_shape, column_step, [width, 1, config.block_k])
                 for width in config.fprop_boxes
             ),
-            out=Tiled.of(out_dtype, [conv.m_gemm, co], co, config.y_block),
+            out=Tiled.of(case.output_dtype, [conv.m_gemm, co], co, config.y_block),
             rows_from_w=config.rows_from_w,
             dims=problem.dims if case.packing is None else None,
         )
@@ -271,21 +256,16 @@ class GluonFprop(_Gluon):
             stride=conv.stride,
             padding=tuple(low for low, _ in conv.padding),
         )
+        launcher = _launcher(
+            gluon_fprop.conv_fprop_kernel, num_programs(config, tiles, n_gemm, device.num_sms),
+            kernel_problem, CONFIG=config, ACTIVATION=case.epilogue.activation,
+            RESIDUAL_PER_IMAGE=case.epilogue.residual_per_image,
+        )  # fmt: skip
         return ForwardPlan.make(
             case,
             config,
             operands,
-            Launcher(
-                kernel=gluon_fprop.conv_fprop_kernel,
-                grid=(num_programs(config, tiles, n_gemm, device.num_sms), 1, 1),
-                scalars=(kernel_problem,),
-                constants={
-                    "CONFIG": config,
-                    "ACTIVATION": case.epilogue.activation,
-                    "RESIDUAL_PER_IMAGE": case.epilogue.residual_per_image,
-                },
-                options={"num_warps": 4},
-            ),
+            launcher,
             outputs=lambda y: (operands.out.at(y),),
             arguments_read=_USED_ARGUMENTS,
             row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
@@ -327,12 +307,10 @@ class GluonDgrad(_Gluon):
         ci, co = problem.in_channels, problem.out_channels
         block_k = channel_block(co, 2, problem.groups)
         dims = phases_of(problem)
-        return self._ranked(
-            dgrad_times(dims, problem.batch, ci, co, device.num_sms, block_k=block_k)
-        )
+        times = dgrad_times(dims, problem.batch, ci, co, device.num_sms, block_k=block_k)
+        return _ranked(times)
 
-    def bind(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
-        self._check(config, case, device)
+    def _plan(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
         from triton_ext.ops.kernels import gluon_dgrad
 
         problem, dims = case.problem, phases_of(case.problem)
@@ -342,17 +320,15 @@ class GluonDgrad(_Gluon):
         shape = (n, *problem.output_size, co)
         strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
         block = [config.rows, config.block_k]
+        corners = [
+            (dim.lower, dim.lower + dim.walk_size - out)
+            for dim, out in zip(dims, problem.output_size, strict=True)
+        ]
         dy_desc = TensorDescriptorIm2Col(
-            Layout(shape, strides, case.dtype),
-            shape,
-            strides,
-            block,
-            pixel_box_lower_corner=[dim.lower for dim in dims],
-            pixel_box_upper_corner=[
-                dim.lower + dim.walk_size - out
-                for dim, out in zip(dims, problem.output_size, strict=True)
-            ],
-        )
+            Layout(shape, strides, case.dtype), shape, strides, block,
+            pixel_box_lower_corner=[lower for lower, _ in corners],
+            pixel_box_upper_corner=[upper for _, upper in corners],
+        )  # fmt: skip
         row = pixel_stride(dy_desc.geometry) if problem.is_pointwise else None
         pixels = n * math.prod(problem.input_size)
         operands = _Operands(
@@ -366,21 +342,25 @@ class GluonDgrad(_Gluon):
             dims=problem.dims,
         )
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
-        blocks = math.ceil(co / config.block_k)
         return DgradPlan(
             problem=problem,
             dtype=case.dtype,
             config=config,
             describe=lambda dy, weight, dx: (*operands(dy, weight), operands.out.at(dx), dx),
             stores_aligned=True,
-            launcher=Launcher(
-                kernel=gluon_dgrad.conv_dgrad_kernel,
-                grid=(num_programs(config, tiles, ci, device.num_sms), 1, 1),
-                scalars=(gluon_dgrad.dgrad_problem(dims, n, ci, blocks),),
-                constants={"CONFIG": config, "CLASSES": gluon_dgrad.residue_classes(dims)},
-                options={"num_warps": 4},
+            launcher=_launcher(
+                gluon_dgrad.conv_dgrad_kernel, num_programs(config, tiles, ci, device.num_sms),
+                gluon_dgrad.dgrad_problem(dims, n, ci, math.ceil(co / config.block_k)),
+                CONFIG=config, CLASSES=gluon_dgrad.residue_classes(dims),
             ),
-        )
+        )  # fmt: skip
+
+
+def _launcher(kernel: Any, programs: int, problem: Any, **constants: Any) -> Launcher:
+    return Launcher(
+        kernel=kernel, grid=(programs, 1, 1), scalars=(problem,), constants=constants,
+        options={"num_warps": 4},
+    )  # fmt: skip
 
 
 GLUON: GluonFprop = GluonFprop()

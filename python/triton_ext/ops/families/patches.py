@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
@@ -23,10 +22,10 @@ from triton_ext.ops.core.descriptors import (
     pixel_stride,
     rounding,
 )
-from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
@@ -59,25 +58,15 @@ class PatchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Patches:
-    """Sizes of patches; triples are (d, h, w).
+    """Sizes of patches; triples are (d, h, w)."""
 
-    Attributes:
-        taps: Of the filter, which are its strides.
-        size: Pixels of dx.
-        output: Patches of dy.
-        covering: Patches of dx, incomplete ones at its end included.
-        row: S * Ci, elements of a row of a patch.
-        columns: T * R * S * Ci, elements of a patch.
-        unit: Elements of which rows of patches and rows of dx are multiples: 1 to 8.
-    """
-
-    taps: tuple[int, ...]
-    size: tuple[int, ...]
-    output: tuple[int, ...]
-    covering: tuple[int, ...]
-    row: int
-    columns: int
-    unit: int
+    taps: tuple[int, ...]  # of the filter, which are its strides
+    size: tuple[int, ...]  # pixels of dx
+    output: tuple[int, ...]  # patches of dy
+    covering: tuple[int, ...]  # patches of dx, incomplete ones at its end included
+    row: int  # S * Ci, elements of a row of a patch
+    columns: int  # T * R * S * Ci, elements of a patch
+    unit: int  # elements of which rows of patches and rows of dx are multiples: 1 to 8
 
     @classmethod
     def of(cls, problem: ConvProblem) -> _Patches:
@@ -121,12 +110,9 @@ def _describe(
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
     """Returns what describes dy, weight and dx to the kernel.
 
-    Args:
-        problem: The convolution.
-        config: The tile configuration.
-        dy_desc: im2col descriptor of dy [N, out_d, out_h, out_w, Co], without memory.
-        dy_row_stride: Distance of two of its pixels where it is read as a matrix, else None.
-        filling: Fills up channels of dy, and rows of w, to multiples of 16 bytes.
+    ``dy_desc`` is an im2col descriptor of dy [N, out_d, out_h, out_w, Co] without memory;
+    ``dy_row_stride`` the distance of two pixels where dy is read as a matrix, else None;
+    ``filling`` fills up channels of dy, and rows of w, to multiples of 16 bytes.
     """
     to_last, ones = TO_LAST[problem.dims], (1,) * (3 - problem.dims)
 
@@ -254,8 +240,7 @@ class Patches(Family[PatchConfig]):
                     "BLOCK_N": tiles.block_n,
                     "BLOCK_K": tiles.block_k,
                     "DTYPE": TRITON_DTYPES[dtype],
-                    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands.
-                    "DOT_DTYPE": tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype],
+                    "DOT_DTYPE": dot_dtype(dtype),
                 },
                 options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
             ),

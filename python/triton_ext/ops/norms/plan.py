@@ -238,30 +238,18 @@ class NormPlan:
     residual are [N, C, *size] in the order of x; weight, bias and running statistics [C]; mean and
     rstd, which is 1 / standard deviation or the variance, [images * groups]; the number of
     batches int64 []; parts and means of gradients fp32, ``parts_size`` and ``means_size`` of them.
-
-    Attributes:
-        shape: The tensor, and what is normalized together.
-        strides: Strides of x.
-        term_dtypes: Dtypes of running mean and variance, weight and bias, or None.
-        num_sms: Multiprocessors.
-        dtype: Dtype of x.
-        out_dtype: Dtype of y.
-        activation: Applied last.
-        eps: Added to variances.
-        parts_size: Numbers that a kernel which adds leaves for the one that merges.
-        means_size: Numbers that dx needs, two per group of an image.
     """
 
     shape: NormShape
-    strides: tuple[int, ...]
-    term_dtypes: tuple[torch.dtype | None, ...]
+    strides: tuple[int, ...]  # of x
+    term_dtypes: tuple[torch.dtype | None, ...]  # of running mean and variance, weight and bias
     num_sms: int
-    dtype: torch.dtype
-    out_dtype: torch.dtype
+    dtype: torch.dtype  # of x
+    out_dtype: torch.dtype  # of y
     activation: str
     eps: float
-    parts_size: int = field(init=False)
-    means_size: int = field(init=False)
+    parts_size: int = field(init=False)  # what a kernel that adds leaves for the one that merges
+    means_size: int = field(init=False)  # two per group of an image
     _launchers: dict[Hashable, Launcher] = field(default_factory=dict)
     _forwards: DispatchCache[Launches] = field(default_factory=lambda: DispatchCache(16))
     _gradients: dict[Hashable, Gradients] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from triton_ext.ops.api.checks import kind_of
 from triton_ext.ops.api.operators import OPERATORS, Operator
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.parameters import ConvParameters, numbers
 from triton_ext.ops.core.planner import refusals_on
 from triton_ext.ops.core.problem import ConvProblem
 
@@ -106,18 +106,12 @@ def _torch_problem(
     groups: int,
 ) -> ConvProblem:
     """Returns the problem of a call of torch's; for a transposed one, the problem of its dgrad."""
-    dims = len(x_shape) - 2
-
-    def each(values: Sequence[Any]) -> tuple[int, ...]:
-        # torch takes one number for all dimensions.
-        return _shape(values) if len(values) == dims else _shape(values) * dims
-
-    sides = tuple(side for side in each(padding) for _ in range(2))
-    parameters = ConvParameters(each(stride), sides, each(dilation), groups)
-    size = _shape(x_shape)
+    size, taps = _shape(x_shape), _shape(weight.shape[2:])
+    given = (_shape(stride), _shape(padding), _shape(dilation), groups)
+    parameters = ConvParameters.parse(given, taps)
     if transposed:
-        taps = _shape(weight.shape[2:])
-        pixels = parameters.transposed_size(size[2:], taps, each(output_padding))
+        extra = numbers("output_padding", _shape(output_padding), len(taps))
+        pixels = parameters.transposed_size(size[2:], taps, extra)
         size = (size[0], int(weight.shape[1]) * groups, *pixels)
     return parameters.problem(size, _shape(weight.shape))
 
@@ -210,15 +204,12 @@ def collect(
 
 
 def check_inputs(name: str, model: object, example_inputs: object) -> None:
-    """Refuses a model that is no module, and arrays where tensors are wanted.
+    """Raises TypeError where a model is no module, or inputs are none that it is called with.
 
     Args:
-        name: The function or file that has them, for the errors.
+        name: The function or file that has them, for the error.
         model: A module.
         example_inputs: As for :func:`collect`.
-
-    Raises:
-        TypeError: It is none, or they are none.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
@@ -321,29 +312,31 @@ def parse_shape(text: str) -> ConvProblem:
             f"shape '{text}': expected NxCixSIZE_Co_kTAPS[_sSTRIDE][_dDILATION][_pPADDING]"
             "[_gGROUPS], such as 32x64x56x56_128_k3x3_s2x2, of numbers from 1"
         )
-    batch, ci, *size = map(int, match["x"].split("x"))
-    dims = len(size)
-
-    def each(name: str, default: int) -> tuple[int, ...]:
-        values = tuple(map(int, match[name].split("x"))) if match[name] else (default,)
-        if len(values) not in (1, dims):
-            raise ValueError(f"shape '{text}': {name} has {len(values)} numbers, expected {dims}")
-        return values if len(values) == dims else values * dims
-
-    taps, stride, dilation = each("k", 1), each("s", 1), each("d", 1)
-    halves = tuple(d * (k // 2) for k, d in zip(taps, dilation, strict=True))
-    padding = tuple((half, half) for half in halves)
-    if match["p"]:
-        pairs = [pair.partition("-")[::2] for pair in match["p"].split("x")]
-        padding = tuple((int(low), int(high or low)) for low, high in pairs)
-        padding = padding if len(padding) == dims else padding * dims
-    co, groups = int(match["co"]), int(match["g"] or 1)
+    shape = tuple(map(int, match["x"].split("x")))
+    ci, co, dims, groups = shape[1], int(match["co"]), len(shape) - 2, int(match["g"] or 1)
     if ci % groups or co % groups:
         raise ValueError(
             f"shape '{text}': g{groups} must divide both {ci} input channels and {co} output "
             "channels"
         )
-    return ConvProblem(
-        batch=batch, in_channels=ci, out_channels=co, input_size=tuple(size), filter_size=taps,
-        stride=stride, padding=padding, dilation=dilation, groups=groups,
-    )  # fmt: skip
+
+    def each(name: str, parse: Callable[[str], Any] = int) -> tuple[Any, ...]:
+        values = tuple(map(parse, (match[name] or "1").split("x")))
+        if len(values) not in (1, dims):
+            raise ValueError(f"shape '{text}': {name} has {len(values)} numbers, expected {dims}")
+        return values if len(values) == dims else values * dims
+
+    taps, stride, dilation = each("k"), each("s"), each("d")
+    padding: Sequence[tuple[int, int]] = [
+        (d * (k // 2),) * 2 for k, d in zip(taps, dilation, strict=True)
+    ]
+    if match["p"]:
+        padding = each("p", _low_and_high)
+    sides = tuple(side for pair in padding for side in pair)
+    parameters = ConvParameters(stride, sides, dilation, groups)
+    return parameters.problem(shape, (co, ci // groups, *taps))
+
+
+def _low_and_high(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
+    return int(low), int(high or low)

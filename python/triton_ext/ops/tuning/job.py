@@ -2,9 +2,8 @@
 
 While steps run, plans that are made are watched, whoever makes them: eager code, the backward,
 compiled graphs.  At a step's end the ranks put together what no table knew, rank 0 measures it, and
-all others get the results through the default process group.  Every rank calls ``step`` as often as
-every other, as it does with collectives of its own.  While rank 0 measures it tells the others so
-after every case, because no wait in a process group may be longer than the group's timeout.
+all others get the results through the default process group.  While rank 0 measures it tells the
+others so after every case, because no wait in a process group may be longer than its timeout.
 """
 
 from __future__ import annotations
@@ -160,8 +159,7 @@ def warmup_steps(steps: int, **options: Any) -> Warmup:
 
     Raises:
         TypeError: ``steps`` is no int, or ``tune`` has no such option.
-        ValueError: ``steps`` is negative, or an option is what ``tune`` refuses anywhere: too small
-            a number, no device, or one that is no GPU and without a ``clock``.
+        ValueError: ``steps`` is negative, or ``tune`` refuses an option anywhere.
     """
     if type(steps) is not int:
         raise TypeError(f"warmup_steps: steps is {steps!r}: expected an int")

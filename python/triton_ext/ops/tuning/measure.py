@@ -99,12 +99,7 @@ def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueOperands]) -
 
 @dataclass(slots=True)
 class Trial:
-    """A configuration of a case as a function that runs it, which clocks measure.
-
-    Attributes:
-        case: What is computed.
-        config: The configuration.
-    """
+    """A configuration of a case as a function that runs it, which clocks measure."""
 
     case: Case
     config: Any
@@ -174,11 +169,7 @@ def _event() -> torch.cuda.Event:
 
 
 class EventClock:
-    """The clock of a GPU.
-
-    Args:
-        device: Which one.
-    """
+    """The clock of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         properties = torch.cuda.get_device_properties(device)
@@ -238,11 +229,8 @@ def turns(items: Sequence[_Item], number: int) -> Sequence[_Item]:
     """Returns the order of a round: rotating, and every other time backwards.
 
     On some machines every other measurement takes 0.5 us more.  A round and the next one, which is
-    the same backwards, have each item once at an even and once at an odd place.
-
-    Args:
-        items: What is measured in the round.
-        number: Number of the round, from 0.
+    the same backwards, have each item once at an even and once at an odd place.  The first round
+    has number 0.
     """
     turn = number // 2 % max(1, len(items))
     order = [*items[turn:], *items[:turn]]
@@ -252,11 +240,8 @@ def turns(items: Sequence[_Item], number: int) -> Sequence[_Item]:
 def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> list[float]:
     """Returns the median time of every function over rounds that measure each once, in turns.
 
-    Args:
-        functions: What is measured.
-        clock: Measures one.
-        rounds: How often; what is hopeless after the first two is left out of the others.  An even
-            number gives every function as many of the longer measurements of :func:`turns`.
+    Functions that are hopeless after the first two rounds are left out of the others.  An even
+    number of rounds gives every function as many of the longer measurements of :func:`turns`.
     """
     prepared = [clock.prepare(function) for function in functions]
     times: list[list[float]] = [[] for _ in functions]

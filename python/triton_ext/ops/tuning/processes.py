@@ -52,16 +52,10 @@ _JOB_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The result of a job.
+    """The result of a job."""
 
-    Attributes:
-        error: Why there is no kernel; empty where there is one.
-        shared_bytes: Shared memory that the kernel asks for.
-        seconds: Time that it took.
-    """
-
-    error: str
-    shared_bytes: int = 0
+    error: str  # why there is no kernel; empty where there is one
+    shared_bytes: int = 0  # shared memory that the kernel asks for
     seconds: float = 0.0
 
 
@@ -75,24 +69,17 @@ class TargetOnlyDriver:
         self._target = target
 
     def get_current_target(self) -> Any:
-        """Returns the target that kernels are compiled for."""
         return self._target
 
     def get_current_device(self) -> int:
-        """Returns the only device."""
         return 0
 
     def get_current_stream(self, device: int) -> int:
-        """Returns the only stream."""
         return 0
 
 
 def target_only(capability: tuple[int, int]) -> None:
-    """Has Triton compile for a GPU that need not be there, from now on in this process.
-
-    Args:
-        capability: Its compute capability, such as (9, 0).
-    """
+    """Has Triton compile for a GPU of a compute capability, from now on in this process."""
     major, minor = capability
     driver.set_active(TargetOnlyDriver(GPUTarget("cuda", major * 10 + minor, 32)))
 
@@ -118,11 +105,7 @@ def compile_plan(case: Case, config: Any, machine: Device) -> int:
 
 
 def serve(do: Callable[[dict[str, Any]], int]) -> None:
-    """Answers jobs until standard input ends.
-
-    Args:
-        do: Does a job and returns the shared memory that its kernel asks for.
-    """
+    """Answers jobs by the bytes of shared memory that ``do`` returns, until standard input ends."""
     # Whatever a compiler prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -17,33 +17,13 @@ from typing import Any, Protocol
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core import dispatch_cache, planner
+from triton_ext.ops.core import dispatch_cache, planner, tables
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device, device_of
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.tables import (
-    Entry,
-    KindError,
-    RawEntry,
-    Table,
-    TableError,
-    TuningWarning,
-    encode,
-    kind_of,
-    lookup,
-    read_choice,
-    read_table,
-    user_path,
-)
-from triton_ext.ops.tuning.measure import (
-    Clock,
-    EventClock,
-    Trial,
-    agreeing,
-    interleaved,
-    make_tensors,
-)
+from triton_ext.ops.core.tables import Entry, Table, TableError, TuningWarning, lookup
+from triton_ext.ops.tuning import measure
+from triton_ext.ops.tuning.measure import Clock, Trial
 from triton_ext.ops.tuning.processes import Compiled, CompilePool
 from triton_ext.ops.tuning.progress import Progress, make_progress
 from triton_ext.ops.tuning.store import update_table
@@ -75,12 +55,10 @@ class Compiler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a case.
+    """The result of a case, the first one with its key in tables.
 
     Attributes:
-        case: The first one with its key.
-        key: Under which its choice is kept.
-        entry: The choice; ``None`` where there is none, and ``note`` says why.
+        entry: The choice; ``None`` where there is none.
         is_new: Whether it was measured now.
         note: Why there is no choice, or that it was known.
         failures: Candidates that did not compile, did not run, or disagreed with the others.
@@ -161,31 +139,27 @@ def candidates(
     dtype: torch.dtype,
     machine: Device,
     *,
-    epilogue: EpilogueSpec = PLAIN,
-    out_dtype: torch.dtype | None = None,
     count: int = MOST_CANDIDATES,
+    **fields: Any,
 ) -> list[Any]:
     """Returns the configurations worth measuring, the model's choice first.
 
     Args:
-        problem: What is computed.
+        problem: The convolution.
         direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
-        dtype: Of the operands.
-        machine: Where it is to run.
-        epilogue: Of fprop.
-        out_dtype: Of wgrad's output; ``None`` for that of the operands.
+        dtype: Dtype of the operands.
+        machine: The GPU.
         count: How many at most.
+        fields: Further fields of :class:`Case`, such as ``epilogue`` and ``out_dtype``.
 
     Returns:
         Configurations; none where no kernel of ours takes the problem, or its batch is empty.
 
     Raises:
-        TypeError: What describes the problem is of another type, or there is no such direction.
+        TypeError: An argument of another type; there is no such direction.
     """
     # Refuses what would be an error in the depths of a model.
-    case = Case(
-        direction=direction, problem=problem, dtype=dtype, epilogue=epilogue, out_dtype=out_dtype
-    )
+    case = Case(direction=direction, problem=problem, dtype=dtype, **fields)
     if not isinstance(machine, Device):
         raise TypeError(f"candidates: machine is {machine!r}: expected a Device")
     return planner.candidates(case, machine, count)
@@ -214,7 +188,7 @@ def use(path: pathlib.Path | str) -> int:
     """
     if not isinstance(path, (str, pathlib.PurePath)):
         raise TypeError(f"use: expected the path of a file, got {type(path).__name__}")
-    table = read_table(pathlib.Path(path))
+    table = tables.read_table(pathlib.Path(path))
     if table is None:
         raise TableError(f"{path}: there is no such file")
     lookup.add(table.gpu, table.entries, str(path))
@@ -392,8 +366,8 @@ def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.
 def _known(key: str, case: Case, machine: Device) -> Entry | None:
     """Returns a choice that was measured with this version of Triton, and can be used."""
     try:
-        entry, _ = read_choice(lookup.entries(machine.name).get(key), case, machine)
-    except (TableError, KindError):
+        entry, _ = tables.read_choice(lookup.entries(machine.name).get(key), case, machine)
+    except (TableError, tables.KindError):
         return None
     return entry if entry.triton == _triton_version() else None
 
@@ -421,7 +395,7 @@ class _Run:
         self.progress.begin(sum(len(configs) for _, _, configs in todo), len(todo))
         futures = [[self._submit(case, config) for config in configs] for _, case, configs in todo]
         if clock is None:
-            clock = EventClock(self.device)
+            clock = measure.EventClock(self.device)
         for (key, case, configs), waiting in zip(todo, futures, strict=True):
             if not self._are_done(waiting):
                 for future in waiting:
@@ -462,10 +436,10 @@ class _Run:
         ]
         ready = [c for c, result in zip(configs, compiled, strict=True) if not result.error]
         try:
-            tensors = make_tensors(case, self.device)
+            tensors = measure.make_tensors(case, self.device)
             trials = [Trial(case, config, self.device, tensors) for config in ready]
-            trials, wrong = agreeing(trials)
-            times = interleaved(trials, clock, self.rounds)
+            trials, wrong = measure.agreeing(trials)
+            times = measure.interleaved(trials, clock, self.rounds)
         except torch.OutOfMemoryError:
             return Outcome(case=case, key=key, note="no memory to measure in")
         failures += wrong
@@ -476,8 +450,8 @@ class _Run:
         config = trials[best].config
         now = datetime.datetime.now(datetime.timezone.utc)
         entry = Entry(
-            kind=kind_of(config),
-            config=encode(config),
+            kind=tables.kind_of(config),
+            config=tables.encode(config),
             us=round(times[best], 2),
             model_us=round(model_us, 2),
             measured=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -487,12 +461,12 @@ class _Run:
 
     def _keep(self, key: str, entry: Entry) -> None:
         """Saves a choice, and tells this process, also where it cannot be saved."""
-        entries: dict[str, RawEntry] = {key: entry.raw()}
+        entries: dict[str, tables.RawEntry] = {key: entry.raw()}
         lookup.add(self.machine.name, entries, "what this process measured")
         if self.save is False:
             return
         try:
-            path = user_path(self.machine.name) if self.save is True else self.save
+            path = tables.user_path(self.machine.name) if self.save is True else self.save
             update_table(path, Table(self.machine.name, entries))
         except (OSError, TableError) as error:
             self.save = False
