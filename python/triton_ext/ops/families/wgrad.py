@@ -117,17 +117,10 @@ class FilterGradientPlan:
     Attributes:
         problem: The convolution.
         out_dtype: The dtype of dw.
-        tiles: The tile configuration and the tile schedule.
     """
 
     problem: ConvProblem
     out_dtype: torch.dtype
-    tiles: Any
-
-    @property
-    def config(self) -> Any:
-        """The tile configuration."""
-        return self.tiles.config
 
     def run(
         self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None = None
@@ -179,6 +172,7 @@ class WgradPlan(FilterGradientPlan):
     """A plan of the @triton.jit kernels; that of the Gluon kernels has the same fields.
 
     Attributes:
+        tiles: The tile configuration and the tile schedule.
         x_operand: How x is read.
         dy_operand: How dy is read.
         describe_x: Makes the descriptor of x [N, *input_size, Ci].
@@ -189,6 +183,7 @@ class WgradPlan(FilterGradientPlan):
         reducer: Launches the reduction kernel; ``None`` where there is nothing to add.
     """
 
+    tiles: Any
     x_operand: Operand
     dy_operand: Operand
     describe_x: Describe
@@ -197,6 +192,11 @@ class WgradPlan(FilterGradientPlan):
     workspace_elements: int
     launcher: Launcher
     reducer: Launcher | None
+
+    @property
+    def config(self) -> Any:
+        """The tile configuration."""
+        return self.tiles.config
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         dw = self._memory(x.device, out)
@@ -238,6 +238,16 @@ class PackedWgradPlan(FilterGradientPlan):
 
     packed: WgradPlan
     copies: RowCopies
+
+    @property
+    def tiles(self) -> WgradTiles:
+        """The tile configuration and the tile schedule of the packed plan."""
+        return self.packed.tiles
+
+    @property
+    def config(self) -> Any:
+        """The tile configuration of the packed plan."""
+        return self.packed.config
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         packing = self.copies.packing
@@ -309,7 +319,6 @@ class Wgrad(Family[WgradChoice]):
         return PackedWgradPlan(
             problem=case.problem,
             out_dtype=plan.out_dtype,
-            tiles=plan.tiles,
             packed=plan,
             copies=RowCopies(case.packing, case.strides_of_x),
         )

@@ -190,7 +190,6 @@ class OperandSwap(Rewrite[SwappedConfig]):
         return SwappedWgradPlan(
             problem=case.problem,
             out_dtype=packed.out_dtype,
-            tiles=packed.tiles,
             packed=packed.packed,
             copies=packed.copies,
             turning=CopyLauncher(turning_copy(rewritten.packing, packed.out_dtype.itemsize)),
