@@ -132,14 +132,14 @@ class Sweep(LayerSweep):
 
 def _call(operands: Operands, direction: str, dtype: str, config: Any) -> Function:
     """Returns a call of a configuration's plan."""
-    from triton_ext.ops.core.epilogue import EpilogueOperands
+    from triton_ext.ops.core.epilogue import NO_OPERANDS
     from triton_ext.ops.core.planner import make_plan
     from triton_ext.ops.tuning.measure import run_plan
 
     o, case = operands, case_of(direction, operands.problem, dtype)
     plan = make_plan(case, o.x.device, config)
     given = {"fprop": (o.x, o.weight), "dgrad": (o.dy, o.weight), "wgrad": (o.x, o.dy)}[direction]
-    tensors = (given, EpilogueOperands())
+    tensors = (given, NO_OPERANDS)
     return lambda: run_plan(case, plan, tensors)
 
 

@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
 from triton_ext.ops.core.device import IS_INTERPRETED
-from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
@@ -129,7 +129,7 @@ class ForwardPlan:
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
-        operands: EpilogueOperands = NO_OPERANDS,
+        operands: EpilogueArguments = NO_OPERANDS,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Launches the kernel.
@@ -167,7 +167,7 @@ class ForwardPlan:
         return y
 
     def arguments(
-        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueOperands
+        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueArguments
     ) -> tuple[tuple[Any, ...], Hashable]:
         """Returns the kernel's tensors, described, and what of them Triton specializes on."""
         if self.row_copies is not None:
@@ -192,7 +192,7 @@ class ForwardPlan:
             return self.outputs(y)
         return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
 
-    def epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
+    def epilogue_arguments(self, operands: EpilogueArguments) -> tuple[Any, ...]:
         """Returns all arguments of an epilogue, from the bias to the function's, checked."""
         spec = self.epilogue
         for name in ("bias", "scale", "residual", "out_scale", "amax"):
@@ -217,10 +217,11 @@ class ForwardPlan:
             if self.y_tiles is not None and rows_fit and not spec.residual_per_image:
                 residual_desc, residual = TensorDescriptor(residual, *self.y_tiles), None
         amax = operands.amax
-        if amax is not None:
+        # Bits are what a kernel before has set to zero.
+        if amax is not None and amax.dtype != torch.int32:
             if amax.dtype != torch.float32 or amax.numel() != 1:
                 raise ValueError(f"epilogue: amax must be one float32, got {_describe(amax)}")
-            amax = (amax if operands.is_amax_zeroed else amax.zero_()).view(torch.int32)
+            amax = amax.zero_().view(torch.int32)
         out_scale = operands.out_scale
         if out_scale is not None and out_scale.numel() != 1:
             raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
@@ -450,4 +451,4 @@ class InputGradientPlan:
         bias = _checked_bias(self.problem, bias)
         if bias is None:
             return self.plain.run(dy, weight, NO_OPERANDS, out)
-        return self.biased.run(dy, weight, EpilogueOperands(bias=bias), out)
+        return self.biased.run(dy, weight, EpilogueArguments(bias=bias), out)

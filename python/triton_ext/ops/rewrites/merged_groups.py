@@ -29,7 +29,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, ForwardPlan, InputGradientPlan
@@ -162,7 +162,7 @@ class MergedPlan:
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
-        operands: EpilogueOperands = NO_OPERANDS,
+        operands: EpilogueArguments = NO_OPERANDS,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Launches the kernels; as :meth:`ForwardPlan.run`, over x or dy."""
@@ -181,8 +181,7 @@ class MergedPlan:
         others: tuple[torch.Tensor | None, ...]
         if isinstance(self.inner, ForwardPlan):
             if flags is not None and self.inner.epilogue.amax:
-                amax = flags.view(torch.float32)
-                operands = replace(operands, amax=amax, is_amax_zeroed=True)
+                operands = operands._replace(amax=flags)
             y = self.inner.run(x, merged, operands, out)
             *vectors, described, residual, out_scale, _, _ = self.inner.epilogue_arguments(operands)
             others = (*vectors, described.base if described is not None else residual, out_scale)
