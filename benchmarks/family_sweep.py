@@ -1,9 +1,8 @@
 """Families beside cuDNN, layer by layer: the best configurations of every family that takes it.
 
 Models of families err against each other more than within one, so the first ``--each`` of every
-family are timed, of merged groups those of every factor; beside them tiles of the grouped
-implicit GEMM that its model does not propose.  Every one is checked against torch in fp32.  The
-JSON has a row per configuration; compiling runs ahead in other processes.
+family are timed, of merged groups those of every factor.  Every one is checked against torch in
+fp32.  The JSON has a row per configuration; compiling runs ahead in other processes.
 """
 
 from __future__ import annotations
@@ -33,9 +32,6 @@ __all__ = ["add_arguments", "compile_job", "configurations", "run"]
 
 DEFAULT_OUT = pathlib.Path("family_sweep.json")
 
-# (block_m, block_n, stages, warps, parts) of blocks of 64 channels: wider than groups may be.
-WIDE = ((128, 128, 5, 4, 1), (128, 64, 5, 4, 1), (64, 128, 6, 4, 1), (128, 256, 4, 8, 2))
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
@@ -60,7 +56,6 @@ def configurations(case: Any, device: Any, each: int) -> dict[Any, tuple[str, fl
         each: How many of a family.
     """
     from triton_ext.ops.core.planner import offers
-    from triton_ext.ops.families.gemm_config import ConvConfig
 
     found: dict[Any, tuple[str, float]] = {}
     count: dict[str, int] = {}
@@ -70,12 +65,6 @@ def configurations(case: Any, device: Any, each: int) -> dict[Any, tuple[str, fl
             count[family] = count.get(family, 0) + 1
             if count[family] <= each:
                 found[config] = (family, expected.us)
-    if case.direction == "fprop" and case.problem.groups > 1:
-        for m, n, stages, warps, parts in WIDE:
-            wide = ConvConfig(
-                block_m=m, block_n=n, num_stages=stages, num_warps=warps, store_parts=parts
-            )
-            found.setdefault(wide, ("gemm wide", float("nan")))
     return found
 
 

@@ -99,6 +99,52 @@ def test_groups_of_4_and_8_channels_are_merged(layer, direction):
     assert choice.config.factor * channels >= 64
 
 
+# RegNetY-8GF, RegNets with groups of 112 channels, the positions of wav2vec 2.0.
+MIDDLE = [
+    layer
+    for layer in select_layers("groups")
+    if layer.problem.in_channels // layer.problem.groups in {48, 56, 112}
+]
+
+
+@pytest.mark.parametrize("layer", MIDDLE, ids=lambda layer: layer.name)
+def test_groups_that_fill_tiles_are_not_merged_and_have_wide_ones(layer):
+    choice = planner.cheapest(case_of(layer.problem, dtype=torch.bfloat16), H200)
+    assert choice.family.kind == "gemm"
+    assert choice.config.block_n >= 64
+    if layer.problem.dims == 2:  # whose steps are few: the last one is masked
+        assert choice.config.block_k == 64
+
+
+# The fastest configuration of a kind in microseconds (H100, cuDNN 9.19, bf16, 2026-11-27).
+MEASURED_US = {
+    "32x128x56x56_128_k3x3_g32": ("merged", 52.4),
+    "32x256x28x28_256_k3x3_g32": ("merged", 33.9),
+    "32x256x56x56_256_k3x3_s2x2_g32": ("merged", 42.8),
+    "32x512x56x56_512_k3x3_s2x2_g32": ("merged", 66.8),
+    "32x256x56x56_256_k3x3_g32": ("merged", 89.1),
+    "32x512x28x28_512_k3x3_g32": ("merged", 52.6),
+    "32x1024x14x14_1024_k3x3_g32": ("gemm", 33.8),
+    "32x224x56x56_224_k3x3_g4": ("gemm", 170.0),
+    "32x448x28x28_448_k3x3_g8": ("gemm", 90.2),
+    "32x2016x7x7_2016_k3x3_g36": ("gemm", 36.7),
+    "32x224x56x56_224_k3x3_g2": ("gemm", 172.7),
+    "32x1232x14x14_1232_k3x3_g11": ("gemm", 78.0),
+    "32x3024x14x14_3024_k3x3_s2x2_g27": ("gemm", 55.1),
+    "8x768x499_768_k128_g16": ("gemm", 343.0),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED_US)
+def test_expected_times_are_those_measured(name):
+    (layer,) = (layer for layer in select_layers("groups") if layer.name == name)
+    case, (kind, us) = case_of(layer.problem, dtype=torch.bfloat16), MEASURED_US[name]
+    choice = planner.cheapest(case, H200)
+    assert choice.family.kind == kind
+    expected = choice.family.candidates(case, H200)[choice.config]
+    assert expected.counted_us == pytest.approx(us, rel=0.15)
+
+
 def test_a_small_convolution_is_left_to_the_kernel_without_tensor_cores():
     small = case_of(problem_of(n=1, ci=16, co=16, size=(8, 8), padding=1, groups=4))
     assert planner.cheapest(small, H200).family.kind == "direct"
