@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.tuning.compiling import compile_plan, serve, target_only
 from triton_ext.ops.tuning.processes import Compiled, Processes
 

@@ -120,10 +120,9 @@ def describe_config(config: Any) -> str:
 def chosen_config(shape: ConvShape, num_sms: int) -> Any:
     """Returns the configuration with which ``conv2d`` runs the shape, by the models alone."""
     import torch
-    from triton_ext.ops.conv_config import SMEM_BYTES
     from triton_ext.ops.core import planner
     from triton_ext.ops.core.case import Case
-    from triton_ext.ops.core.device import Device
+    from triton_ext.ops.core.device import SMEM_BYTES, Device
 
     case = Case(direction="fprop", problem=shape.problem(), dtype=torch.float16)
     return planner.ranking(case, Device(num_sms, (9, 0), SMEM_BYTES))[0]

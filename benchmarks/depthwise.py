@@ -127,9 +127,8 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
         Bytes of shared memory that the kernel asks for.
     """
     import torch
-    from triton_ext.ops.conv_config import SMEM_BYTES
     from triton_ext.ops.core.case import Case
-    from triton_ext.ops.core.device import Device
+    from triton_ext.ops.core.device import SMEM_BYTES, Device
     from triton_ext.ops.core.tables import decode
     from triton_ext.ops.tuning.compiling import compile_plan
 

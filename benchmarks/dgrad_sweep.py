@@ -2,8 +2,9 @@
 
 The JSON that it writes, after each layer, is in the form of the forward sweep:
 ``python -m benchmarks.fit_config dgrad_sweep.json --fit --pick 12`` prints the table of
-``triton_ext.ops.dgrad_config``.  A layer's classes count as one product: pixels of all classes,
-input channels for columns, the mean taps of a class.  Compiling runs ahead in other processes.
+``triton_ext.ops.families.gemm_config``.  A layer's classes count as one product: pixels of all
+classes, input channels for columns, the mean taps of a class.  Compiling runs ahead in other
+processes.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def geometry_of(problem: Any) -> dict[str, float]:
     """Returns a problem as one product, in the names of the forward sweep."""
-    from triton_ext.ops.dgrad_gemm import residues_of
+    from triton_ext.ops.core.stride_phases import phases_of
 
-    dims = residues_of(problem)
+    dims = phases_of(problem)
     return {
         "m_gemm": problem.batch * math.prod(dim.walk_size * dim.stride for dim in dims),
         "co": problem.in_channels,
@@ -60,7 +61,7 @@ def geometry_of(problem: Any) -> dict[str, float]:
 
 def configurations(problem: Any, num_sms: int, narrow: bool) -> list[Any]:
     """Returns the configurations worth timing, the shipped ones first."""
-    from triton_ext.ops.dgrad_config import CONFIGS
+    from triton_ext.ops.families.gemm_dgrad import CONFIGS
 
     product = geometry_of(problem)
     wide = candidates(SimpleNamespace(**product), num_sms, narrow)  # type: ignore[arg-type]
@@ -86,8 +87,8 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     Returns:
         Bytes of shared memory that the kernel asks for.
     """
-    from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
-    from triton_ext.ops.core.device import Device
+    from triton_ext.ops.core.device import SMEM_BYTES, Device
+    from triton_ext.ops.families.gemm_config import ConvConfig
     from triton_ext.ops.tuning.compiling import compile_plan
 
     (layer,) = select_layers("all", [job["layer"]])

@@ -7,8 +7,8 @@
 Prints, per shape, how much slower the chosen configuration is than the best measured one, and the
 geometric mean.  ``--rates`` shows what a model of the machine needs: the speed of each tile once
 waves are accounted for.  ``--fit`` prints the three numbers per configuration of that model, as
-``triton_ext.ops.conv_config`` holds them.  ``--pick N`` finds by greedy search the N configurations
-that lose least when the best of them is always chosen.
+``triton_ext.ops.families.gemm_config`` holds them.  ``--pick N`` finds by greedy search the N
+configurations that lose least when the best of them is always chosen.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Chooser = Callable[[Problem], Any]
 
 def load_problems(paths: list[pathlib.Path]) -> list[Problem]:
     """Reads sweeps; of a shape that several hold, the last counts."""
-    from triton_ext.ops.conv_config import ConvConfig
+    from triton_ext.ops.families.gemm_config import ConvConfig
 
     problems: dict[str, Problem] = {}
     for path in paths:
@@ -100,9 +100,10 @@ def load_problems(paths: list[pathlib.Path]) -> list[Problem]:
 
 def shipped_chooser(problem: Problem) -> Any:
     """The package's own choice."""
-    from triton_ext.ops.conv_config import choose_config
+    from triton_ext.ops.families.gemm_config import expected_times
 
-    return choose_config(problem.m_gemm, problem.co, problem.ci, problem.taps, problem.num_sms)
+    times = expected_times(problem.m_gemm, problem.co, problem.ci, problem.taps, problem.num_sms)
+    return min(times, key=times.__getitem__)
 
 
 def load_chooser(name: str | None) -> Chooser:

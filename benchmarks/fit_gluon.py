@@ -91,15 +91,14 @@ def load(paths: Sequence[pathlib.Path]) -> list[Measured]:
 
 def tiles_of(measured: Measured, config: Any) -> tuple[int, int, list[float]]:
     """Returns (rows of tiles of a class, columns of tiles, steps of a tile of every class)."""
-    from triton_ext.ops.dgrad_gemm import residues_of
-    from triton_ext.ops.residues import classes_of
+    from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 
     shape = measured.shape
     class_taps: tuple[float, ...] = (shape.r * shape.s,)
     pixels, columns, channels = shape.m_gemm, shape.co, shape.ci
     if measured.kernel == "dgrad":
         # Shapes of the sweep have few classes, so each is there once.
-        class_pixels, class_taps, _ = classes_of(residues_of(shape.problem()))
+        class_pixels, class_taps, _ = phase_taps(phases_of(shape.problem()))
         pixels, columns, channels = shape.n * class_pixels, shape.ci, shape.co
     blocks = math.ceil(channels / config.block_k)
     rows = math.ceil(pixels / config.block_m)
@@ -122,7 +121,7 @@ def waves_of(measured: Measured, config: Any) -> int:
 
 def features_of(measured: Measured, config: Any) -> list[float]:
     """How often a time has a step, a tile, and a launch: of the busiest multiprocessor."""
-    from triton_ext.ops.conv_config import busiest
+    from triton_ext.ops.families.gemm_config import busiest
 
     return [busiest(*dealt(measured, config)), waves_of(measured, config), 1.0]
 

@@ -219,8 +219,8 @@ FUNCTIONS = {
 
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
     """Returns the configuration with which the Gluon kernel runs the shape."""
+    from triton_ext.ops.core.stride_phases import StridePhases
     from triton_ext.ops.families.gluon_wgrad_config import ranked_work
-    from triton_ext.ops.residues import Residues
 
     from examples.gluon.hopper import dgrad, fprop
 
@@ -232,7 +232,7 @@ def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
         others = clustered(shape, num_sms) if kernel == "clusters" else []
         return ", ".join(map(str, [chosen, *others]))
     dims = [
-        Residues(size=size, taps=taps, stride=shape.stride, dilation=1, low=low)
+        StridePhases(size=size, taps=taps, stride=shape.stride, dilation=1, low=low)
         for size, taps, low in (
             (shape.h, shape.r, shape.padding[0]),
             (shape.w, shape.s, shape.padding[1]),

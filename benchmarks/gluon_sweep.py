@@ -49,10 +49,9 @@ MOST_STAGES = 12
 
 
 def _ranking(kernel: Any, problem: Any, dtype: Any, num_sms: int) -> list[Any]:
-    from triton_ext.ops.conv_config import SMEM_BYTES
     from triton_ext.ops.core import planner
     from triton_ext.ops.core.case import Case
-    from triton_ext.ops.core.device import Device
+    from triton_ext.ops.core.device import SMEM_BYTES, Device
 
     case = Case(direction=kernel, problem=problem, dtype=dtype)
     tap_by_tap = ("wgrad", "gluon_wgrad", "depthwise_wgrad") if kernel == "wgrad" else None
@@ -61,7 +60,7 @@ def _ranking(kernel: Any, problem: Any, dtype: Any, num_sms: int) -> list[Any]:
 
 def jit_config(kernel: str, problem: Any, dtype: Any, num_sms: int) -> Any:
     """What the model of the @triton.jit kernel takes for the fastest."""
-    from triton_ext.ops.conv_config import ConvConfig
+    from triton_ext.ops.families.gemm_config import ConvConfig
     from triton_ext.ops.families.wgrad_config import WgradChoice
 
     ranked = _ranking(kernel, problem, dtype, num_sms)
@@ -134,12 +133,12 @@ def candidates(
 
 def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
     """What the model expects of a shipped configuration, in microseconds; else NaN."""
-    from triton_ext.ops.dgrad_gemm import residues_of
+    from triton_ext.ops.core.stride_phases import phases_of
     from triton_ext.ops.families.gluon_cost import dgrad_times, expected_times
 
     p = problem
     if kernel == "dgrad":
-        times = dgrad_times(residues_of(p), p.batch, p.in_channels, p.out_channels, num_sms)
+        times = dgrad_times(phases_of(p), p.batch, p.in_channels, p.out_channels, num_sms)
     elif kernel == "fprop":
         times = expected_times(
             p.geometry.m_gemm, p.out_channels, p.in_channels, p.taps, num_sms,
@@ -185,8 +184,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     Returns:
         Bytes of shared memory that the kernel asks for.
     """
-    from triton_ext.ops.conv_config import SMEM_BYTES
-    from triton_ext.ops.core.device import Device
+    from triton_ext.ops.core.device import SMEM_BYTES, Device
     from triton_ext.ops.core.tables import decode
     from triton_ext.ops.tuning.compiling import compile_plan
 

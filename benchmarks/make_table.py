@@ -70,8 +70,8 @@ def _problem(name: str, entry: dict[str, Any]) -> Any:
 def measurements_of(sweep: dict[str, Any]) -> Iterator[Measurement]:
     """Yields what a sweep holds, or what one file of ``triton-ext tune`` does."""
     import torch
-    from triton_ext.ops.conv_config import ConvConfig
     from triton_ext.ops.core.case import Case
+    from triton_ext.ops.families.gemm_config import ConvConfig
 
     from benchmarks.wgrad_sweep import candidate_of
 

@@ -15,11 +15,10 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
-from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.core.device import SMEM_BYTES, Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.few_channels import FEW_CHANNELS
 from triton_ext.ops.rewrites.packing import RowPacking
@@ -134,7 +133,7 @@ def name_of(way: RowPacking) -> str:
 
 def ways_of(problem: ConvProblem) -> list[RowPacking]:
     """The ways to pack rows of a dense channels-last x of 16 bits."""
-    return RowPacking.ways(problem, _strides(problem), 2)
+    return [way for way in RowPacking.ways(problem, _strides(problem), 2) if not way.planes]
 
 
 def _strides(problem: ConvProblem) -> tuple[int, ...]:
@@ -210,7 +209,7 @@ def describe(layer: FewChannels) -> dict[str, object]:
         row["chosen"] = "gather"
     row["taps_k_gemm"] = cost.unpacked_k_gemm
     for name in ("rows", "columns"):
-        row[f"{name}_k_gemm"] = costs[name].k_gemm if name in costs else ""
+        row[f"{name}_k_gemm"] = ways[name].k_gemm if name in ways else ""
         row[f"{name}_mb"] = round(ways[name].copied_bytes / 1e6, 2) if name in ways else ""
     return row
 

@@ -13,9 +13,8 @@ from unittest import mock
 
 import triton
 from triton_ext.backends.nvidia.backend import launch
-from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import dispatch_cache, planner
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 
 from benchmarks.stand_in_driver import StandInDriver
 

@@ -76,7 +76,7 @@ def candidates(shape: ConvShape, num_sms: int, narrow: bool = False) -> list[Any
     Left out: what does not fit shared memory or registers, and tiles so large for the problem that
     most of each, or most multiprocessors, would stay idle.
     """
-    from triton_ext.ops.conv_config import CONFIGS
+    from triton_ext.ops.families.gemm_config import CONFIGS
 
     wide = [] if narrow else list(_tiles())
     unique = dict.fromkeys([*CONFIGS, *wide])
@@ -101,7 +101,7 @@ def _tiles() -> Iterator[Any]:
 
 def _deepest(block_m: int, block_n: int, num_warps: int, store_parts: int) -> list[Any]:
     """The configurations of a tile that fit shared memory, the one with the most stages first."""
-    from triton_ext.ops.conv_config import ConvConfig
+    from triton_ext.ops.families.gemm_config import ConvConfig
 
     configs = [
         ConvConfig(

@@ -12,18 +12,25 @@ import sys
 import tempfile
 import time
 
+import torch
 import triton
-from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_fprop import compile_conv_fprop
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.families.gemm_config import ConvConfig
+from triton_ext.ops.tuning import parse_shape
+from triton_ext.ops.tuning.compiling import compile_kernels, target_only
 
 # A [128, 64] tile of pixels by a [128, 64] tile of weights.
 CONFIG = ConvConfig(block_m=128, block_n=128, num_stages=4, num_warps=8)
+CASE = Case(direction="fprop", problem=parse_shape("8x128x56x56_128_k3x3"), dtype=torch.float16)
 
 
 def main(capability: int, folder: pathlib.Path) -> None:
     """Compiles for one compute capability (90 or 100) and saves PTX and cubin."""
+    device = Device(132, (capability // 10, capability % 10), SMEM_BYTES)
+    target_only(device.capability)
     start = time.monotonic()
-    compiled = compile_conv_fprop(CONFIG, capability, filter_size=(3, 3))
+    (compiled,) = compile_kernels(CASE, CONFIG, device)
     seconds = time.monotonic() - start
     ptx, cubin = compiled.asm["ptx"], compiled.asm["cubin"]
     (folder / f"conv_fprop.sm_{capability}.ptx").write_text(ptx)

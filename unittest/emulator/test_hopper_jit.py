@@ -20,13 +20,13 @@ if not IM2COL.available:
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 import triton_ext.language as tle  # noqa: E402
+from compiled_gemm import compile_conv_fprop  # noqa: E402
 from conv_cases import Case, assert_close, draw  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 from triton_ext import backends  # noqa: E402
 from triton_ext.emulator import EmulationError, Program  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops.conv_config import ConvConfig  # noqa: E402
-from triton_ext.ops.conv_fprop import compile_conv_fprop  # noqa: E402
+from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")

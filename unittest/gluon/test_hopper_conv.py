@@ -30,6 +30,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton_ext.ops.core.stride_phases import StridePhases  # noqa: E402
 from triton_ext.ops.families import gluon_config, gluon_cost  # noqa: E402
 from triton_ext.ops.families.gluon_config import (  # noqa: E402
     RESERVED_BYTES,
@@ -40,7 +41,6 @@ from triton_ext.ops.families.gluon_config import (  # noqa: E402
     ping_pong,
 )
 from triton_ext.ops.families.gluon_cost import narrow_configs  # noqa: E402
-from triton_ext.ops.residues import Residues  # noqa: E402
 
 from examples.gluon.hopper import dgrad, fprop  # noqa: E402
 from examples.gluon.hopper.launch import (  # noqa: E402
@@ -337,7 +337,7 @@ def test_one_consumer_compiles(kernel, fresh_triton_cache):
 # ---- dgrad -------------------------------------------------------------------------------------
 
 
-def brute_force_taps(dim: Residues, pixel: int) -> set[tuple[int, int]]:
+def brute_force_taps(dim: StridePhases, pixel: int) -> set[tuple[int, int]]:
     """Pairs (q, r) with q * stride - low + r * dilation = pixel, q of any size."""
     return {
         ((pixel + dim.low - r * dim.dilation) // dim.stride, r)
@@ -350,7 +350,7 @@ def test_residue_classes_reach_what_the_convolution_reaches():
     rng = random.Random(3)
     empty = shared = 0
     for _ in range(400):
-        dim = Residues(
+        dim = StridePhases(
             size=rng.randint(1, 40),
             taps=rng.randint(1, 6),
             stride=rng.randint(1, 8),

@@ -12,11 +12,9 @@ from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.emulator import Program
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops import conv_gemm
-from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import planner
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.families import depthwise, direct, few_channels, kn2row, wgrad
+from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.families import depthwise, direct, few_channels, gemm, kn2row, wgrad
 from triton_ext.ops.families.gluon import GluonFprop
 from triton_ext.ops.kernels import row_copy
 
@@ -103,7 +101,7 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         gluon: Whether there is the Gluon kernel.
     """
     for module, name in (
-        (conv_gemm, "conv_fprop_kernel"),
+        (gemm, "conv_fprop_kernel"),
         (direct, "conv_direct_kernel"),
         (kn2row, "conv_col2im_kernel"),
         (few_channels, "conv_gather_kernel"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.tuning.calls import make_tensors, run_plan
 from triton_ext.ops.tuning.compiling import TargetOnlyDriver, target_only
 
-__all__ = ["H200", "META", "case_of", "compiled", "configs_of", "plan_of"]
+__all__ = ["H200", "META", "case_of", "compiled", "compiling_for", "configs_of", "plan_of"]
 
 H200 = KNOWN["h200"]
 META = torch.device("meta")
@@ -55,6 +57,19 @@ class _Target(TargetOnlyDriver):
         return self._target.arch
 
 
+@contextlib.contextmanager
+def compiling_for(device: Device) -> Iterator[list[Any]]:
+    """Within, launches on ``meta`` tensors compile their kernels, which the list collects."""
+    before = driver._active
+    target_only(device.capability)
+    driver.set_active(_Target(driver.active.get_current_target()))
+    try:
+        with assumed_device(device), compiling() as kernels:
+            yield kernels
+    finally:
+        driver.set_active(before)
+
+
 def compiled(
     family: Any,
     config: Any,
@@ -74,16 +89,11 @@ def compiled(
         device: Whose kernels.
         bias: Of dgrad.
     """
-    case, before = case_of(family, problem, dtype), driver._active
-    target_only(device.capability)
-    driver.set_active(_Target(driver.active.get_current_target()))
-    try:
-        with assumed_device(device), compiling() as kernels:
-            plan, tensors = family.bind(config, case, device), make_tensors(case, META)
-            if bias is None:
-                run_plan(case, plan, tensors)
-            else:
-                plan.run(*tensors[0], bias=bias)
-    finally:
-        driver.set_active(before)
+    case = case_of(family, problem, dtype)
+    with compiling_for(device) as kernels:
+        plan, tensors = family.bind(config, case, device), make_tensors(case, META)
+        if bias is None:
+            run_plan(case, plan, tensors)
+        else:
+            plan.run(*tensors[0], bias=bias)
     return kernels

@@ -28,7 +28,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import conv2d
 from triton_ext.ops.api.execution import conv2d_with_config
-from triton_ext.ops.conv_config import ConvConfig
+from triton_ext.ops.families.gemm_config import ConvConfig
 
 FLOOR = {
     torch.float16: torch.finfo(torch.float16).eps / 8,

@@ -20,7 +20,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from dgrad_cases import reference
 from planned import plan_dgrad
 from problem_cases import channels_last, problem_of
-from triton_ext.ops.conv_config import ConvConfig
+from triton_ext.ops.families.gemm_config import ConvConfig
 
 ENLARGED = 10 if os.environ.get("TRITON_EXT_NIGHTLY") == "1" else 1
 CPU = torch.device("cpu")

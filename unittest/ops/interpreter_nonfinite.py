@@ -83,5 +83,5 @@ def test_kinds(name, place):
 def test_packed_rows(name, place):
     problem = FEW_CHANNELS[name]
     strides = channels_last(problem.x_shape, torch.float16, 1).stride()
-    for way in RowPacking.ways(problem, strides, 2, with_planes=True):
+    for way in RowPacking.ways(problem, strides, 2):
         check(problem, way, place, random.Random(way.kind))

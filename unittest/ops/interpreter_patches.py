@@ -15,8 +15,7 @@ from family_plans import case_of
 from patch_cases import check, draw
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv_transpose2d
-from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.families.patches import PATCHES
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"

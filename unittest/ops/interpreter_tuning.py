@@ -17,11 +17,12 @@ import triton
 from interpreted import FOLDER
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_gemm, tuning
+from triton_ext.ops import tuning
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.tables import Table, TuningWarning, read_table
+from triton_ext.ops.families import gemm
 from triton_ext.ops.families.few_channels import GatherConfig
 from triton_ext.ops.tuning import job as jobs
 from triton_ext.ops.tuning import runs
@@ -91,13 +92,13 @@ def test_plans_take_what_was_measured(direction, table):
 def configs_that_run(monkeypatch) -> list:
     """Returns what fills with the configuration of every plan that is made."""
     seen = []
-    real = conv_gemm.kernel_constants
+    real = gemm.kernel_constants
 
     def constants(config, *arguments, **keywords):
         seen.append(config)
         return real(config, *arguments, **keywords)
 
-    monkeypatch.setattr(conv_gemm, "kernel_constants", constants)
+    monkeypatch.setattr(gemm, "kernel_constants", constants)
     return seen
 
 

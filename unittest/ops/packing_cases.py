@@ -10,13 +10,13 @@ import torch
 from fprop_cases import Case, convolve
 from fprop_cases import draw as draw_any
 from planned import plan_fprop
-from triton_ext.ops.conv_config import ConvConfig
-from triton_ext.ops.conv_gemm import ConvPlan
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case as PlannerCase
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gemm import ConvPlan
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon import GluonPlan
 from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.rewrites.packing import RowPacking
@@ -38,10 +38,8 @@ class PackedCase(Case):
 
     def way(self, x: torch.Tensor) -> RowPacking:
         """How rows are packed."""
-        ways = RowPacking.ways(self.problem, x.stride(), x.itemsize, with_planes=self.planes)
-        if self.planes:
-            return next(way for way in ways if way.planes)
-        return ways[-1 if self.columns else 0]
+        ways = RowPacking.ways(self.problem, x.stride(), x.itemsize)
+        return [way for way in ways if way.planes == self.planes][-1 if self.columns else 0]
 
     def plan(
         self, x: torch.Tensor, config: ConvConfig | TileConfig | None = None

@@ -27,13 +27,13 @@ from triton_ext import ops, plugin
 from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch, parameter_sizes
 from triton_ext.host import capabilities
 from triton_ext.ops.api.execution import BoundConvolution
-from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core import dispatch_cache, launcher
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import BoundPlan, Launcher, recording
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families import gluon_wgrad
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
 from triton_ext.ops.families.wgrad_config import WgradChoice

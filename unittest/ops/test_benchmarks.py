@@ -369,7 +369,7 @@ def test_configurations_are_compiled_without_a_gpu(tmp_path, monkeypatch):
     import dataclasses
 
     from triton_ext.host import capabilities
-    from triton_ext.ops.conv_config import CONFIGS
+    from triton_ext.ops.families.gemm_config import CONFIGS
 
     from benchmarks.compile_ahead import CompilePool
     from benchmarks.shapes import ConvShape

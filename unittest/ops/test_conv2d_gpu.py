@@ -38,7 +38,7 @@ from triton_ext.backends.nvidia.backend import im2col_model
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.ops import conv2d
 from triton_ext.ops.api.execution import conv2d_with_config
-from triton_ext.ops.conv_config import CONFIGS
+from triton_ext.ops.families.gemm_config import CONFIGS
 
 skip_without_gpu()
 pytestmark = MARKS

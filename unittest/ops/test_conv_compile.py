@@ -10,12 +10,13 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import triton.language as tl
+from compiled_gemm import compile_conv_fprop
 from family_plans import compiled, configs_of
 from triton_ext.host import capabilities
-from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, ConvConfig
-from triton_ext.ops.conv_fprop import compile_conv_fprop
+from triton_ext.ops.core.device import SMEM_BYTES
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.direct import DIRECT
+from triton_ext.ops.families.gemm_config import CONFIGS, ConvConfig, OutputTile
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 
@@ -29,8 +30,8 @@ CASES = [
     for config in CONFIGS
     for capability in (90, 100)
     for through_tma in (True, False)
-    # choose_config offers nothing else.
-    if config.fits(2, whole_tile=capability >= 100 or not through_tma)
+    # Models offer nothing else.
+    if config.fits(2, OutputTile(whole=capability >= 100 or not through_tma))
 ]
 
 

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
-from triton_ext.ops.conv_config import (
+from triton_ext.ops.families.gemm_config import (
     CONFIGS,
     NARROW_CONFIGS,
     SMEM_BYTES,
     ConvConfig,
+    OutputTile,
     busiest,
-    choose_config,
+    expected_times,
 )
 
 problems = st.fixed_dictionaries(
@@ -27,9 +28,15 @@ problems = st.fixed_dictionaries(
         "taps": st.integers(1, 225),
         "num_sms": st.integers(1, 256),
         "element_bytes": st.sampled_from([1, 2]),
-        "whole_tile": st.booleans(),
+        "output": st.builds(OutputTile, whole=st.booleans()),
     }
 )
+
+
+def choose_config(*sizes, **options) -> ConvConfig:
+    """The configuration that the model expects to be fastest."""
+    times = expected_times(*sizes, **options)
+    return min(times, key=times.__getitem__)
 
 
 def accumulators(config: ConvConfig) -> int:
@@ -41,7 +48,7 @@ def accumulators(config: ConvConfig) -> int:
 def test_choice_is_a_configuration_that_fits(problem):
     config = choose_config(**problem)
     assert config in CONFIGS or (config in NARROW_CONFIGS and problem["co"] <= 32)
-    where = (problem["element_bytes"], problem["whole_tile"])
+    where = (problem["element_bytes"], problem["output"])
     assert config.fits(*where)
     assert config.smem_bytes(*where) < SMEM_BYTES
 
@@ -91,11 +98,11 @@ def test_shared_memory_is_counted():
     assert config.smem_bytes(2) == 4 * 384 * 128 + 65536
     assert not config.fits(2)
     # Without TMA, or on sm_100, the whole output tile is converted through shared memory.
-    assert config.smem_bytes(2, whole_tile=True) == config.smem_bytes(2)
+    assert config.smem_bytes(2, OutputTile(whole=True)) == config.smem_bytes(2)
     in_halves = dataclasses.replace(config, store_parts=2)
     assert in_halves.smem_bytes(2) == 4 * 384 * 128 + 32768
     assert in_halves.fits(2)
-    assert not in_halves.fits(2, whole_tile=True)
+    assert not in_halves.fits(2, OutputTile(whole=True))
 
 
 @given(

@@ -10,19 +10,18 @@ import torch
 from emulated import without_gluon
 from looking_kernel import LookingKernel
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import conv_gemm
 from triton_ext.ops.api.execution import conv2d_with_config
-from triton_ext.ops.conv_config import SMEM_BYTES
-from triton_ext.ops.conv_fprop import conv_fprop_kernel
 from triton_ext.ops.core import planner
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.families import gemm
+from triton_ext.ops.kernels.gemm_fprop import conv_fprop_kernel
 
 
 @pytest.fixture
 def kernel(monkeypatch):
     looking = LookingKernel(conv_fprop_kernel.arg_names, optional=["bias_ptr"])
     machine = Device(132, (9, 0), SMEM_BYTES)
-    monkeypatch.setattr(conv_gemm, "conv_fprop_kernel", looking)
+    monkeypatch.setattr(gemm, "conv_fprop_kernel", looking)
     monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
     without_gluon(monkeypatch)
     planner.make_plan.cache_clear()

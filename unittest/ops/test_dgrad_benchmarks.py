@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="the benchmarks need torch, which is not ins
 
 from problem_cases import problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops.dgrad_config import CONFIGS
+from triton_ext.ops.families.gemm_dgrad import CONFIGS
 
 from benchmarks.compile_ahead import Compiled, CompilePool
 from benchmarks.dgrad_sweep import configurations, geometry_of

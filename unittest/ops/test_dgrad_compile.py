@@ -20,17 +20,17 @@ pytest.importorskip("numpy", reason="the emulator needs numpy, which is not inst
 import torch
 import triton
 import triton.language as tl
+from compiled_gemm import compile_conv_dgrad
 from dgrad_cases import HALVES, draw, reference
 from emulated import EmulatedKernel
 from planned import plan_dgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops import dgrad_gemm
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig
-from triton_ext.ops.conv_dgrad import compile_conv_dgrad
 from triton_ext.ops.core import planner
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS, with_steps
+from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.core.plan import TRITON_DTYPES
+from triton_ext.ops.families.gemm_config import NARROW_CONFIGS, ConvConfig, OutputTile
+from triton_ext.ops.families.gemm_dgrad import CONFIGS, with_steps
 from triton_ext.ops.kernels import row_copy
 
 IM2COL = capabilities()["im2col"]
@@ -63,8 +63,8 @@ VARIANTS = [
     for i, config in enumerate((*CONFIGS, *NARROW_CONFIGS))
     for capability in (90, 100)
     for stride in (1, 2)
-    # choose_config offers nothing else.
-    if config.fits(2, whole_tile=capability >= 100 and stride == 1)
+    # Models offer nothing else.
+    if config.fits(2, OutputTile(whole=capability >= 100 and stride == 1))
     for marks in [() if (i, capability, stride) in FEW else later]
 ]
 
@@ -168,7 +168,7 @@ def emulate(monkeypatch, problem, config, dtype=torch.float16, programs=3, seed=
     )
     compiled = compile_conv_dgrad(
         plan.config, 90, filter_size=problem.filter_size, stride=problem.stride,
-        dilation=problem.dilation, ci=ci, groups=groups, dtype=dgrad_gemm.DTYPES[dtype],
+        dilation=problem.dilation, ci=ci, groups=groups, dtype=TRITON_DTYPES[dtype],
         store_through_tma=plan.store_through_tma,
     )  # fmt: skip
     grid, scalars = plan.launcher.grid, plan.launcher.scalars

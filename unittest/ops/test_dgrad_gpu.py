@@ -32,7 +32,8 @@ from planned import plan_dgrad, ranking_of, refusals_of
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.dgrad_config import CONFIGS, NARROW_CONFIGS
+from triton_ext.ops.families.gemm_config import NARROW_CONFIGS
+from triton_ext.ops.families.gemm_dgrad import CONFIGS
 from triton_ext.ops.families.gluon_config import common_refusals
 from triton_ext.ops.families.gluon_cost import CONFIGS as GLUON_CONFIGS
 from triton_ext.ops.families.gluon_cost import narrow_configs

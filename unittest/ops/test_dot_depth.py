@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 import triton
 import triton.language as tl
+from compiled_gemm import compile_conv_fprop
 from family_plans import compiled, configs_of
 from problem_cases import problem_of
 from triton.backends.compiler import GPUTarget
@@ -19,18 +20,14 @@ from triton.compiler import ASTSource
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities, dots
 from triton_ext.host.dots import least_dot_depth
-from triton_ext.ops import (
-    conv_config,
-    dgrad_config,
-)
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig, least_block
-from triton_ext.ops.conv_fprop import compile_conv_fprop
 from triton_ext.ops.core import config_checks, planner
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.core.registry import config_refusals
+from triton_ext.ops.families import gemm_config, gemm_dgrad
+from triton_ext.ops.families.gemm_config import ConvConfig, least_block
 from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.tuning.calls import candidates, make_plan
 
@@ -144,7 +141,7 @@ def depths_of(direction: str, problem: ConvProblem, dtype: torch.dtype) -> list[
 def test_every_step_is_one_that_triton_multiplies(monkeypatch, direction, dtype, depth):
     if depth is None:
         depth = least_dot_depth(8 * dtype.itemsize)
-    for module in (conv_config, config_checks):
+    for module in (gemm_config, config_checks):
         monkeypatch.setattr(module, "least_dot_depth", lambda bits: depth)
     seen = [k for each in few_channels(direction) for k in depths_of(direction, each, dtype)]
     assert seen
@@ -168,7 +165,7 @@ def test_every_step_is_one_that_triton_multiplies(monkeypatch, direction, dtype,
 def test_few_channels_of_fp32_compile(options, fresh_triton_cache):
     config = replace(
         TILES,
-        block_k=conv_config.channel_block(options["ci"], 4, options.get("groups", 1)),
+        block_k=gemm_config.channel_block(options["ci"], 4, options.get("groups", 1)),
     )
     ptx = compile_conv_fprop(config, 90, dtype=tl.float32, **options).asm["ptx"]
     assert "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32" in ptx
@@ -245,7 +242,7 @@ def test_steps_of_a_gradient_that_reach_into_the_next_group_are_refused():
         with pytest.raises(UnsupportedError, match="block_k is 64: expected a divisor of 32"):
             make_plan(case, META, TILES)
     assert "divisor of 32" in config_refusals(TILES, case, H200)[0]
-    assert dgrad_config.group_channels(72, 3) == 32
+    assert gemm_dgrad.group_channels(72, 3) == 32
 
 
 def test_the_capability_is_what_the_host_was_asked():

@@ -18,16 +18,16 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
 
 import torch
+from compiled_gemm import compile_conv_fprop
 from emulated import emulate
 from fprop_cases import Case, check, clamp_and_tilt, draw
 from planned import plan_fprop, refusals_of
 from triton_ext.host import capabilities
-from triton_ext.ops.conv_config import CONFIGS, SMEM_BYTES, OutputTile, least_block
-from triton_ext.ops.conv_fprop import compile_conv_fprop
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
+from triton_ext.ops.families.gemm_config import CONFIGS, OutputTile, least_block
 
 IM2COL = capabilities()["im2col"]
 pytestmark = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)

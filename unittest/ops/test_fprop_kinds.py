@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 from triton_ext.host import capabilities
-from triton_ext.ops.conv_config import NARROW_CONFIGS, ConvConfig
+from triton_ext.ops.families.gemm_config import NARROW_CONFIGS, ConvConfig
 
 from benchmarks.compile_ahead import CompilePool
 from benchmarks.fprop_kinds import KINDS, _job, candidates

@@ -28,8 +28,8 @@ from family_plans import case_of  # noqa: E402
 from problem_cases import problem_of  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
-from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
+from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
 from triton_ext.ops.families.gluon import GLUON_DGRAD, GluonDgradPlan  # noqa: E402
 from triton_ext.ops.families.gluon_config import (  # noqa: E402
     TileConfig,

@@ -37,13 +37,13 @@ from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
-from triton_ext.ops.conv_config import SMEM_BYTES, ConvConfig  # noqa: E402
 from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
-from triton_ext.ops.core.device import Device  # noqa: E402
+from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import config_refusals  # noqa: E402
 from triton_ext.ops.families import gluon_config, gluon_cost  # noqa: E402
+from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD, GluonPlan  # noqa: E402
 from triton_ext.ops.families.gluon_config import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
 from triton_ext.ops.kernels.gluon_pipeline import tile_counts  # noqa: E402

@@ -11,11 +11,10 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
-from triton_ext.ops import conv_config
 from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.tables import file_name, read_table
-from triton_ext.ops.families import wgrad_config
+from triton_ext.ops.families import gemm_config, wgrad_config
 from triton_ext.ops.tuning import Case
 from triton_ext.ops.tuning.collect import parse_shape
 
@@ -24,7 +23,7 @@ from benchmarks.make_table import main
 
 GPU = "NVIDIA Test GPU"
 MACHINE = Device(132, (9, 0), 232448, GPU)
-FIRST, SECOND, THIRD = conv_config.CONFIGS[:3]
+FIRST, SECOND, THIRD = gemm_config.CONFIGS[:3]
 ENVIRONMENT = {"device": GPU, "triton": "3.9.0", "date": "2026-11-20 10:30 UTC"}
 
 

@@ -9,8 +9,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
 
 from triton_ext.host import capabilities  # noqa: E402
-from triton_ext.ops.conv_config import SMEM_BYTES  # noqa: E402
-from triton_ext.ops.core.device import Device, assumed_device  # noqa: E402
+from triton_ext.ops.core.device import (  # noqa: E402
+    SMEM_BYTES,
+    Device,
+    assumed_device,
+)
 from triton_ext.ops.tuning.calls import make_plan  # noqa: E402
 
 from benchmarks import memcheck  # noqa: E402

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
+from compiled_ahead import compile_ahead, without_tensors
 from cubin_resources import resources
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import batch_norm, group_norm
-from triton_ext.ops.core.compiling_ahead import compile_ahead, without_tensors
 from triton_ext.ops.norms import kernels
 from triton_ext.ops.norms.plan import NormShape, choose_merge_tiles, choose_tiles
 

@@ -18,10 +18,9 @@ from interpreted import assert_passes_in_the_interpreter
 from patch_cases import check, draw
 from problem_cases import problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops.conv_config import SMEM_BYTES
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.families import patches
 from triton_ext.ops.families.patches import PATCHES, has_patches
 

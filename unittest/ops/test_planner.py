@@ -17,10 +17,11 @@ from triton_ext.ops.api.explain import explain_case
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.device import KNOWN, assumed_device
+from triton_ext.ops.core.plan import InputGradientPlan
 from triton_ext.ops.core.tables import Entry, encode, kind_of, lookup
-from triton_ext.ops.families.gemm import GEMM_DGRAD
+from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
 from triton_ext.ops.families.patches import PATCHES, PatchDgradPlan
-from triton_ext.ops.rewrites.as_fprop import AS_FPROP, ForwardDgradPlan
+from triton_ext.ops.rewrites.as_fprop import AS_FPROP
 from triton_ext.ops.tuning.calls import make_plan
 from triton_ext.tools.cli import main
 
@@ -61,7 +62,7 @@ def first_of(family, case):
 
 @pytest.mark.parametrize(
     ("problem", "family", "plan"),
-    [(STEM, PATCHES, PatchDgradPlan), (END, AS_FPROP, ForwardDgradPlan)],
+    [(STEM, PATCHES, PatchDgradPlan), (END, AS_FPROP, InputGradientPlan)],
     ids=["patches", "as fprop"],
 )
 def test_a_table_goes_before_the_models_of_every_family(table, problem, family, plan):

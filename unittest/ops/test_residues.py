@@ -10,19 +10,20 @@ np = pytest.importorskip("numpy", reason="kernels' arithmetic is done in numpy")
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 from triton_ext.host import capabilities  # noqa: E402
-from triton_ext.ops import conv_dgrad, dgrad_config  # noqa: E402
+from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps  # noqa: E402
 from triton_ext.ops.families import gluon_cost  # noqa: E402
-from triton_ext.ops.residues import Residues, class_problems, classes_of  # noqa: E402
+from triton_ext.ops.families.gemm_dgrad import expected_times  # noqa: E402
+from triton_ext.ops.kernels import gemm_dgrad  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 EDGES = (
-    Residues(size=46340, taps=3, stride=46340, dilation=46339, low=0),
+    StridePhases(size=46340, taps=3, stride=46340, dilation=46339, low=0),
     # 46337 is a prime, so every dilation has an inverse.
-    Residues(size=46337, taps=40, stride=46337, dilation=12345, low=6),
-    Residues(size=46336, taps=7, stride=46336, dilation=46330, low=8),
+    StridePhases(size=46337, taps=40, stride=46337, dilation=12345, low=6),
+    StridePhases(size=46336, taps=7, stride=46336, dilation=46330, low=8),
     # A padding takes from the stride: 30000 * (30000 + 41582) is the last product below 2^31.
-    Residues(size=30000, taps=3, stride=30000, dilation=29999, low=41582),
-    Residues(size=9, taps=4, stride=3, dilation=2, low=5),
+    StridePhases(size=30000, taps=3, stride=30000, dilation=29999, low=41582),
+    StridePhases(size=9, taps=4, stride=3, dilation=2, low=5),
 )
 
 
@@ -78,29 +79,29 @@ def test_the_gluon_kernel(dim, monkeypatch):
 @pytest.mark.parametrize("dim", EDGES, ids=str)
 def test_the_jit_kernel(dim, monkeypatch):
     language = types.SimpleNamespace(where=np.where, program_id=lambda axis: np.int32(0))
-    monkeypatch.setattr(conv_dgrad, "tl", language)
-    monkeypatch.setattr(conv_dgrad, "max", np.maximum, raising=False)
+    monkeypatch.setattr(gemm_dgrad, "tl", language)
+    monkeypatch.setattr(gemm_dgrad, "max", np.maximum, raising=False)
     for name in ("_residue", "_wide"):
-        monkeypatch.setattr(conv_dgrad, name, getattr(conv_dgrad, name).fn)
+        monkeypatch.setattr(gemm_dgrad, name, getattr(gemm_dgrad, name).fn)
     names = ("taps", "stride", "divisor", "tap_step", "inverse")
     classes = tuple(of(dim, name) for name in names)
     residues = np.arange(dim.stride, dtype=np.int32)
     number = (residues + np.int32(dim.low)) % np.int32(dim.stride)
     problem = problem_of(dim)
-    np.testing.assert_array_equal(conv_dgrad._residue(number, problem, 2, classes), residues)
-    first, count = conv_dgrad._class_taps.fn(number, 2, classes)
-    compare(dim, first, count, conv_dgrad._offset.fn(number, first, problem, 2, classes))
+    np.testing.assert_array_equal(gemm_dgrad._residue(number, problem, 2, classes), residues)
+    first, count = gemm_dgrad._class_taps.fn(number, 2, classes)
+    compare(dim, first, count, gemm_dgrad._offset.fn(number, first, problem, 2, classes))
 
 
 @pytest.mark.parametrize("dim", EDGES, ids=str)
 def test_what_is_right_is_taken(dim):
-    assert class_problems([dim], (1,), 1, 512) == []
+    assert phase_refusals([dim], (1,), 1, 512) == []
 
 
 def test_what_overflows_is_refused():
     def problems(stride, low, size=1):
-        dim = Residues(size=size, taps=1, stride=stride, dilation=1, low=low)
-        return class_problems([dim], (1,), 1, 8)
+        dim = StridePhases(size=size, taps=1, stride=stride, dilation=1, low=low)
+        return phase_refusals([dim], (1,), 1, 8)
 
     for low, most in ((0, 46340), (1, 46340), (41582, 30000), (41583, 29999)):
         assert problems(most, low) == []
@@ -108,16 +109,17 @@ def test_what_overflows_is_refused():
         assert problem.startswith(f"stride {most + 1} in W: must be at most {most} with a padding")
     # Both dimensions of a class of one pixel: 2^15 * (2^15 - 1) classes.
     dims = [
-        Residues(size=stride, taps=1, stride=stride, dilation=1, low=0) for stride in (32768, 32767)
+        StridePhases(size=stride, taps=1, stride=stride, dilation=1, low=0)
+        for stride in (32768, 32767)
     ]
-    assert class_problems(dims, (1, 1), 1, 8) == []
-    (problem,) = class_problems(dims, (1, 1), 1, 24)
+    assert phase_refusals(dims, (1, 1), 1, 8) == []
+    (problem,) = phase_refusals(dims, (1, 1), 1, 24)
     assert problem == (
         "1073709056 residue classes of 24 channels have up to 3221127168 tiles: must be at most "
         "2147418111"
     )
     # Channels of a group are in tiles of their own.
-    assert class_problems(dims, (1, 1), 1, 3, 3)
+    assert phase_refusals(dims, (1, 1), 1, 3, 3)
 
 
 @pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
@@ -126,7 +128,7 @@ def test_a_kernel_is_compiled_for_the_dilation_modulo_the_stride(stride, dilatio
     from triton_ext.ops.kernels.gluon_dgrad import residue_classes
 
     def classes(dilation):
-        dim = Residues(size=9, taps=3, stride=stride, dilation=dilation, low=1)
+        dim = StridePhases(size=9, taps=3, stride=stride, dilation=dilation, low=1)
         return str(residue_classes([dim]))
 
     assert len({classes(dilation) for dilation in dilations}) == 1
@@ -134,14 +136,14 @@ def test_a_kernel_is_compiled_for_the_dilation_modulo_the_stride(stride, dilatio
 
 
 def test_the_taps_of_all_classes():
-    def dims(taps: int, stride: int, size: int = 14) -> list[Residues]:
-        return [Residues(size=size, taps=taps, stride=stride, dilation=1, low=taps // 2)] * 2
+    def dims(taps: int, stride: int, size: int = 14) -> list[StridePhases]:
+        return [StridePhases(size=size, taps=taps, stride=stride, dilation=1, low=taps // 2)] * 2
 
-    assert classes_of(dims(3, 1)) == (196, (9,), 1)
-    assert classes_of(dims(3, 2)) == (49, (1, 2, 2, 4), 1)
-    assert classes_of(dims(1, 2)) == (49, (1, 0, 0, 0), 1)
+    assert phase_taps(dims(3, 1)) == (196, (9,), 1)
+    assert phase_taps(dims(3, 2)) == (49, (1, 2, 2, 4), 1)
+    assert phase_taps(dims(1, 2)) == (49, (1, 0, 0, 0), 1)
     # Too many to be looked at one by one.
-    pixels, taps, repeats = classes_of(dims(7, 1000, 2000))
+    pixels, taps, repeats = phase_taps(dims(7, 1000, 2000))
     assert (pixels, repeats) == (4, 1000**2)
     assert taps == (pytest.approx(49 / 1000**2),)
 
@@ -150,8 +152,8 @@ def test_the_taps_of_all_classes():
 def test_classes_that_are_alike_may_be_counted(repeats):
     # 49 pixels are one tile of each class, not a part of one.
     one, every = (0.0625,), (0.0625,) * repeats
-    counted = dgrad_config.expected_times(49, one, 64, 256, 132, repeats=repeats)
-    assert counted == pytest.approx(dgrad_config.expected_times(49, every, 64, 256, 132))
+    counted = expected_times(49, one, 64, 256, 132, repeats=repeats)
+    assert counted == pytest.approx(expected_times(49, every, 64, 256, 132))
     # A filter that stays is one of a single class.
     options = {"may_keep_filter": False, "may_join": False}
     counted = gluon_cost.expected_times(49, 64, 256, one, 132, repeats=repeats, **options)

@@ -14,7 +14,7 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 import numpy as np
 import torch
 from emulated import emulate
-from family_plans import H200, case_of
+from family_plans import H200, META, case_of, compiling_for
 from fprop_cases import ACTIVATIONS, check, convolve
 from interpreted import assert_passes_in_the_interpreter, run_python
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
@@ -22,19 +22,19 @@ from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
-from triton_ext.ops.conv_config import SMEM_BYTES, channel_block
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.descriptors import packed_strides
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.plan import InputGradientPlan
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families import gluon
+from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon import GLUON, GluonPlan
 from triton_ext.ops.families.gluon_config import ping_pong
 from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
 from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
-from triton_ext.ops.kernels.row_copy import RowCopy, compile_row_copy
-from triton_ext.ops.rewrites.as_fprop import ForwardDgradPlan
+from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons, violations
 
 IM2COL = capabilities()["im2col"]
@@ -56,7 +56,7 @@ def dense(problem):
 
 def packing_of(problem, element_bytes=2, columns=False):
     """Of a dense channels-last x; of rows if there are no columns."""
-    ways = RowPacking.ways(problem, dense(problem), element_bytes)
+    ways = [w for w in RowPacking.ways(problem, dense(problem), element_bytes) if not w.planes]
     return ways[-1 if columns else 0] if ways else None
 
 
@@ -91,7 +91,7 @@ def test_a_stem_of_seven_taps():
     assert packing.packed.output_size == STEM.output_size == (112, 112)
     cost = packing.cost(132)
     # Tap by tap, 3 channels are a step of 16.
-    assert (cost.k_gemm, cost.unpacked_k_gemm) == (7 * 32, 49 * 16)
+    assert (packing.k_gemm, cost.unpacked_k_gemm) == (7 * 32, 49 * 16)
     assert cost.pays
 
 
@@ -128,7 +128,7 @@ VIT = problem_of(n=64, ci=3, co=768, size=(224, 224), taps=(16, 16), stride=16)
 
 
 def planes_of(problem):
-    ways = RowPacking.ways(problem, dense(problem), 2, with_planes=True)
+    ways = RowPacking.ways(problem, dense(problem), 2)
     return next((way for way in ways if way.planes), None)
 
 
@@ -489,28 +489,52 @@ def test_a_model_packs_gradients_of_inputs_of_few_output_channels(monkeypatch):
 
     end = problem_of(ci=128, co=3, size=(512, 512), padding=1)
     plan = plan_of(end)
-    assert isinstance(plan, ForwardDgradPlan)
+    assert isinstance(plan, InputGradientPlan)
     assert plan.problem is end
     assert plan.plain.row_copies is not None
     assert plan.plain.y_shape == end.x_shape
     for other in (replace(end, out_channels=64), replace(end, stride=(2, 2))):
-        assert not isinstance(plan_of(other), ForwardDgradPlan)
+        assert not isinstance(plan_of(other), InputGradientPlan)
 
 
-@pytest.mark.parametrize("capability", [90, 100])
-def test_a_copy_stores_16_bytes_at_a_time(capability, fresh_triton_cache):
-    for channels, column in (((3, 4), 1), ((16, 16), 1), ((3, 24), 7)):
-        ptx = compile_row_copy(channels, capability, column=column).asm["ptx"]
+def copy_ptx(device, *copies):
+    """PTX of one launch of copies: channels of source and target, pixels of a column."""
+    rows = [
+        RowCopy(
+            size=(1, 1, 64, 200),
+            strides=(64 * 200 * source,) * 2 + (200 * source, source, 1),
+            target_h=64,
+            target_elements=1024,
+            channels=source,
+            column=column,
+            target_channels=target,
+            element_bytes=2,
+        )
+        for source, target, column in copies
+    ]
+    tensors = [torch.empty(1 << 20, dtype=torch.half, device=META)] * 2
+    with compiling_for(device) as kernels:
+        CopyLauncher(*rows).launch(*([tensors] * len(rows)))
+    return kernels[0].asm["ptx"]
+
+
+DEVICES = pytest.mark.parametrize("device", [H200, replace(H200, capability=(10, 0))])
+
+
+@DEVICES
+def test_a_copy_stores_16_bytes_at_a_time(device, fresh_triton_cache):
+    for source, target, column in ((3, 4, 1), (16, 16, 1), (3, 24, 7)):
+        ptx = copy_ptx(device, (source, target, column))
         assert "st.global.v4" in ptx
         # Neighbouring channels are loaded together where there are enough of them.
-        assert ("ld.global.v4" in ptx) == (channels == (16, 16))
+        assert ("ld.global.v4" in ptx) == (source == 16)
 
 
-@pytest.mark.parametrize("capability", [90, 100])
-def test_two_copies_are_one_kernel(capability, fresh_triton_cache):
-    ptx = compile_row_copy((16, 16), capability, second=(3, 8)).asm["ptx"]
+@DEVICES
+def test_two_copies_are_one_kernel(device, fresh_triton_cache):
+    ptx = copy_ptx(device, (16, 16, 1), (3, 8, 1))
     assert ptx.count(".entry") == 1
-    stores = compile_row_copy((16, 16), capability).asm["ptx"].count("st.global.v4")
+    stores = copy_ptx(device, (16, 16, 1)).count("st.global.v4")
     assert ptx.count("st.global.v4") == 2 * stores
 
 

@@ -24,7 +24,6 @@ pytest.importorskip("torch")
 import torch  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from triton_ext.ops import conv_config  # noqa: E402
 from triton_ext.ops.core import tables as lookups  # noqa: E402
 from triton_ext.ops.core.case import (  # noqa: E402
     DIRECTIONS,
@@ -54,7 +53,7 @@ from triton_ext.ops.core.tables import (  # noqa: E402
     merged,
     read_table,
 )
-from triton_ext.ops.families import gluon_cost, wgrad_config  # noqa: E402
+from triton_ext.ops.families import gemm_config, gluon_cost, wgrad_config  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig  # noqa: E402
 from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
@@ -204,12 +203,12 @@ def test_epilogues_that_cost_no_memory_share_a_choice():
 
 
 def every_config():
-    yield from conv_config.CONFIGS
+    yield from gemm_config.CONFIGS
     yield from gluon_cost.CONFIGS
-    yield PackedConfig(conv_config.CONFIGS[0])
+    yield PackedConfig(gemm_config.CONFIGS[0])
     yield PackedConfig(wgrad_config.WgradChoice(config=wgrad_config.CONFIGS[0]))
     yield AsFpropConfig(gluon_cost.CONFIGS[0])
-    yield PatchConfig(conv_config.CONFIGS[0])
+    yield PatchConfig(gemm_config.CONFIGS[0])
     yield DirectConfig(block_m=64, block_n=32)
     yield GatherConfig(block_m=64, block_n=32, block_k=32)
     yield Col2ImConfig(block_m=64, rows=20)
@@ -255,14 +254,14 @@ def test_every_kind_has_one_class_and_every_class_one_kind():
     ],
 )
 def test_what_makes_no_configuration(kind, change, message):
-    config = conv_config.CONFIGS[0]
+    config = gemm_config.CONFIGS[0]
     fields = encode(config) if kind == "gemm" else {}
     with pytest.raises(KindError, match=message):
         decode(kind, {**fields, **change})
 
 
 def test_a_missing_field_is_named():
-    fields = encode(conv_config.CONFIGS[0])
+    fields = encode(gemm_config.CONFIGS[0])
     del fields["block_n"]
     with pytest.raises(KindError, match="block_n"):
         decode("gemm", fields)
@@ -274,7 +273,7 @@ def test_a_missing_field_is_named():
 
 
 def entry(us: float = 10.0, measured: str = "2020-11-20T00:00:00Z", **changes) -> dict:
-    config = conv_config.CONFIGS[0]
+    config = gemm_config.CONFIGS[0]
     made = Entry(kind="gemm", config=encode(config), us=us, measured=measured, triton="3.9.0")
     return {**made.raw(), **changes}
 
@@ -539,7 +538,7 @@ def table_of(config, **changes):
 
 
 def test_the_users_table_goes_before_ours_and_ours_before_the_model(folder):
-    ours, mine, added = conv_config.CONFIGS[:3]
+    ours, mine, added = gemm_config.CONFIGS[:3]
     assert lookups.find(CASE, MACHINE) is None
     write_table(folder / f"shipped {GPU}.json", table_of(ours, measured="2099-01-01T00:00:00Z"))
     # Files are read once ...
@@ -557,7 +556,7 @@ def test_the_users_table_goes_before_ours_and_ours_before_the_model(folder):
 
 
 def test_float16_and_bfloat16_take_each_others_choices(folder):
-    theirs, own = conv_config.CONFIGS[:2]
+    theirs, own = gemm_config.CONFIGS[:2]
     other = replace(CASE, dtype=torch.bfloat16)
     write_table(folder / f"shipped {GPU}.json", table_of(theirs))
     assert lookups.find(other, MACHINE) == theirs
@@ -603,20 +602,20 @@ def test_the_twins_of_a_case_have_types_of_as_many_bytes():
 
 
 def test_tables_can_be_left_out(folder, monkeypatch):
-    write_table(folder / file_name(GPU), table_of(conv_config.CONFIGS[0]))
+    write_table(folder / file_name(GPU), table_of(gemm_config.CONFIGS[0]))
     monkeypatch.setenv("TRITON_EXT_TUNING", "0")
     assert lookups.find(CASE, MACHINE) is None
 
 
 def test_a_broken_table_is_reported_and_not_used(folder):
     (folder / file_name(GPU)).write_text("{", encoding="utf-8")
-    write_table(folder / f"shipped {GPU}.json", table_of(conv_config.CONFIGS[0]))
+    write_table(folder / f"shipped {GPU}.json", table_of(gemm_config.CONFIGS[0]))
     with pytest.warns(TuningWarning, match="is not JSON.*it is not used"):
-        assert lookups.find(CASE, MACHINE) == conv_config.CONFIGS[0]
+        assert lookups.find(CASE, MACHINE) == gemm_config.CONFIGS[0]
 
 
 def test_the_table_of_another_gpu_is_reported_and_not_used(folder):
-    other = table_of(conv_config.CONFIGS[0])
+    other = table_of(gemm_config.CONFIGS[0])
     other.gpu = "NVIDIA Other"
     write_table(folder / file_name(GPU), other)
     with pytest.warns(TuningWarning, match="is for NVIDIA Other, this is NVIDIA Test GPU"):
@@ -632,16 +631,16 @@ def test_a_broken_entry_is_reported_and_not_used(folder, raw):
 
 IMPOSSIBLE = {
     "stages": (
-        conv_config.CONFIGS[0], {"num_stages": 60},
+        gemm_config.CONFIGS[0], {"num_stages": 60},
         r"gemm: its tiles and stages take \d+ bytes of shared memory, a CTA has 232448: expected "
         "fewer stages or smaller tiles",
     ),
-    "many stages": (conv_config.CONFIGS[0], {"num_stages": 200}, "num_stages is 200: expected 1"),
-    "rows": (conv_config.CONFIGS[0], {"block_m": 100}, "block_m is 100: expected a power of two"),
-    "warps": (conv_config.CONFIGS[0], {"num_warps": 3}, "num_warps is 3: expected a power of two"),
+    "many stages": (gemm_config.CONFIGS[0], {"num_stages": 200}, "num_stages is 200: expected 1"),
+    "rows": (gemm_config.CONFIGS[0], {"block_m": 100}, "block_m is 100: expected a power of two"),
+    "warps": (gemm_config.CONFIGS[0], {"num_warps": 3}, "num_warps is 3: expected a power of two"),
     # The kernels know halves only.
-    "parts": (conv_config.CONFIGS[0], {"store_parts": 4}, "store_parts is 4: expected 1 to 2"),
-    "type": (conv_config.CONFIGS[0], {"block_m": "128"}, "block_m: expected .*int.* found '128'"),
+    "parts": (gemm_config.CONFIGS[0], {"store_parts": 4}, "store_parts is 4: expected 1 to 2"),
+    "type": (gemm_config.CONFIGS[0], {"block_m": "128"}, "block_m: expected .*int.* found '128'"),
     "gluon": (gluon_cost.CONFIGS[0], {"rows": 96}, "gluon: rows is 96: a consumer multiplies 64"),
     "store": (gluon_cost.CONFIGS[0], {"store_n": 2}, "store_n is 2: expected at least 16, one"),
     "filter": (
@@ -739,8 +738,8 @@ def test_depthwise_programs_too_large_to_compile_are_not_used(config):
 
 
 def test_a_warning_names_the_file_that_was_used(folder):
-    write_table(folder / f"shipped {GPU}.json", table_of(conv_config.CONFIGS[0]))
-    wrong = replace(conv_config.CONFIGS[0], num_warps=5)
+    write_table(folder / f"shipped {GPU}.json", table_of(gemm_config.CONFIGS[0]))
+    wrong = replace(gemm_config.CONFIGS[0], num_warps=5)
     lookups.lookup.add(GPU, table_of(wrong).entries, "/shared.json")
     with pytest.warns(TuningWarning, match=rf"^/shared\.json: entry '{KEY}' is not used: gemm"):
         lookups.find(CASE, MACHINE)
@@ -762,7 +761,7 @@ def test_a_depthwise_gradient_takes_whole_strides_only(folder):
 
 def test_a_stride_that_im2col_does_not_take_needs_packed_rows(folder):
     case = replace(CASE, problem=problem(in_channels=3, stride=(16, 16), filter_size=(16, 16)))
-    config = conv_config.CONFIGS[0]
+    config = gemm_config.CONFIGS[0]
     raw = entry(kind="gemm", config=encode(config))
     write_table(folder / file_name(GPU), Table(GPU, {case.key(132): raw}))
     with pytest.warns(TuningWarning, match="im2col cannot walk x tap by tap: expected a config"):
@@ -816,10 +815,10 @@ def test_what_the_models_choose_is_possible():
 
 
 def test_without_a_home_folder_there_is_no_users_table(folder, monkeypatch):
-    write_table(folder / f"shipped {GPU}.json", table_of(conv_config.CONFIGS[0]))
+    write_table(folder / f"shipped {GPU}.json", table_of(gemm_config.CONFIGS[0]))
     monkeypatch.setenv("TRITON_EXT_TUNING_DIR", "~nobody-is-called-so/x")
     with pytest.warns(TuningWarning, match="no such home folder; set TRITON_EXT_TUNING_DIR"):
-        assert lookups.find(CASE, MACHINE) == conv_config.CONFIGS[0]
+        assert lookups.find(CASE, MACHINE) == gemm_config.CONFIGS[0]
 
 
 def test_a_folder_is_not_set_aside(tmp_path):
@@ -871,7 +870,7 @@ def test_a_depthwise_choice_is_used_where_it_belongs(folder):
 @pytest.mark.parametrize("name", ["block_m", "block_n", "num_warps", "store_parts"])
 def test_zeros_are_out_of_range(name):
     with pytest.raises(KindError, match=f"gemm.{name}: 0 is out of range"):
-        decode("gemm", {**encode(conv_config.CONFIGS[0]), name: 0})
+        decode("gemm", {**encode(gemm_config.CONFIGS[0]), name: 0})
 
 
 def test_where_tables_are(monkeypatch):
@@ -897,7 +896,7 @@ def test_where_tables_are(monkeypatch):
 
 
 def test_observers_are_told_what_is_asked_for(folder):
-    write_table(folder / file_name(GPU), table_of(conv_config.CONFIGS[0]))
+    write_table(folder / file_name(GPU), table_of(gemm_config.CONFIGS[0]))
     seen = []
     with lookups.observed(lambda *told: seen.append(told)):
         lookups.find(CASE, MACHINE)

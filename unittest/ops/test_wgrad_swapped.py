@@ -108,7 +108,7 @@ def test_the_gradient_of_the_swapped_problem_is_that_of_the_problem_turned(numbe
 def test_the_turning_copy_reads_every_number_of_dw_once(kind):
     problem = problem_of(ci=16, co=3, size=(9, 9), taps=(3, 4), padding=((2, 2), (1, 1)))
     swapped = swapped_of(problem)
-    every = RowPacking.ways(swapped, dense(swapped.x_shape), 2, with_planes=True)
+    every = RowPacking.ways(swapped, dense(swapped.x_shape), 2)
     (way,) = [way for way in every if way.kind == kind]
     copy = turning_copy(way, 4)
     assert copy.element_bytes == 4

@@ -19,6 +19,7 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
+from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals
 from triton_ext.ops.families.gluon_config import TileConfig, num_programs
 from triton_ext.ops.families.gluon_cost import dgrad_times
 from triton_ext.ops.kernels.gluon_dgrad import (
@@ -27,7 +28,6 @@ from triton_ext.ops.kernels.gluon_dgrad import (
     dgrad_problem,
     residue_classes,
 )
-from triton_ext.ops.residues import Residues, class_problems
 
 from .arguments import check_compile, check_parameters, check_tensors, steps_of
 from .launch import (
@@ -87,7 +87,7 @@ def _walk_template(
     )
 
 
-def choose_config(dims: list[Residues], n: int, ci: int, co: int, num_sms: int) -> TileConfig:
+def choose_config(dims: list[StridePhases], n: int, ci: int, co: int, num_sms: int) -> TileConfig:
     """Returns the configuration that the model of ``triton_ext.ops`` expects to be fastest."""
     times = dgrad_times(dims, n, ci, co, num_sms)
     return min(times, key=times.__getitem__)
@@ -133,7 +133,7 @@ def conv_dgrad(
     rank = dy.ndim - 2
     co, ci = w.shape[0], w.shape[-1]
     dims = [
-        Residues(size=size, taps=taps, stride=step, dilation=distance, low=low)
+        StridePhases(size=size, taps=taps, stride=step, dilation=distance, low=low)
         for size, taps, step, distance, low in zip(
             input_size,
             w.shape[1:-1],
@@ -143,7 +143,7 @@ def conv_dgrad(
             strict=True,
         )
     ]
-    problems = class_problems(dims, dy.shape[1:-1], dy.shape[0], ci)
+    problems = phase_refusals(dims, dy.shape[1:-1], dy.shape[0], ci)
     if problems:
         raise DescriptorError("; ".join(problems))
     classes = math.prod(dim.stride for dim in dims)
@@ -222,10 +222,10 @@ def compile_conv_dgrad(
             "filter stays in shared memory"
         )
     dims = [
-        Residues(size=1, taps=1, stride=step, dilation=distance, low=0)
+        StridePhases(size=1, taps=1, stride=step, dilation=distance, low=0)
         for step, distance in zip(strides, dilations, strict=True)
     ]
-    problems = class_problems(dims, (1,) * len(dims), 1, 1) if dims else []
+    problems = phase_refusals(dims, (1,) * len(dims), 1, 1) if dims else []
     if problems:
         raise LaunchError("; ".join(problems))
     signature: dict[str, Any] = {

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.ops.api.operators import has_tangent, is_transformed
-from triton_ext.ops.core.epilogue import EpilogueArguments, is_per_image
+from triton_ext.ops.core.epilogue import ACTIVATIONS, EpilogueArguments, is_per_image
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.parameters import (
     DIMENSIONS,
@@ -22,21 +22,16 @@ __all__ = [
     "Fallback",
     "check_arguments",
     "check_epilogue",
-    "check_extra",
-    "check_first",
     "check_groups",
     "check_memory",
     "check_not_empty",
     "check_operands",
     "check_out",
-    "check_out_dtype",
     "check_output_padding",
-    "check_output_size",
     "check_pair",
     "check_rank",
     "check_sizes",
     "check_steps",
-    "check_unbatched",
     "kind_of",
     "parse_fallback",
     "rank_error",
@@ -248,67 +243,26 @@ def check_output_padding(name: str, extra: Sequence[int], parameters: ConvParame
             )
 
 
-def check_first(
-    name: str, which: str, size: Sequence[int], dims: int, expected: tuple[int, int]
-) -> None:
-    """Refuses the size of a gradient whose first two numbers are not those of the operands."""
-    if len(size) != dims + 2 or tuple(size[:2]) != expected:
-        raise ValueError(
-            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...] of {dims + 2} numbers, "
-            f"got {list(size)}"
-        )
-
-
-def check_output_size(
-    name: str,
-    input_size: Sequence[Any],
-    filter_size: Sequence[Any],
-    parameters: ConvParameters,
-    grad_output: Tensor,
-) -> None:
-    size = parameters.output_size(input_size, filter_size)
-    if list(grad_output.shape[2:]) != size:
-        raise ValueError(
-            f"{name}: expected grad_output [N, Co, {', '.join(map(str, size))}], got "
-            f"{list(grad_output.shape)}"
-        )
-
-
 # --- epilogues and outputs ----------------------------------------------------------------------
 
 
-def check_extra(name: str, epilogue: object, extra: object) -> None:
-    """Refuses operands of an epilogue that are no tensors, or that no function reads."""
+def check_epilogue(name: str, x: Tensor, shape: Sequence[Any], epilogue: EpilogueArguments) -> None:
+    """Refuses an epilogue that does not fit x and an output of a shape."""
+    _, scale, residual, out_scale, extra, activation, out_dtype, function, _, amax = epilogue
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"{name}: expected an activation of {', '.join(ACTIVATIONS)}, got {activation!r}"
+        )
     is_sequence = isinstance(extra, (tuple, list))
     if not is_sequence or not all(isinstance(t, Tensor) for t in extra):
         found = ", ".join(type(t).__name__ for t in extra) if is_sequence else type(extra).__name__
         raise TypeError(f"{name}: epilogue_operands must be a sequence of tensors, got {found}")
-    if extra and epilogue is None:
+    if extra and function is None:
         raise ValueError(f"{name}: epilogue_operands without epilogue, which would read them")
-
-
-def check_out_dtype(name: str, x: Tensor, out_dtype: object) -> None:
-    if out_dtype is None:
-        return
-    if not isinstance(out_dtype, torch.dtype):
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise TypeError(f"{name}: out_dtype must be a torch.dtype, got {out_dtype!r}")
-    if x.is_floating_point() and not out_dtype.is_floating_point:
+    if out_dtype is not None and x.is_floating_point() and not out_dtype.is_floating_point:
         raise TypeError(f"{name}: out_dtype {out_dtype} would cut off the fractions of {x.dtype}")
-
-
-def check_unbatched(name: str, dims: int, **tensors: Tensor | None) -> None:
-    """Refuses tensors with a batch dimension beside an x without one."""
-    for which, tensor in tensors.items():
-        if tensor is not None and tensor.dim() != dims + 1:
-            raise ValueError(
-                f"{name}: x has no batch dimension, so {which} must have {dims + 1} dimensions, "
-                f"got {list(tensor.shape)}"
-            )
-
-
-def check_epilogue(name: str, x: Tensor, shape: Sequence[Any], epilogue: EpilogueArguments) -> None:
-    """Refuses tensors that do not fit an output of a shape, or lie on another device."""
-    _, scale, residual, out_scale, extra, *_, amax = epilogue
     if scale is not None and scale.numel() != 1 and tuple(scale.shape) != (shape[1],):
         raise ValueError(
             f"{name}: expected scale [{shape[1]}] or one number, got {list(scale.shape)}"

@@ -18,23 +18,18 @@ from triton_ext.ops.api.checks import (
     Fallback,
     check_arguments,
     check_epilogue,
-    check_extra,
-    check_first,
     check_memory,
     check_not_empty,
     check_out,
-    check_out_dtype,
     check_output_padding,
-    check_output_size,
     check_pair,
     check_rank,
     check_sizes,
     check_steps,
-    check_unbatched,
     parse_fallback,
 )
 from triton_ext.ops.api.execution import BoundConvolution, bind
-from triton_ext.ops.api.operators import DGRAD, FPROP, FUSED, INTO, WGRAD, ConvCall
+from triton_ext.ops.api.operators import DGRAD, FPROP, FUSED, INTO, ConvCall, Operator
 from triton_ext.ops.api.reference import apply_activation
 from triton_ext.ops.core.dispatch_cache import (
     autocast_operands,
@@ -44,7 +39,7 @@ from triton_ext.ops.core.dispatch_cache import (
     is_differentiated,
     keep,
 )
-from triton_ext.ops.core.epilogue import ACTIVATIONS, EpilogueArguments, output_dtype
+from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.memory_format import empty_channels_last
 from triton_ext.ops.core.parameters import ConvParameters, GivenParameters, Numbers, numbers
@@ -54,8 +49,7 @@ __all__ = [
     "convolve",
     "convolve_fused",
     "convolve_transposed",
-    "input_gradient",
-    "weight_gradient",
+    "gradient",
 ]
 
 Tensor = torch.Tensor
@@ -97,20 +91,20 @@ def convolve(
     epilogue, may_fall_back = EpilogueArguments(bias), parse_fallback(fallback)
     c = ConvCall(FPROP, x, weight, epilogue, parameters, None, may_fall_back)
     y = operators.call(c)
-    _keep_differentiable(key, c, given)
+    _keep(key, c, given)
     return y
 
 
-def _keep_differentiable(key: Any, c: ConvCall, given: tuple[object, ...]) -> None:
-    """Keeps what computes calls with a function key, whether autograd records them or not."""
-    if key is not None and isinstance(forward := bind(c), BoundPlan):
-        keep(key, BoundConvolution(c, forward, given))
+def _keep(key: Any, c: ConvCall, given: tuple[object, ...] | None = None) -> None:
+    """Keeps what computes calls with a function key.
 
-
-def _keep(key: Any, c: ConvCall) -> None:
-    """Keeps what computes calls with a function key that autograd does not record."""
+    Args:
+        key: The key, or None.
+        c: The call.
+        given: All numbers of the call, where autograd may record calls with this key.
+    """
     if key is not None and isinstance(forward := bind(c), BoundPlan):
-        keep(key, forward)
+        keep(key, forward if given is None else BoundConvolution(c, forward, given))
 
 
 def convolve_fused(
@@ -148,18 +142,17 @@ def convolve_fused(
     # These have no derivative, by torch either.
     is_strict = amax is not None or out is not None or function is not None
     check_arguments(name, named, given, "error" if is_strict else fallback)
-    check_extra(name, function, epilogue.extra)
-    check_out_dtype(name, x, out_dtype)
     if x.dim() == dims + 1:
-        check_unbatched(name, dims, residual=residual, out=out)
+        for which, tensor in (("residual", residual), ("out", out)):
+            if tensor is not None and tensor.dim() != dims + 1:
+                raise ValueError(
+                    f"{name}: x has no batch dimension, so {which} must have {dims + 1} "
+                    f"dimensions, got {list(tensor.shape)}"
+                )
         x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
         fused = EpilogueArguments._make(fused)._replace(residual=residual, out=out)
         return convolve_fused(dims, x, weight, fused, given, fallback).squeeze(0)
     check_rank(name, dims, ("x", x), weight)
-    if activation not in ACTIVATIONS:
-        raise ValueError(
-            f"{name}: expected an activation of {', '.join(ACTIVATIONS)}, got {activation!r}"
-        )
     parameters = ConvParameters.parse(given, weight.shape[2:])
     c = ConvCall(FUSED, x, weight, epilogue, parameters, None, parse_fallback(fallback))
     shape = (x.shape[0], weight.shape[0], *parameters.output_size(x.shape[2:], weight.shape[2:]))
@@ -308,82 +301,87 @@ def convolve_transposed(
     if any(pixels < 1 for pixels in size):
         raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
     y = _call(name, c, {"dy": "x", "output channels": "input channels"})
-    _keep_differentiable(key, c, words)
+    _keep(key, c, words)
     return y
 
 
-def input_gradient(
+def gradient(
+    operator: Operator,
     dims: int,
-    input_size: Sequence[int],
-    weight: Tensor,
-    grad_output: Tensor,
+    first: Tensor,
+    second: Tensor,
+    size: Sequence[int],
     given: GivenParameters,
     fallback: Fallback,
 ) -> Tensor:
-    """Computes the gradient of x, as the public function of so many dimensions does."""
-    name = _INPUT[dims]
-    key = function_key(name, (grad_output, weight), (*given, input_size), (fallback,))
-    if key is not None and is_differentiated(grad_output, weight):
+    """Computes a gradient of a convolution, as the public function of so many dimensions does.
+
+    Args:
+        operator: dgrad, of the gradient of y and weight, or wgrad, of x and the gradient of y.
+        dims: Spatial dimensions.
+        first: The first of the operands.
+        second: The second one.
+        size: Shape of the gradient.
+        given: Stride, padding, dilation and groups.
+        fallback: As for the function.
+    """
+    is_dgrad = operator is DGRAD
+    name = (_INPUT if is_dgrad else _WEIGHT)[dims]
+    key = function_key(name, (first, second), (*given, size), (fallback,))
+    if key is not None and is_differentiated(first, second):
         key = None
     bound = cached(key)
     if bound is not None:
-        return bound.run(grad_output, weight)
-    check_arguments(name, {"grad_output": grad_output, "weight": weight}, given, fallback)
-    check_sizes(name, "input_size", input_size, dims + 2)
-    operand = ("grad_output", grad_output)
-    check_rank(name, dims, operand, weight)
-    parameters = ConvParameters.parse(given, weight.shape[2:])
-    check_steps(name, parameters)
-    groups = parameters.groups
-    check_pair(name, operand, weight, None, groups, is_transposed=True, mixed_dtypes=True)
-    first = (grad_output.shape[0], weight.shape[1] * groups)
-    check_first(name, "input_size", input_size, dims, first)
-    size = list(input_size[2:])
-    check_output_size(name, size, weight.shape[2:], parameters, grad_output)
-    may_fall_back = parse_fallback(fallback)
-    none = EpilogueArguments()
-    c = ConvCall(DGRAD, grad_output, weight, none, parameters, size, may_fall_back)
-    dx = _call(name, c, {"dy": "grad_output"})
-    _keep(key, c)
-    return dx
-
-
-def weight_gradient(
-    dims: int,
-    x: Tensor,
-    weight_size: Sequence[int],
-    grad_output: Tensor,
-    given: GivenParameters,
-    fallback: Fallback,
-) -> Tensor:
-    """Computes the gradient of weight, as the public function of so many dimensions does."""
-    name = _WEIGHT[dims]
-    key = function_key(name, (x, grad_output), (*given, weight_size), (fallback,))
-    if key is not None and is_differentiated(x, grad_output):
-        key = None
-    bound = cached(key)
-    if bound is not None:
-        return bound.run(x, grad_output)
-    tensors = {"x": x, "grad_output": grad_output}
+        return bound.run(first, second)
+    which, grad = ("input_size", first) if is_dgrad else ("weight_size", second)
+    names = ("grad_output", "weight") if is_dgrad else ("x", "grad_output")
+    tensors = dict(zip(names, (first, second), strict=True))
     check_arguments(name, tensors, given, fallback)
-    check_sizes(name, "weight_size", weight_size, dims + 2)
-    if x.dim() != dims + 2 or grad_output.dim() != dims + 2:
-        raise ValueError(
-            f"{name}: expected x and grad_output of rank {dims + 2}, got {list(x.shape)} and "
-            f"{list(grad_output.shape)}"
+    check_sizes(name, which, size, dims + 2)
+    if is_dgrad:
+        check_rank(name, dims, ("grad_output", first), second)
+        parameters = ConvParameters.parse(given, second.shape[2:])
+        groups = parameters.groups
+        check_pair(
+            name,
+            ("grad_output", first),
+            second,
+            None,
+            groups,
+            is_transposed=True,
+            mixed_dtypes=True,
         )
-    groups = given[3]
-    if groups < 1 or x.shape[1] % groups:
-        raise ValueError(f"{name}: {x.shape[1]} channels do not divide into {groups} groups")
-    check_not_empty(name, (x.shape[1], grad_output.shape[1]), tensors)
-    first = (grad_output.shape[1], x.shape[1] // groups)
-    check_first(name, "weight_size", weight_size, dims, first)
-    taps = list(weight_size[2:])
-    parameters = ConvParameters.parse(given, taps)
+        expected = (first.shape[0], second.shape[1] * groups)
+        sizes = size[2:], second.shape[2:]
+    else:
+        if first.dim() != dims + 2 or second.dim() != dims + 2:
+            shapes = f"{list(first.shape)} and {list(second.shape)}"
+            raise ValueError(f"{name}: expected x and grad_output of rank {dims + 2}, got {shapes}")
+        groups = given[3]
+        if groups < 1 or first.shape[1] % groups:
+            raise ValueError(
+                f"{name}: {first.shape[1]} channels do not divide into {groups} groups"
+            )
+        check_not_empty(name, (first.shape[1], second.shape[1]), tensors)
+        expected = (second.shape[1], first.shape[1] // groups)
+        sizes = first.shape[2:], size[2:]
+    if len(size) != dims + 2 or tuple(size[:2]) != expected:
+        raise ValueError(
+            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...] of {dims + 2} numbers, "
+            f"got {list(size)}"
+        )
+    parameters = ConvParameters.parse(given, sizes[1])
     check_steps(name, parameters)
-    check_output_size(name, x.shape[2:], taps, parameters, grad_output)
-    may_fall_back = parse_fallback(fallback)
-    c = ConvCall(WGRAD, x, grad_output, EpilogueArguments(), parameters, taps, may_fall_back)
-    dw = _call(name, c, {"dy": "grad_output"})
+    pixels = parameters.output_size(*sizes)
+    if list(grad.shape[2:]) != pixels:
+        raise ValueError(
+            f"{name}: expected grad_output [N, Co, {', '.join(map(str, pixels))}], got "
+            f"{list(grad.shape)}"
+        )
+    c = ConvCall(
+        *(operator, first, second, EpilogueArguments(), parameters, list(size[2:])),
+        parse_fallback(fallback),
+    )
+    result = _call(name, c, {"dy": "grad_output"})
     _keep(key, c)
-    return dw
+    return result

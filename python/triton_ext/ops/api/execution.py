@@ -133,25 +133,12 @@ def bind(c: ConvCall) -> BoundPlan | Refusal:
     return bound
 
 
-def _run_forward(plan: Any, x: Tensor, weight: Tensor, *operands: Any) -> Tensor:
-    y: Tensor = plan.run(x, weight, EpilogueArguments(*operands).operands())
-    return y
-
-
-def _run_dgrad(plan: Any, dy: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    dx: Tensor = plan.run(dy, weight, bias=bias)
-    return dx
-
-
-def _run_wgrad(plan: Any, x: Tensor, dy: Tensor) -> Tensor:
-    dw: Tensor = plan.run(x, dy)
-    return dw
-
-
 _RUN: dict[Direction, Callable[..., Tensor]] = {
-    "fprop": _run_forward,
-    "dgrad": _run_dgrad,
-    "wgrad": _run_wgrad,
+    "fprop": lambda plan, x, weight, *operands: plan.run(
+        x, weight, EpilogueArguments(*operands).operands()
+    ),
+    "dgrad": lambda plan, dy, weight, bias=None: plan.run(dy, weight, bias=bias),
+    "wgrad": lambda plan, x, dy: plan.run(x, dy),
 }
 
 

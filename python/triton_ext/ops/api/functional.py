@@ -17,13 +17,8 @@ from typing import Any, TypeVar
 import torch
 
 from triton_ext.ops.api.checks import Fallback
-from triton_ext.ops.api.convolve import (
-    convolve,
-    convolve_fused,
-    convolve_transposed,
-    input_gradient,
-    weight_gradient,
-)
+from triton_ext.ops.api.convolve import convolve, convolve_fused, convolve_transposed, gradient
+from triton_ext.ops.api.operators import DGRAD, WGRAD
 from triton_ext.ops.core.parameters import Numbers, Padding
 
 __all__ = [
@@ -192,7 +187,7 @@ def conv2d_input(
         dx [N, Ci, H, W], channels-last.
     """
     given = (stride, padding, dilation, groups)
-    return input_gradient(_2D, input_size, weight, grad_output, given, fallback)
+    return gradient(DGRAD, _2D, grad_output, weight, input_size, given, fallback)
 
 
 def conv2d_weight(
@@ -222,7 +217,7 @@ def conv2d_weight(
         dw [Co, Ci / groups, R, S], channels-last.  The same bits at every call.
     """
     given = (stride, padding, dilation, groups)
-    return weight_gradient(_2D, x, weight_size, grad_output, given, fallback)
+    return gradient(WGRAD, _2D, x, grad_output, weight_size, given, fallback)
 
 
 # --- one and three dimensions -------------------------------------------------------------------

@@ -315,10 +315,9 @@ def _register(operator: Operator) -> None:
         "backward": staticmethod(backward_of_lists),
         "vmap": staticmethod(batch),
     }
-    operators.functions[operator.differentiable] = operators.Functions(
-        eager=type(f"Differentiable_{operator.name}", base, eager),
-        transformed=type(f"Transformable_{operator.name}", base, transformed),
-        casts=tuple(argument.name not in _NOT_CAST for argument in op._schema.arguments),
+    operators.functions[operator.differentiable] = (
+        type(f"Differentiable_{operator.name}", base, eager),
+        type(f"Transformable_{operator.name}", base, transformed),
     )
 
 

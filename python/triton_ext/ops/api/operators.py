@@ -40,7 +40,6 @@ __all__ = [
     "OPERATORS",
     "WGRAD",
     "ConvCall",
-    "Functions",
     "Operator",
     "call",
     "function_handle",
@@ -267,24 +266,11 @@ def gradient_call(
 # --- calls --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Functions:
-    """An operator with a backward as functions of autograd.
-
-    Attributes:
-        eager: Costs 20 us less a call than the operator, whose autograd torch.library generates
-            (torch 2.13, CPU build, 2026-11-20).
-        transformed: For the transforms of torch.func, which refuse the operator.
-        casts: Which arguments autocast casts.
-    """
-
-    eager: type[torch.autograd.Function]
-    transformed: type[torch.autograd.Function]
-    casts: tuple[bool, ...]
-
-
-#: By the name of the operator with a backward; ``library.py`` fills it.
-functions: dict[str, Functions] = {}
+#: By the name of the operator with a backward: functions of autograd for eager calls, which cost
+#: 20 us less a call than the operator, whose autograd torch.library generates (torch 2.13, CPU
+#: build, 2026-11-20), and for the transforms of torch.func, which refuse the operator.
+#: ``library.py`` fills it.
+functions: dict[str, tuple[type[torch.autograd.Function], type[torch.autograd.Function]]] = {}
 
 # Whether torch.compile can ask for transforms: it can with torch 2.13, not with 2.11.
 _SEES_LAYERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
@@ -346,8 +332,7 @@ def call(c: ConvCall) -> Tensor:
         elif is_differentiated(*tensors):
             name, transformed = operator.differentiable, is_transformed()
             if not torch.compiler.is_compiling():
-                twins = functions[name]
-                function = twins.transformed if transformed else twins.eager
+                function = functions[name][transformed]
                 # The backward needs what was computed with.
                 result: Tensor = function.apply(*_cast(c).flat())
                 return result
@@ -360,14 +345,17 @@ def call(c: ConvCall) -> Tensor:
     return result
 
 
+# Both operands, bias, scale, residual and out_scale; scales are applied to fp32.
+_CASTS = (True, True, True, False, True, False)
+
+
 def _cast(c: ConvCall) -> ConvCall:
     """Returns a call with its operands as autocast casts them."""
     device = c.first.device.type
     if not is_autocast(device):
         return c
     tensors = c.tensors()
-    casts = functions[c.operator.differentiable].casts[: len(tensors)]
-    first, second, *others = cast_operands(tensors, casts, device)
+    first, second, *others = cast_operands(tensors, _CASTS[: len(tensors)], device)
     epilogue = EpilogueArguments(*others, *c.epilogue[len(others) :])
     return c._replace(first=first, second=second, epilogue=epilogue)
 

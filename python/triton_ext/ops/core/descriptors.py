@@ -18,6 +18,7 @@ __all__ = [
     "matrix_row_stride",
     "packed_strides",
     "pixel_stride",
+    "rounding",
     "row_stride_of",
 ]
 
@@ -26,6 +27,15 @@ ROW_BYTES = 16
 
 # Triton's tiled descriptors round fp32 to tf32 from 3.7 on; before, tensor cores cut off the rest.
 ROUNDS_TO_TF32 = "round_f32_to_tf32" in {each.name for each in fields(TensorDescriptor)}
+
+
+def rounding(dtype: torch.dtype) -> dict[str, bool]:
+    """Returns the options of tiled descriptors of a dtype.
+
+    Where Triton can round, tensor cores do not cut off what tf32 has not, which is an error of
+    twice the size, in one direction.
+    """
+    return {"round_f32_to_tf32": True} if ROUNDS_TO_TF32 and dtype == torch.float32 else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,20 @@ import torch
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
 from triton_ext.host.seams import interpreting
-from triton_ext.ops.conv_config import SMEM_BYTES
 
-__all__ = ["H200", "IS_INTERPRETED", "KNOWN", "Device", "Rates", "assumed_device", "device_of"]
+__all__ = [
+    "H200",
+    "IS_INTERPRETED",
+    "KNOWN",
+    "SMEM_BYTES",
+    "Device",
+    "Rates",
+    "assumed_device",
+    "device_of",
+]
+
+#: Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
+SMEM_BYTES = 232448
 
 # Triton decides where a kernel is defined, when this package is imported, whether it is interpreted
 # or compiled.

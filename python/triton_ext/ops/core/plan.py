@@ -1,4 +1,8 @@
-"""What the plans of all forward kernels share: the output, the epilogue's arguments, the launch."""
+"""Plans that several kernels share: outputs, arguments of the epilogue, the launch.
+
+A plan is all of a launch of one geometry on one device that does not depend on addresses; it holds
+no tensor.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,37 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
 
-__all__ = ["NO_ARGUMENTS", "TO_LAST", "ForwardPlan", "PointerPlan", "three", "vector_inputs"]
+__all__ = [
+    "NO_ARGUMENTS",
+    "TO_LAST",
+    "TRITON_DTYPES",
+    "DgradRun",
+    "ForwardPlan",
+    "InputGradientPlan",
+    "PointerPlan",
+    "three",
+    "vector_inputs",
+]
+
+TRITON_DTYPES = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float8_e5m2: tl.float8e5,
+    torch.int8: tl.int8,
+    torch.int32: tl.int32,
+}
 
 # Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
 TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
@@ -26,11 +52,9 @@ NO_ARGUMENTS = (None,) * 8
 
 @dataclass(slots=True, kw_only=True)
 class ForwardPlan:
-    """A forward convolution of one geometry on one device; holds no tensor.
+    """A forward convolution.
 
     Attributes:
-        problem: What is computed.
-        epilogue: What is done to the output before it is stored.
         y_shape: [N, Co, *output_size].
         out_dtype: Of y.
         store_through_tma: Whether y is stored by TMA, otherwise through a pointer.
@@ -45,12 +69,14 @@ class ForwardPlan:
     store_through_tma: bool
     launcher: Launcher
     _is_plain: bool = field(init=False)
+    _y_strides: tuple[int, ...] = field(init=False, repr=False)
     # shape, strides and block of a descriptor of y: lists that nobody changes.
     # Only where the output is stored through TMA.
     _y_layout: tuple[list[int], list[int], list[int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._is_plain = replace(self.epilogue, out_dtype=None) == PLAIN
+        self._y_strides = channels_last_strides(self.y_shape)
         if self.store_through_tma:
             m_gemm, co = self.problem.geometry.m_gemm, self.problem.out_channels
             self._y_layout = ([m_gemm, co], [co, 1], self._tile_shape())
@@ -80,7 +106,13 @@ class ForwardPlan:
         if x.is_cuda and x.device.index != torch.cuda.current_device():
             with torch.cuda.device(x.device):
                 return self.run(x, weight, operands, out)
-        y = self._output(x.device) if out is None else self._check_output(out)
+        y = out
+        if y is None:
+            y = torch.empty_strided(
+                self.y_shape, self._y_strides, dtype=self.out_dtype, device=x.device
+            )
+        else:
+            _check_output(y, self.y_shape, self.out_dtype)
         arguments, variant = self.arguments(x, weight, y, operands)
         if not operands.extra:
             self.launcher.launch(arguments, variant)
@@ -95,11 +127,7 @@ class ForwardPlan:
     ) -> tuple[tuple[Any, ...], Hashable]:
         """Returns the kernel's tensors, described, and what of them Triton specializes on.
 
-        Args:
-            x: As for :meth:`run`.
-            weight: As for :meth:`run`.
-            y: The output, channels-last.
-            operands: As for :meth:`run`.
+        Arguments are those of :meth:`run`.
 
         Raises:
             ValueError: The operands are not those that the epilogue asks for.
@@ -138,27 +166,6 @@ class ForwardPlan:
         """Returns the shape of the tiles of y that TMA stores."""
         raise NotImplementedError
 
-    def _output(self, device: torch.device) -> torch.Tensor:
-        """Returns a new y, channels-last."""
-        if self.problem.dims == 1:
-            n, co, length = self.y_shape
-            return torch.empty((n, length, co), device=device, dtype=self.out_dtype).mT
-        packed = torch.channels_last if self.problem.dims == 2 else torch.channels_last_3d
-        return torch.empty(self.y_shape, device=device, dtype=self.out_dtype, memory_format=packed)
-
-    def _check_output(self, out: torch.Tensor) -> torch.Tensor:
-        if tuple(out.shape) != self.y_shape or out.dtype != self.out_dtype:
-            raise ValueError(
-                f"out: expected {list(self.y_shape)} of {self.out_dtype}, got {_describe(out)}"
-            )
-        rows = out.permute(TO_LAST[self.problem.dims])
-        if not rows.is_contiguous() or out.data_ptr() % ROW_BYTES:
-            raise ValueError(
-                "out: expected packed channels-last memory on a 16-byte boundary, got strides "
-                f"{list(out.stride())}"
-            )
-        return out
-
     def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
         """Returns the kernel's arguments from the bias to the function's.
 
@@ -166,14 +173,12 @@ class ForwardPlan:
             ValueError: An operand is missing, was not asked for, or has another shape or dtype.
         """
         spec = self.epilogue
-        if (
-            (operands.bias is not None) != spec.bias
-            or (operands.scale is not None) != spec.scale
-            or (operands.residual is not None) != spec.residual
-            or (operands.out_scale is not None) != spec.out_scale
-            or (operands.amax is not None) != spec.amax
-        ):
-            raise ValueError(_difference(spec, operands))
+        for name in ("bias", "scale", "residual", "out_scale", "amax"):
+            is_given = getattr(operands, name) is not None
+            if is_given and not getattr(spec, name):
+                raise ValueError(f"epilogue: {name} was given, the specification has none")
+            if getattr(spec, name) and not is_given:
+                raise ValueError(f"epilogue: the specification has {name}, none was given")
         if operands.extra and spec.function is None:
             raise ValueError("epilogue: extra arguments were given, there is no function")
         co = self.y_shape[1]
@@ -225,15 +230,23 @@ class ForwardPlan:
         return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
 
 
-def _difference(spec: EpilogueSpec, operands: EpilogueOperands) -> str:
-    """Says which operand was given and not asked for, or the other way round."""
-    for name in ("bias", "scale", "residual", "out_scale", "amax"):
-        is_given = getattr(operands, name) is not None
-        if is_given and not getattr(spec, name):
-            return f"epilogue: {name} was given, the specification has none"
-        if getattr(spec, name) and not is_given:
-            return f"epilogue: the specification has {name}, none was given"
-    raise ValueError("the operands are those of the specification")
+def _check_output(
+    out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, is_aligned: bool = True
+) -> None:
+    """Refuses a tensor of the caller's that cannot be an output [N, C, *size] of ``shape``.
+
+    Raises:
+        ValueError: It has another shape, dtype or layout, or is not aligned where it has to be.
+    """
+    if tuple(out.shape) != shape or out.dtype != dtype:
+        raise ValueError(f"out: expected {list(shape)} of {dtype}, got {_describe(out)}")
+    if not out.permute(TO_LAST[len(shape) - 2]).is_contiguous() or (
+        is_aligned and out.data_ptr() % ROW_BYTES
+    ):
+        raise ValueError(
+            "out: expected packed channels-last memory on a 16-byte boundary, got strides "
+            f"{list(out.stride())}"
+        )
 
 
 def _vector(name: str, tensor: torch.Tensor, co: int) -> torch.Tensor:
@@ -299,3 +312,130 @@ def vector_inputs(
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
     """Returns one value per spatial dimension of a kernel, None for those that are not there."""
     return (None,) * (3 - len(values)) + tuple(values)
+
+
+class DgradRun:
+    """What plans of the gradient of the input share: the output, the bias, the device.
+
+    Attributes:
+        problem: The convolution.
+        dtype: Of dy, weight and dx.
+        stores_aligned: Whether dx has to begin at a multiple of 16 bytes.
+    """
+
+    __slots__ = ()
+    problem: ConvProblem
+    dtype: torch.dtype
+
+    @property
+    def stores_aligned(self) -> bool:
+        raise NotImplementedError
+
+    def launch(
+        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        """Launches the kernel on tensors that were checked, on the device that is current."""
+        raise NotImplementedError
+
+    def run(
+        self,
+        dy: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Launches the kernel.
+
+        Args:
+            dy: [N, Co, *output_size], of the layout that the plan was made for.
+            weight: [Co, Ci / groups, *filter_size] in any memory format.
+            out: Where to put dx; a new tensor by default.
+            bias: [Ci] or None; added to dx, for transposed convolutions.
+
+        Returns:
+            dx [N, Ci, *input_size], channels-last.
+
+        Raises:
+            ValueError: ``out`` has another shape, dtype or layout, or the bias another shape.
+        """
+        if dy.is_cuda and dy.device.index != torch.cuda.current_device():
+            with torch.cuda.device(dy.device):
+                return self.run(dy, weight, out, bias)
+        shape = self.problem.x_shape
+        if out is None:
+            strides = channels_last_strides(shape)
+            out = torch.empty_strided(shape, strides, dtype=self.dtype, device=dy.device)
+        else:
+            _check_output(out, shape, self.dtype, is_aligned=self.stores_aligned)
+        self.launch(dy, weight, out, _checked_bias(self.problem, bias))
+        return out
+
+
+def _checked_bias(problem: ConvProblem, bias: torch.Tensor | None) -> torch.Tensor | None:
+    """Returns a bias [Ci] without gaps."""
+    if bias is None:
+        return None
+    if tuple(bias.shape) != (problem.in_channels,):
+        raise ValueError(f"bias: expected [{problem.in_channels}], got {list(bias.shape)}")
+    return bias.contiguous()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputGradientPlan:
+    """A gradient of the input that a forward kernel computes from dy.
+
+    Attributes:
+        problem: The convolution.
+        plain: The forward kernel's plan, whose output is dx.
+        biased: The same with a bias, for transposed convolutions.
+        swaps_channels: Whether the forward plans take the weight [Ci, Co, *filter_size].
+    """
+
+    problem: ConvProblem
+    plain: ForwardPlan
+    biased: ForwardPlan
+    swaps_channels: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        problem: ConvProblem,
+        case: Case,
+        bind: Callable[[Case], ForwardPlan],
+        swaps_channels: bool = False,
+    ) -> InputGradientPlan:
+        """Returns the plan of a case that ``bind`` plans, without a bias and with one."""
+        plain, biased = (
+            bind(replace(case, epilogue=spec)) for spec in (PLAIN, EpilogueSpec(bias=True))
+        )
+        return cls(problem=problem, plain=plain, biased=biased, swaps_channels=swaps_channels)
+
+    @property
+    def config(self) -> Any:
+        """The configuration, whose class says which kernel runs."""
+        return self.plain.config
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of dy, weight and dx."""
+        return self.plain.out_dtype
+
+    @property
+    def launcher(self) -> Launcher:
+        """The launcher of the plan without a bias."""
+        return self.plain.launcher
+
+    def run(
+        self,
+        dy: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Launches the kernel; as :meth:`DgradRun.run`."""
+        if self.swaps_channels:
+            weight = weight.transpose(0, 1)
+        bias = _checked_bias(self.problem, bias)
+        if bias is None:
+            return self.plain.run(dy, weight, NO_OPERANDS, out)
+        return self.biased.run(dy, weight, EpilogueOperands(bias=bias), out)

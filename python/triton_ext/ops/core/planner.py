@@ -47,12 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What computes a case.
-
-    Attributes:
-        family: The family.
-        config: Its configuration.
-    """
+    """A family and its configuration, which compute a case."""
 
     family: Family[Any]
     config: Any
@@ -79,19 +74,13 @@ class Offer:
 
 @lru_cache(maxsize=4096)
 def make_plan(case: Case, device: torch.device, config: Any = None) -> Any:
-    """Returns the plan of a case on a device; the next call gets the same one.
+    """Returns the plan of a case, whose batch is not empty; the next call gets the same one.
 
     A plan is all of a launch that does not depend on addresses; it holds no tensor.
 
-    Args:
-        case: What is computed; its batch is not empty.
-        device: Where the operands are.
-        config: A configuration of a family of the direction; ``None`` lets the planner choose.
-
     Raises:
         DescriptorError: TMA cannot express the geometry or the strides.
-        UnsupportedError: No kernel takes the case or the configuration, or the device cannot run
-            it.
+        UnsupportedError: The device cannot run it; otherwise as :func:`plan`.
     """
     found = device_of(device, case.operator)
     check(case, device)
@@ -112,7 +101,7 @@ def plan(
     """Returns the plan of a case.
 
     Args:
-        case: What is computed; its operands have been checked.
+        case: A case that :func:`check` lets pass.
         device: Where.
         config: The configuration, whose class says which family computes the case; ``None``: the
             one that was measured, else the one that models expect to be fastest.
@@ -143,12 +132,7 @@ def plan(
 
 
 def measured(case: Case, device: Device) -> Choice | None:
-    """Returns the choice that a table holds, ``None`` where it holds none that can run.
-
-    Args:
-        case: What is computed.
-        device: Where.
-    """
+    """Returns the choice that a table holds, ``None`` where it holds none that can run."""
     config = find(case.dense, device)
     family = None if config is None else family_of(config, case.direction)
     # A table says what was fastest, not that it can run here, nor over these strides.
@@ -158,34 +142,19 @@ def measured(case: Case, device: Device) -> Choice | None:
 
 
 def cheapest(case: Case, device: Device, among: Collection[str] | None = None) -> Choice | None:
-    """Returns what the models expect to be fastest; ``None`` where no family takes the case.
-
-    Args:
-        case: What is computed.
-        device: Where.
-        among: Kinds to choose from; ``None`` for all.
-    """
-    best: Choice | None = None
-    least_us = 0.0
-    for offer in offers(case, device, among, compared=True):
-        if offer.times:
-            config, expected = offer.times[0]
-            if best is None or expected.counted_us < least_us:
-                best, least_us = Choice(offer.family, config), expected.counted_us
-    return best
+    """Returns what the models expect to be fastest among kinds; ``None`` if no family takes it."""
+    found = [offer for offer in offers(case, device, among, compared=True) if offer.times]
+    best = min(found, key=lambda offer: offer.times[0][1].counted_us, default=None)
+    return None if best is None else Choice(best.family, best.times[0][0])
 
 
 def offers(
-    case: Case,
-    device: Device,
-    among: Collection[str] | None = None,
-    *,
-    compared: bool = False,
+    case: Case, device: Device, among: Collection[str] | None = None, *, compared: bool = False
 ) -> list[Offer]:
     """Returns what every family of a case's direction has for it, in the registry's order.
 
     Args:
-        case: What is computed.
+        case: The case.
         device: Where.
         among: Kinds to choose from; ``None`` for all.
         compared: Whether to leave out those that are not compared, whose models take time as well.
@@ -202,18 +171,10 @@ def offers(
         superseded_by = by.get(each.family.kind, "")
         if compared and (each.refusals or each.passed_over or superseded_by):
             continue
-        times: tuple[tuple[Any, Expected], ...] = ()
         if not each.refusals:
             times = tuple(each.family.candidates(case, device).items())
-        result.append(
-            Offer(
-                family=each.family,
-                refusals=each.refusals,
-                passed_over=each.passed_over,
-                superseded_by=superseded_by,
-                times=times,
-            )
-        )
+            each = replace(each, superseded_by=superseded_by, times=times)
+        result.append(each)
     return result
 
 
@@ -224,24 +185,14 @@ def _offer(family: Family[Any], case: Case, device: Device) -> Offer:
 
 
 def ranking(case: Case, device: Device, among: Collection[str] | None = None) -> list[Any]:
-    """Returns the configurations of the families that are compared, as :func:`in_order`.
-
-    Args:
-        case: What is computed.
-        device: Where.
-        among: Kinds to choose from; ``None`` for all.
-    """
-    found = offers(case, device, among, compared=True)
-    return in_order(found)
+    """Returns the configurations of the families that are compared, as :func:`in_order`."""
+    return in_order(offers(case, device, among, compared=True))
 
 
 def in_order(found: Iterable[Offer]) -> list[Any]:
     """Returns configurations in the order of their times, the best of another family second.
 
     Models err by family more than by configuration.  Those of one family stay in its own order.
-
-    Args:
-        found: Of a few families.
     """
     times: list[tuple[float, Any]] = []
     for offer in found:
@@ -258,12 +209,7 @@ def in_order(found: Iterable[Offer]) -> list[Any]:
 
 
 def refusals(case: Case, device: Device | None = None) -> list[str]:
-    """Returns why no kernel takes a case; nothing if one does.
-
-    Args:
-        case: What is computed; an empty batch counts as one image.
-        device: Where; ``None`` for what no device changes.
-    """
+    """Returns why no kernel takes a case, of one image at least; ``None`` is any device."""
     case = replace(case, problem=replace(case.problem, batch=max(case.problem.batch, 1)))
     wrong = [*type_refusals(case), *geometry_refusals(case)]
     if device is not None and device.capability < (9, 0):
@@ -288,12 +234,7 @@ def _refusals_of_families(case: Case, device: Device) -> list[str]:
 
 
 def refusals_on(case: Case, device: torch.device) -> tuple[str, ...]:
-    """Returns why no kernel takes a case over tensors of a device; empty if one does.
-
-    Args:
-        case: What is computed; an empty batch counts as one image.
-        device: Where the operands are; no GPU is asked about for ``meta``.
-    """
+    """Returns why no kernel takes a case over tensors of a device; on ``meta``, of any device."""
     found: list[str] = []
     gpu = None
     if device.type != "meta":

@@ -1,5 +1,1 @@
-"""Families of kernels: a module each, with what it takes, its choice and its times."""
-
-from __future__ import annotations
-
-__all__: list[str] = []
+"""Families: one way each to compute a direction of a convolution."""

@@ -14,15 +14,13 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, PointerPlan, three
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, InputGradientPlan, PointerPlan, three
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.kernels.depthwise import conv_depthwise_kernel
 
 __all__ = [

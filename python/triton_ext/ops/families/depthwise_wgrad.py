@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.config_checks import range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import three
+from triton_ext.ops.core.plan import TRITON_DTYPES, three
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise import (
     MOST_PIXELS,

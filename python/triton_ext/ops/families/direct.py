@@ -14,7 +14,6 @@ import torch
 import triton
 import triton.language as tl
 
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
@@ -22,9 +21,15 @@ from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
-from triton_ext.ops.core.plan import TO_LAST, PointerPlan, three, vector_inputs
+from triton_ext.ops.core.plan import (
+    TO_LAST,
+    TRITON_DTYPES,
+    InputGradientPlan,
+    PointerPlan,
+    three,
+    vector_inputs,
+)
 from triton_ext.ops.families.depthwise import Sampling
-from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.kernels.direct import conv_direct_kernel
 
 __all__ = ["DIRECT", "DIRECT_DGRAD", "DirectConfig"]

@@ -1,24 +1,47 @@
-"""Implicit GEMM through im2col loads, ``@triton.jit``: fprop, and dgrad by stride phases."""
+"""fprop as an implicit GEMM through im2col loads: the kernel of ``kernels/gemm_fprop.py``."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops import dgrad_config, dgrad_gemm
-from triton_ext.ops.conv_config import ConvConfig, OutputTile, expected_times
-from triton_ext.ops.conv_gemm import ConvPlan, Walked, gemm_plan
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.descriptors import ROW_BYTES
+from triton_ext.ops.core.descriptors import (
+    ROW_BYTES,
+    Layout,
+    matrix_row_stride,
+    packed_strides,
+    rounding,
+)
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
-from triton_ext.ops.residues import classes_of
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, ForwardPlan, three
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gemm_config import (
+    ConvConfig,
+    OutputTile,
+    channel_block,
+    expected_times,
+)
+from triton_ext.ops.kernels.gemm_fprop import conv_fprop_kernel, kernel_constants
+from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
 
+__all__ = ["GEMM", "ConvPlan", "tap_refusals"]
+
+Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
 
-__all__ = ["GEMM", "GEMM_DGRAD", "tap_refusals"]
+# Shape, strides and block of a descriptor: lists that nobody changes, made once because making them
+# takes as long as a descriptor.
+_Tiled = tuple[list[int], list[int], list[int]]
 
 
 def tap_refusals(case: Case) -> list[str]:
@@ -28,13 +51,14 @@ def tap_refusals(case: Case) -> list[str]:
     return ["im2col cannot walk x tap by tap: expected a configuration of packed rows"]
 
 
-def _least_smem(config: ConvConfig, element_bytes: int) -> int:
-    """Returns the shared memory that it takes at least: y in parts, of elements like those of x."""
-    return config.smem_bytes(element_bytes, output=OutputTile(element_bytes=element_bytes))
+def gemm_refusals(config: ConvConfig, element_bytes: int, device: Device) -> list[str]:
+    """Returns why the kernels cannot be compiled so, with y in parts and of x's element size."""
+    wrong = config.problems(element_bytes)
+    return wrong or smem_refusals(config.smem_bytes(element_bytes), device)
 
 
 class Gemm(Family[ConvConfig]):
-    """fprop: the kernel of ``conv_fprop.py``."""
+    """fprop."""
 
     kind: ClassVar[str] = "gemm"
     direction: ClassVar[Direction] = "fprop"
@@ -48,14 +72,13 @@ class Gemm(Family[ConvConfig]):
         return found
 
     def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
-        size = case.dtype.itemsize
-        return config.problems(size) or smem_refusals(_least_smem(config, size), device)
+        return gemm_refusals(config, case.dtype.itemsize, device)
 
     def config_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
         return self.refusals(case, device, config)
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
-        walked = _walked(case)
+        walked = _Walked.of(case)
         problem = walked.problem
         times = expected_times(
             problem.geometry.m_gemm,
@@ -78,30 +101,190 @@ class Gemm(Family[ConvConfig]):
         wrong = config.problems(case.dtype.itemsize)
         if wrong:
             raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
-        # TMA does not stop at the end of a group: its tiles have to.
-        unit = 1 if case.problem.groups == 1 else config.block_n
-        through_tma = _stores_through_tma(case, unit)
-        return gemm_plan(
-            case.problem, _walked(case), case.dtype, case.output_dtype, device, case.epilogue,
-            config, through_tma,
-        )  # fmt: skip
+        walked = _Walked.of(case)
+        problem, conv = walked.problem, walked.problem.geometry
+        x_block = [config.block_m, config.block_k]
+        x_desc = Im2ColDescriptor.for_conv(
+            Layout(walked.shape, walked.strides, case.dtype),
+            conv.filter_size,
+            stride=conv.stride,
+            padding=conv.padding,
+            dilation=conv.dilation,
+            block_shape=x_block,
+            round_f32_to_tf32=case.dtype == torch.float32,
+        )
+        row_stride = matrix_row_stride(x_desc)
+        co, groups, taps = problem.out_channels, problem.groups, problem.taps
+        ci = walked.group_ci
+        if case.packing is not None:
+            _, *rows, ci = case.packing.weight_shape
+            taps = math.prod(rows)
+        tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co // groups / config.block_n)
+        return ConvPlan(
+            problem=case.problem,
+            config=config,
+            epilogue=case.epilogue,
+            x_desc=x_desc,
+            x_row_stride=row_stride,
+            x_tiles=(
+                None
+                if row_stride is None
+                else ([conv.m_gemm, walked.shape[-1]], [row_stride, 1], x_block)
+            ),
+            w_tiles=([co, taps, ci], [taps * ci, ci, 1], [config.block_n, 1, config.block_k]),
+            rounding=rounding(case.dtype),
+            y_shape=case.problem.y_shape,
+            out_dtype=case.output_dtype,
+            fill=FilledChannels(walked.missing, walked.missing) if walked.missing else None,
+            row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
+            # TMA does not stop at the end of a group: its tiles have to.
+            store_through_tma=_stores_through_tma(case, config.block_n),
+            launcher=Launcher(
+                kernel=conv_fprop_kernel,
+                grid=(min(tiles * groups, device.num_sms), 1, 1),
+                scalars=(
+                    conv.m_gemm,
+                    co,
+                    *three(conv.output_size),
+                    *three(conv.stride),
+                    *three([low for low, _ in conv.padding]),
+                    *three(conv.dilation),
+                ),
+                constants=kernel_constants(
+                    config,
+                    conv.filter_size,
+                    walked.group_ci,
+                    TRITON_DTYPES[case.dtype],
+                    case.epilogue,
+                    groups=groups,
+                    x_is_matrix=row_stride is not None,
+                ),
+                options={"num_stages": config.num_stages, "num_warps": config.num_warps},
+            ),
+        )
 
 
-def _walked(case: Case) -> Walked:
-    return Walked.make(case.problem, case.strides_of_x, case.dtype, case.packing)
+@dataclass(slots=True, kw_only=True)
+class ConvPlan(ForwardPlan):
+    """A plan of the implicit GEMM.
+
+    Attributes:
+        config: The tile configuration.
+        x_desc: im2col descriptor of x [N, *input_size, Ci], channels padded, without memory.
+        x_row_stride: Distance of two pixels in elements where x is read as a matrix, else None.
+        x_tiles: Of the descriptor of x as a matrix; None where it is not read so.
+        w_tiles: Of the descriptor of w [Co, taps, Ci / groups].
+        rounding: Options of both descriptors.
+        fill: Adds zeros to the channels of each group, of x and of the weight; None where TMA takes
+            them.  It wants rows of multiples of 16 bytes, and an im2col copy that begins at a
+            channel between two such multiples is an illegal instruction (measured on an H200).
+        row_copies: Packs rows of the filter, where x_desc describes packed pixels; else None.
+    """
+
+    config: ConvConfig
+    x_desc: Im2ColDescriptor
+    x_row_stride: int | None
+    x_tiles: _Tiled | None
+    w_tiles: _Tiled
+    rounding: dict[str, bool]
+    fill: FilledChannels | None
+    row_copies: RowCopies | None
+
+    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], None]:
+        if self.row_copies is not None:
+            x_rows, w_rows = self.row_copies.both(x, weight)
+        else:
+            to_last = TO_LAST[self.problem.dims]
+            x_rows, w_rows = x.permute(to_last), weight.permute(to_last)
+            if self.fill is not None:
+                x_rows, w_rows = self._filled(self.fill, x_rows, w_rows)
+            w_rows = w_rows.contiguous()
+            if w_rows.data_ptr() % ROW_BYTES:
+                w_rows = w_rows.clone()
+        # Also where it is not used: it checks the address.
+        x_desc = self.x_desc.with_base(x_rows)
+        if self.x_tiles is not None:
+            x_desc = TensorDescriptor(x_rows, *self.x_tiles, **self.rounding)
+        return (x_desc, TensorDescriptor(w_rows, *self.w_tiles, **self.rounding)), None
+
+    def _filled(
+        self, fill: FilledChannels, x_rows: torch.Tensor, w_rows: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        groups = self.problem.groups
+        if groups == 1:
+            x_rows, w_rows = fill.fill(x_rows, w_rows)
+            return x_rows, w_rows
+        # Groups are further pixels of a row, where pixels lie side by side.
+        *pixels, channels = x_rows.shape
+        if x_rows.stride(-2) != channels or x_rows.stride(-1) != 1:
+            x_rows = x_rows.contiguous()
+        rows = x_rows.unflatten(-1, (groups, -1)).flatten(-3, -2)
+        rows, w_rows = fill.fill(rows, w_rows)
+        return rows.view(*pixels, -1), w_rows
+
+    def _tile_shape(self) -> list[int]:
+        return [self.config.block_m, self.config.block_n // self.config.store_parts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walked:
+    """The convolution that the kernel computes: x with more channels, or with packed pixels.
+
+    Attributes:
+        problem: What the kernel computes; its output is that of the problem asked for.
+        group_ci: Input channels of a group, as they lie in memory.
+        missing: Zeros among them.
+        shape: Of x, channels last.
+        strides: Of that, in elements.
+        block_k: Channels of a step.
+    """
+
+    problem: ConvProblem
+    group_ci: int
+    missing: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block_k: int
+
+    @classmethod
+    def of(cls, case: Case) -> _Walked:
+        if (packing := case.packing) is not None:
+            return cls(
+                problem=packing.packed,
+                group_ci=packing.window_channels,
+                missing=0,
+                shape=packing.x_shape,
+                strides=packing.strides,
+                block_k=packing.block_k,
+            )
+        problem, size = case.problem, case.dtype.itemsize
+        group_ci = problem.in_channels // problem.groups
+        missing = -group_ci % (ROW_BYTES // size)
+        group_ci += missing
+        shape = (problem.batch, *problem.input_size, problem.groups * group_ci)
+        strides = tuple(case.strides_of_x[i] for i in TO_LAST[problem.dims])
+        return cls(
+            problem=problem,
+            group_ci=group_ci,
+            missing=missing,
+            shape=shape,
+            strides=packed_strides(shape) if missing else strides,
+            block_k=channel_block(group_ci, size, problem.groups),
+        )
 
 
 def _stores_through_tma(case: Case, column_unit: int) -> bool:
     """Whether tiles of y are boxes of TMA: of rows of 16 bytes, inside of their group."""
-    row_bytes = case.problem.out_channels * case.output_dtype.itemsize
-    group_co = case.problem.out_channels // case.problem.groups
-    return row_bytes % ROW_BYTES == 0 and group_co % column_unit == 0
+    co, groups = case.problem.out_channels, case.problem.groups
+    if co * case.output_dtype.itemsize % ROW_BYTES:
+        return False
+    return groups == 1 or co // groups % column_unit == 0
 
 
 def _output_tile(case: Case, device: Device) -> OutputTile:
-    """What the end of a tile asks of shared memory, measured at compiled kernels."""
+    """Returns the shared memory that the end of a tile needs, measured at compiled kernels."""
     epilogue, out_dtype = case.epilogue, case.output_dtype
-    through_tma = _stores_through_tma(case, 1 if case.problem.groups == 1 else 16)
+    through_tma = _stores_through_tma(case, 16)
     whole = not through_tma or device.capability >= (10, 0)
     if through_tma:
         residual_bytes = max(out_dtype.itemsize, 2) if epilogue.residual else 0
@@ -118,44 +301,4 @@ def _output_tile(case: Case, device: Device) -> OutputTile:
     )
 
 
-class GemmDgrad(Family[ConvConfig]):
-    """dgrad: the kernel of ``conv_dgrad.py``; groups are filled up with zeros as it needs."""
-
-    kind: ClassVar[str] = "gemm"
-    direction: ClassVar[Direction] = "dgrad"
-    config_type: ClassVar[type[ConvConfig]] = ConvConfig
-
-    def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
-        return [] if config is None else self.number_refusals(config, case, device)
-
-    def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
-        problem, size = case.problem, case.dtype.itemsize
-        wrong = dgrad_config.problems_of(config, problem.out_channels, problem.groups, size)
-        return wrong or smem_refusals(_least_smem(config, size), device)
-
-    def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
-        problem = dgrad_gemm.padded_problem(case.problem)
-        groups = problem.groups
-        through_tma = dgrad_gemm.is_packed(problem, case.dtype) and groups == 1
-        class_pixels, class_taps, repeats = classes_of(dgrad_gemm.residues_of(problem))
-        times = dgrad_config.expected_times(
-            problem.batch * class_pixels,
-            class_taps,
-            problem.in_channels // groups,
-            problem.out_channels // groups,
-            device.num_sms,
-            repeats=repeats,
-            groups=groups,
-            element_bytes=case.dtype.itemsize,
-            # Measured: what goes through pointers takes less than its parts.
-            whole_tile=through_tma and device.capability >= (10, 0),
-            available_bytes=device.smem_bytes,
-        )
-        return ranked({config: Expected.of(us) for config, us in times.items()})
-
-    def bind(self, config: ConvConfig, case: Case, device: Device) -> Any:
-        return dgrad_gemm.make_plan(case.problem, case.strides_of_dy, case.dtype, device, config)
-
-
 GEMM: Gemm = Gemm()
-GEMM_DGRAD: GemmDgrad = GemmDgrad()

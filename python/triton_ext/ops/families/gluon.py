@@ -15,7 +15,6 @@ import torch
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_config import channel_block
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
@@ -28,11 +27,11 @@ from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import EpilogueOperands
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
+from triton_ext.ops.core.plan import TO_LAST, DgradRun, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.dgrad_gemm import residues_of
-from triton_ext.ops.dgrad_run import DgradRun
+from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families.gemm import tap_refusals
+from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon_config import (
     DTYPES,
     FP8_DTYPES,
@@ -395,7 +394,7 @@ class GluonDgrad(_Gluon):
         problem = case.problem
         ci, co = problem.in_channels, problem.out_channels
         block_k = channel_block(co, 2, problem.groups)
-        dims = residues_of(problem)
+        dims = phases_of(problem)
         return self._ranked(
             dgrad_times(dims, problem.batch, ci, co, device.num_sms, block_k=block_k)
         )
@@ -404,7 +403,7 @@ class GluonDgrad(_Gluon):
         self._check(config, case, device)
         from triton_ext.ops.kernels import gluon_dgrad
 
-        problem, dims = case.problem, residues_of(case.problem)
+        problem, dims = case.problem, phases_of(case.problem)
         n, ci, co = problem.batch, problem.in_channels, problem.out_channels
         classes = math.prod(problem.stride)
         m_gemm = n * math.prod(dim.walk_size for dim in dims)

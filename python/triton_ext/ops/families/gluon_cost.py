@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from triton_ext.ops import conv_config
-from triton_ext.ops.conv_config import channel_block
+from triton_ext.ops.core.stride_phases import StridePhases, phase_taps
+from triton_ext.ops.families import gemm_config
+from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon_config import (
     ELEMENT_BYTES,
     SWIZZLE_BYTES,
@@ -21,7 +22,6 @@ from triton_ext.ops.families.gluon_config import (
     ping_pong,
     with_stages,
 )
-from triton_ext.ops.residues import Residues, classes_of
 
 __all__ = [
     "CONFIGS",
@@ -38,7 +38,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Cost(conv_config.Cost):
+class Cost(gemm_config.Cost):
     """What a configuration costs on one multiprocessor, in microseconds.
 
     Attributes:
@@ -237,7 +237,7 @@ def expected_times(
 
 
 def dgrad_times(
-    dims: Sequence[Residues], n: int, ci: int, co: int, num_sms: int, *, block_k: int = 64
+    dims: Sequence[StridePhases], n: int, ci: int, co: int, num_sms: int, *, block_k: int = 64
 ) -> dict[TileConfig, float]:
     """Returns the configurations of dgrad that can run, with the microseconds that are expected.
 
@@ -251,7 +251,7 @@ def dgrad_times(
         num_sms: Multiprocessors of the GPU.
         block_k: Output channels of a step.
     """
-    class_pixels, class_taps, repeats = classes_of(dims)
+    class_pixels, class_taps, repeats = phase_taps(dims)
     pixels = n * class_pixels
     # With several classes a CTA needs several filters.
     one_class = all(dim.stride == 1 for dim in dims)

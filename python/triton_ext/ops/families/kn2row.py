@@ -16,14 +16,13 @@ import triton
 import triton.language as tl
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import PointerPlan, vector_inputs
+from triton_ext.ops.core.plan import TRITON_DTYPES, PointerPlan, vector_inputs
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.kn2row import conv_col2im_kernel
 

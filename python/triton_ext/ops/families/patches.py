@@ -15,8 +15,6 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
-from triton_ext.ops.conv_config import ConvConfig, OutputTile, channel_block, expected_times
-from triton_ext.ops.conv_fprop import TRITON_DTYPES
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROUNDS_TO_TF32,
@@ -28,9 +26,14 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradRun
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.dgrad_run import DgradRun
+from triton_ext.ops.families.gemm_config import (
+    ConvConfig,
+    OutputTile,
+    channel_block,
+    expected_times,
+)
 from triton_ext.ops.kernels.patches import patch_dgrad_kernel
 from triton_ext.ops.kernels.row_copy import FilledChannels
 

@@ -1,5 +1,1 @@
-"""Device code of the families, with what launches it."""
-
-from __future__ import annotations
-
-__all__: list[str] = []
+"""Device code of the families."""

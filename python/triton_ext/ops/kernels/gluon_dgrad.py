@@ -57,6 +57,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from triton_ext.host.gluon_names import specialize, typed
+from triton_ext.ops.core.stride_phases import StridePhases, three_dims
 from triton_ext.ops.kernels.gluon_pipeline import (
     allocate_shared,
     finish_columns,
@@ -70,7 +71,6 @@ from triton_ext.ops.kernels.gluon_pipeline import (
     tile_counts,
     tile_origin,
 )
-from triton_ext.ops.residues import Residues, three_dims
 
 __all__ = ["Classes", "DgradProblem", "conv_dgrad_kernel", "dgrad_problem", "residue_classes"]
 
@@ -127,19 +127,21 @@ class DgradProblem(NamedTuple):
     walk_size: tuple[int, ...]
 
 
-def residue_classes(dims: Sequence[Residues]) -> Classes:
+def residue_classes(dims: Sequence[StridePhases]) -> Classes:
     """Returns the constants of the kernel for some spatial dimensions."""
     return Classes(*_three(dims, "stride", "divisor", "tap_step", "inverse"))
 
 
-def dgrad_problem(dims: Sequence[Residues], n: int, ci: int, channel_blocks: int) -> DgradProblem:
+def dgrad_problem(
+    dims: Sequence[StridePhases], n: int, ci: int, channel_blocks: int
+) -> DgradProblem:
     """Returns the runtime argument of the kernel for some spatial dimensions and n images."""
     m_gemm = n * math.prod(dim.walk_size for dim in dims)
     fields = _three(dims, "size", "taps", "dilation", "low", "lower", "walk_size")
     return DgradProblem(m_gemm, ci, channel_blocks, *fields)
 
 
-def _three(dims: Sequence[Residues], *names: str) -> Iterator[tuple[int, ...]]:
+def _three(dims: Sequence[StridePhases], *names: str) -> Iterator[tuple[int, ...]]:
     """Returns fields of spatial dimensions, each as (d, h, w)."""
     padded = three_dims(dims)
     return (tuple(getattr(dim, name) for dim in padded) for name in names)

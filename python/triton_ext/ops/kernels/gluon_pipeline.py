@@ -347,8 +347,9 @@ def wait_for_all(IN_FLIGHT: gl.constexpr, accs):
 @gluon.jit
 def zeros(COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
     """A fresh accumulator."""
+    ROWS: gl.constexpr = CONFIG.rows
     layout: gl.constexpr = accumulator_layout(COLUMNS, CONFIG.element_bytes)
-    return gl.zeros((CONFIG.rows, COLUMNS), gl.float32, layout=layout)
+    return gl.zeros((ROWS, COLUMNS), gl.float32, layout=layout)
 
 
 @gluon.jit

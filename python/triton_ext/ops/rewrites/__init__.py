@@ -1,5 +1,1 @@
-"""Rewrites: a case as another one that other families compute."""
-
-from __future__ import annotations
-
-__all__: list[str] = []
+"""Rewrites: a case as another case that other families compute."""

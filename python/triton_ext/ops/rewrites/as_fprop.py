@@ -11,18 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import torch
-
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.plan import InputGradientPlan
 from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
-from triton_ext.ops.input_gradient import InputGradientPlan
 from triton_ext.ops.rewrites.packing import packing_reasons
 from triton_ext.ops.rewrites.partial_im2col import (
     fastest_fprop,
@@ -33,7 +30,7 @@ from triton_ext.ops.rewrites.partial_im2col import (
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
-__all__ = ["AS_FPROP", "AsFpropConfig", "ForwardDgradPlan"]
+__all__ = ["AS_FPROP", "AsFpropConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +42,6 @@ class AsFpropConfig:
     """
 
     config: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardDgradPlan(InputGradientPlan):
-    """A gradient of the input as the forward convolution of dy with the filter turned round."""
-
-    def _filter(self, weight: torch.Tensor) -> torch.Tensor:
-        # The copy that packs it reads it from its ends.
-        return weight.transpose(0, 1)
 
 
 class AsFprop(Family[AsFpropConfig]):
@@ -98,17 +86,19 @@ class AsFprop(Family[AsFpropConfig]):
         times = packed_times(self.inner, rewritten, device)
         return {AsFpropConfig(packed.config): each for packed, each in times.items()}
 
-    def bind(self, config: AsFpropConfig, case: Case, device: Device) -> ForwardDgradPlan:
+    def bind(self, config: AsFpropConfig, case: Case, device: Device) -> InputGradientPlan:
         rewritten = self._rewritten(case, device)
         if rewritten is None:
             why = "; ".join(self.refusals(case, device))
             raise UnsupportedError(f"{case.operator}: not computed as fprop: {why}")
         inner = inner_family(self.inner, config.config)
-        plain, biased = (
-            inner.bind(config.config, replace(rewritten, epilogue=epilogue), device)
-            for epilogue in (PLAIN, EpilogueSpec(bias=True))
+        # The copy that packs the filter reads it from its ends.
+        return InputGradientPlan.of(
+            case.problem,
+            rewritten,
+            lambda each: inner.bind(config.config, each, device),
+            swaps_channels=True,
         )
-        return ForwardDgradPlan(problem=case.problem, plain=plain, biased=biased)
 
     def _rewritten(self, case: Case, device: Device) -> Case | None:
         """Returns the case of fprop over packed rows of dy; ``None`` where there is none."""

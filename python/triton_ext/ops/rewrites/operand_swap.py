@@ -127,7 +127,7 @@ def ways(case: Case) -> tuple[RowPacking, ...]:
     if swapped is None:
         return ()
     size = case.dtype.itemsize
-    every = RowPacking.ways(swapped.problem, swapped.strides_of_x, size, with_planes=True)
+    every = RowPacking.ways(swapped.problem, swapped.strides_of_x, size)
     # Gradients begin at any address, and TMA reads from aligned ones: dy is copied.
     return tuple(way for way in every if way.is_copied)
 

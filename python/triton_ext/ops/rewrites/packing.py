@@ -1,27 +1,27 @@
-"""Row packing: rows of the filter, or all of it, become the channels of a larger pixel.
+"""Geometry and cost of partial im2col: rows of the filter, or all of it, become channels of x.
 
 With few input channels most of a step of the implicit GEMM is zeros: a step has BLOCK_K channels of
 one tap, and 3 channels are rounded up to 16.  Along W, the S taps of a filter row read S
-neighbouring pixels, which lie side by side in memory.  So x is described as a tensor whose pixels
-overlap,
+neighbouring pixels, which are neighbours in memory.  So x is described as a tensor of overlapping
+pixels,
 
     [N, ([D, ]H, )out_w, S * C'], strides [..., stride_w * C', 1],
 
 and the convolution becomes one whose filter has a single column.  D and H keep im2col's padding,
-stride and dilation; W has none of them left, so its padding has to lie in memory: x is copied into
-rows of ``row_pixels`` pixels of C' elements, zeros around what x has.  C' is the smallest count of
-at least Ci with which every window begins on 16 bytes, as TMA wants.  Where x has no padding in W
-and such channels already, its own memory is read.
+stride and dilation; W has none left, so its padding has to be in memory: x is copied into rows of
+``row_pixels`` pixels of C' elements, zeros around those of x.  C' is the smallest count of at least
+Ci with which every window begins on 16 bytes, as TMA needs.  Where x has no padding in W and such
+channels already, its own memory is read.
 
 Columns go further: a pixel of the copy holds the R pixels that a column of the filter reads, C' is
-at least R * Ci, and there are rows for every output row.  Then H is walked by the copy, the filter
-has no rows left, and a window is S * C' channels of the whole R x S filter.  The copy is larger by
+at least R * Ci, and there are rows for every output row.  Then the copy walks H, the filter has no
+rows left, and a window is S * C' channels of the whole R x S filter.  The copy is larger by
 R / stride_h; half of a step of the GEMM costs the same however few channels it has, so that fewer
 and fuller steps may pay for it.
 
-Planes are for strides that im2col has not (it walks 1 to 8), as of the patches in front of a vision
-transformer: without padding in H, the R rows that an output row reads are a dimension of the view
-as well,
+Planes are for strides that im2col does not have (it has 1 to 8), as of the patches in front of a
+vision transformer: without padding in H, the R rows that an output row reads become a dimension of
+the view as well,
 
     [N, out_h, R, out_w, S * C'], strides [..., stride_h * row, dilation_h * row, stride_w * C', 1],
 
@@ -29,10 +29,9 @@ over which a filter of R x 1 is a convolution of three dimensions without stride
 rows need is copied.
 
 A window covers pixels of its own row only, and its channels end behind its last tap, where TMA
-reads zeros: what lies beside a window, NaN or not, is never multiplied.
+reads zeros: values beside a window, NaN or not, are never multiplied.
 
-Not handled: groups, and dilation in W, whose taps are not neighbours.  Pure arithmetic: no
-tensors, no GPU.
+Not handled: groups, and dilation in W, whose taps are not neighbours.  No tensors, no GPU.
 """
 
 from __future__ import annotations
@@ -42,10 +41,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext import backends
-from triton_ext.ops.conv_config import channel_block, least_block
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import H200
+from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gemm_config import channel_block, least_block
 
 __all__ = [
     "MARGIN",
@@ -54,11 +54,8 @@ __all__ = [
     "RowPacking",
     "filling_us",
     "packing_reasons",
-    "step_us",
     "violations",
 ]
-
-_H200_MULTIPROCESSORS = 132
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
@@ -69,18 +66,18 @@ _STEP_PIXELS, _STEP_CHANNELS = 128, 64
 _FULL_STEP_BYTES = 128
 # Copies of columns, whose addresses take longer than those of rows: a part of the rate of copies.
 _COLUMN_COPY_RATE = 2.0 / 3.5
-#: What the models are believed to miss by: what is packed should be faster by more.
+#: An error that the models may have: partial im2col should be faster by more.
 MARGIN = 0.85
-# Packed rows that are expected to take so many times what taps take are not measured either.
+# Partial im2col that is expected to take so many times what taps take is not measured either.
 _HOPELESS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class PackedConfig:
-    """The choice to pack rows.
+    """The choice of partial im2col.
 
     Attributes:
-        config: How the packed convolution is computed: what a direction takes otherwise.
+        config: How the packed convolution is computed: a configuration of another family.
     """
 
     config: Any
@@ -99,63 +96,51 @@ class RowPacking:
         row_pixels: Pixels of a row in memory; those of x where it is not copied.
         is_copied: Whether x is copied; otherwise its own memory is read.
         strides: Of the overlapping view of x, [N, ([D, ]H, )out_w, S * C'].
-        is_turned: Whether the weight that is packed is the filter turned round, as a gradient of
-            the input wants it; it is given as it is.
+        is_turned: Whether the packed weight is the filter turned round, as a gradient of the input
+            needs it; callers pass it unturned.
     """
 
     problem: ConvProblem
     element_bytes: int
-    columns: bool
+    columns: bool = False
+    planes: bool = False
     channels: int
     row_pixels: int
     is_copied: bool
     strides: tuple[int, ...]
     is_turned: bool = False
-    planes: bool = False
 
     @classmethod
     def make(
-        cls,
-        problem: ConvProblem,
-        x_strides: tuple[int, ...],
-        element_bytes: int,
-        num_sms: int = _H200_MULTIPROCESSORS,
+        cls, problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int, num_sms: int
     ) -> RowPacking | None:
-        """Returns how rows are packed in the least time; ``None`` where they cannot be.
+        """Returns the packing of the least time; ``None`` where there is none."""
+        ways = cls.ways(problem, x_strides, element_bytes)
+        return min(ways, key=lambda way: way.cost(num_sms).packed_us, default=None)
+
+    @classmethod
+    def ways(
+        cls, problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int
+    ) -> list[RowPacking]:
+        """Returns the ways to pack: rows, planes where there may be some, then columns.
 
         Args:
             problem: What is computed.
             x_strides: Of x [N, Ci, *input_size], in elements.
             element_bytes: Size of an element.
-            num_sms: Multiprocessors of the GPU.
-        """
-        ways = cls.ways(problem, x_strides, element_bytes, with_planes=True)
-        return min(ways, key=lambda way: way.cost(num_sms).packed_us, default=None)
-
-    @classmethod
-    def ways(
-        cls,
-        problem: ConvProblem,
-        x_strides: tuple[int, ...],
-        element_bytes: int,
-        *,
-        with_planes: bool = False,
-    ) -> list[RowPacking]:
-        """Returns how rows can be packed: rows, planes where they may be, then columns.
-
-        Other arguments as for :meth:`make`.
-
-        Args:
-            with_planes: Whether the caller computes in three dimensions what had two.
         """
         if packing_reasons(problem):
             return []
         rows = cls._rows(problem, x_strides, element_bytes)
         found = [rows]
-        if with_planes and _has_planes(problem):
-            found.append(rows._with_planes())
+        if _has_planes(problem):
+            image, row, pixel, one = rows.strides
+            step, dilation = problem.stride[0] * row, problem.dilation[0] * row
+            found.append(replace(rows, planes=True, strides=(image, step, dilation, pixel, one)))
         if problem.dims > 1 and problem.filter_size[-2] > 1:
-            found.append(cls._columns(problem, element_bytes))
+            column = problem.filter_size[-2] * problem.in_channels
+            outer = (*problem.input_size[:-2], problem.output_size[-2])
+            found.append(cls._copied(problem, column, outer, element_bytes, columns=True))
         return [way for way in found if not conv_violations(way.packed.geometry)]
 
     @classmethod
@@ -163,47 +148,41 @@ class RowPacking:
         cls, problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int
     ) -> RowPacking:
         channels = _aligned_channels(problem, problem.in_channels, element_bytes)
+        width = problem.input_size[-1]
+        outer = zip(
+            (problem.batch, *problem.input_size[:-1]), (x_strides[0], *x_strides[2:-1]), strict=True
+        )
         in_place = (
             channels == problem.in_channels
             and problem.padding[-1][0] == 0
-            and _covered(problem) <= problem.input_size[-1]
-            and _is_aligned(problem, x_strides, element_bytes)
+            and _covered(problem) <= width
+            # Pixels of a row are neighbours, and rows begin on 16 bytes.
+            and x_strides[-1] == channels
+            and (x_strides[1] == 1 or channels == 1)
+            and all(n == 1 or stride * element_bytes % ROW_BYTES == 0 for n, stride in outer)
         )
         if not in_place:
             return cls._copied(problem, channels, problem.input_size[:-1], element_bytes)
         return cls(
             problem=problem,
             element_bytes=element_bytes,
-            columns=False,
             channels=channels,
-            row_pixels=problem.input_size[-1],
+            row_pixels=width,
             is_copied=False,
             strides=(x_strides[0], *x_strides[2:-1], problem.stride[-1] * channels, 1),
         )
-
-    def _with_planes(self) -> RowPacking:
-        """Returns rows whose outer walk is part of the view."""
-        image, row, pixel, one = self.strides
-        (step, _), (dilation, _) = self.problem.stride, self.problem.dilation
-        return replace(self, planes=True, strides=(image, step * row, dilation * row, pixel, one))
-
-    @classmethod
-    def _columns(cls, problem: ConvProblem, element_bytes: int) -> RowPacking:
-        column = problem.filter_size[-2] * problem.in_channels
-        channels = _aligned_channels(problem, column, element_bytes)
-        outer = (*problem.input_size[:-2], problem.output_size[-2])
-        return cls._copied(problem, channels, outer, element_bytes, columns=True)
 
     @classmethod
     def _copied(
         cls,
         problem: ConvProblem,
-        channels: int,
+        least_channels: int,
         outer: tuple[int, ...],
         element_bytes: int,
         columns: bool = False,
     ) -> RowPacking:
         """Returns a packing with a copy, of ``outer`` rows."""
+        channels = _aligned_channels(problem, least_channels, element_bytes)
         unit = ROW_BYTES // math.gcd(ROW_BYTES, channels * element_bytes)
         row_pixels = math.ceil(_covered(problem) / unit) * unit
         strides = packed_strides((problem.batch, *outer, row_pixels, channels))[:-2]
@@ -224,7 +203,7 @@ class RowPacking:
 
     @property
     def walked(self) -> int:
-        """Spatial dimensions that im2col still walks, from the outermost on."""
+        """Spatial dimensions that im2col still has, from the outermost on."""
         return self.problem.dims - (2 if self.columns else 1)
 
     @property
@@ -242,15 +221,15 @@ class RowPacking:
                 padding=((0, 0),) * 3,
                 dilation=(1, 1, 1),
             )
-        rest = problem.dims - walked
+        ones = (1,) * (problem.dims - walked)
         return replace(
             problem,
             in_channels=self.window_channels,
             input_size=(*problem.input_size[:walked], *problem.output_size[walked:]),
-            filter_size=(*problem.filter_size[:walked], *(1,) * rest),
-            stride=(*problem.stride[:walked], *(1,) * rest),
-            padding=(*problem.padding[:walked], *((0, 0),) * rest),
-            dilation=(*problem.dilation[:walked], *(1,) * rest),
+            filter_size=(*problem.filter_size[:walked], *ones),
+            stride=(*problem.stride[:walked], *ones),
+            padding=(*problem.padding[:walked], *(((0, 0),) * len(ones))),
+            dilation=(*problem.dilation[:walked], *ones),
         )
 
     @property
@@ -278,7 +257,7 @@ class RowPacking:
 
     @property
     def kind(self) -> str:
-        """The way in a word, for benchmarks and texts."""
+        """Columns, planes or rows, for benchmarks and texts."""
         return "columns" if self.columns else "planes" if self.planes else "rows"
 
     @property
@@ -290,8 +269,11 @@ class RowPacking:
 
     @property
     def block_k(self) -> int:
-        """Channels per step with which a packed filter takes the least time."""
-        return _best_block(self.window_channels, self.element_bytes)
+        """Channels per step, a power of two, with which a packed filter takes the least time."""
+        channels, size = self.window_channels, self.element_bytes
+        largest, smallest = channel_block(channels, size, 1), least_block(size)
+        blocks = [largest >> shift for shift in range(4) if largest >> shift >= smallest]
+        return min(blocks, key=lambda block: math.ceil(channels / block) * _step_us(block * size))
 
     @property
     def k_gemm(self) -> int:
@@ -304,46 +286,10 @@ class RowPacking:
         """Bytes that packing reads and writes, x and weight; 0 where x is read in place."""
         if not self.is_copied:
             return 0
-        problem = self.problem
-        elements = math.prod(problem.x_shape) + math.prod(self.memory_shape)
-        elements += math.prod(problem.w_shape) + math.prod(self.weight_shape)
-        return elements * self.element_bytes
-
-    def cost(self, num_sms: int) -> PackingCost:
-        """Compares with the convolution tap by tap.
-
-        Args:
-            num_sms: Multiprocessors of the GPU.
-        """
-        problem = self.problem
-        tiles = math.ceil(problem.geometry.m_gemm / _STEP_PIXELS)
-        tiles *= math.ceil(problem.out_channels / _STEP_CHANNELS)
-        waves = math.ceil(tiles / num_sms)
-
-        def gemm_us(k_gemm: int, block_k: int) -> float:
-            return waves * k_gemm / block_k * step_us(block_k * self.element_bytes)
-
-        unit = ROW_BYTES // self.element_bytes
-        aligned = math.ceil(problem.in_channels / unit) * unit
-        block_k = channel_block(aligned, self.element_bytes, 1)
-        unpacked_k = problem.taps * math.ceil(aligned / block_k) * block_k
-        unpacked_us = gemm_us(unpacked_k, block_k) + self._filling_us
-        if conv_violations(problem.geometry):
-            # im2col cannot walk it tap by tap.
-            unpacked_us = math.inf
-        return PackingCost(
-            k_gemm=self.k_gemm,
-            unpacked_k_gemm=unpacked_k,
-            packed_us=gemm_us(self.k_gemm, self.block_k) + self.copy_us,
-            unpacked_us=unpacked_us,
-        )
-
-    @property
-    def _filling_us(self) -> float:
-        """Time of the copies tap by tap: missing channels of x are filled up."""
-        problem = self.problem
-        pixels = problem.batch * math.prod(problem.input_size)
-        return filling_us(pixels, problem.in_channels, self.element_bytes)
+        shapes = (
+            self.problem.x_shape, self.memory_shape, self.problem.w_shape, self.weight_shape
+        )  # fmt: skip
+        return sum(map(math.prod, shapes)) * self.element_bytes
 
     @property
     def copy_us(self) -> float:
@@ -351,19 +297,41 @@ class RowPacking:
         rate = H200.copy_bytes_per_us * (_COLUMN_COPY_RATE if self.columns else 1.0)
         return H200.launch_us + self.copied_bytes / rate if self.is_copied else 0.0
 
+    def cost(self, num_sms: int) -> PackingCost:
+        """Returns the expected times, packed and tap by tap, on so many multiprocessors."""
+        problem, size = self.problem, self.element_bytes
+        tiles = math.ceil(problem.geometry.m_gemm / _STEP_PIXELS)
+        waves = math.ceil(tiles * math.ceil(problem.out_channels / _STEP_CHANNELS) / num_sms)
+
+        def gemm_us(k_gemm: int, block_k: int) -> float:
+            return waves * k_gemm / block_k * _step_us(block_k * size)
+
+        unit = ROW_BYTES // size
+        aligned = math.ceil(problem.in_channels / unit) * unit
+        block_k = channel_block(aligned, size, 1)
+        unpacked_k = problem.taps * math.ceil(aligned / block_k) * block_k
+        pixels = problem.batch * math.prod(problem.input_size)
+        unpacked_us = gemm_us(unpacked_k, block_k) + filling_us(pixels, problem.in_channels, size)
+        if conv_violations(problem.geometry):
+            # im2col has no such stride.
+            unpacked_us = math.inf
+        return PackingCost(
+            unpacked_k_gemm=unpacked_k,
+            packed_us=gemm_us(self.k_gemm, self.block_k) + self.copy_us,
+            unpacked_us=unpacked_us,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingCost:
-    """What packing changes; times are a model's, of copies and of steps of the K loop.
+    """Expected times of partial im2col and of im2col tap by tap: copies and steps of the K loop.
 
     Attributes:
-        k_gemm: Multiplications per output element, packed; those with zeros count.
-        unpacked_k_gemm: The same tap by tap.
+        unpacked_k_gemm: Multiplications per output element tap by tap; those with zeros count.
         packed_us: Time of copies and steps, packed.
         unpacked_us: The same tap by tap; infinite where im2col has no such stride.
     """
 
-    k_gemm: int
     unpacked_k_gemm: int
     packed_us: float
     unpacked_us: float
@@ -380,7 +348,7 @@ class PackingCost:
 
     @property
     def too_slow(self) -> str:
-        """Why it is not taken to pay, with both times; empty where it is."""
+        """Why it does not pay, with both times; empty where it does."""
         if self.pays:
             return ""
         return (
@@ -390,13 +358,7 @@ class PackingCost:
 
 
 def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
-    """Returns the time in which channels are filled up to whole 16 bytes; 0 where they are.
-
-    Args:
-        pixels: Of x or dy.
-        channels: Of a pixel.
-        element_bytes: Size of an element.
-    """
+    """Returns the time of filling channels up to whole 16 bytes, of x or dy; 0 where they are."""
     unit = ROW_BYTES // element_bytes
     aligned = math.ceil(channels / unit) * unit
     if aligned == channels:
@@ -406,11 +368,7 @@ def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
 
 
 def packing_reasons(problem: ConvProblem) -> tuple[str, ...]:
-    """Returns why rows of a problem's filter cannot be packed; nothing if they can.
-
-    Args:
-        problem: What is computed.
-    """
+    """Returns why rows of a problem's filter cannot be packed; nothing if they can."""
     found = []
     if problem.groups != 1:
         found.append(f"groups={problem.groups}: a window would hold channels of other groups")
@@ -422,21 +380,18 @@ def packing_reasons(problem: ConvProblem) -> tuple[str, ...]:
 
 
 def violations(problem: ConvProblem) -> list[str]:
-    """Returns what neither im2col nor packed rows can express of a forward convolution.
+    """Returns what neither im2col nor partial im2col can express of a forward convolution.
 
-    Args:
-        problem: What is computed; an empty batch counts as one image.
+    An empty batch counts as one image.
     """
     problem = replace(problem, batch=max(problem.batch, 1))
     found: list[str] = conv_violations(problem.geometry)
     unstrided = replace(problem, stride=(1,) * problem.dims)
     if not found or min(problem.stride) < 1 or conv_violations(unstrided.geometry):
         return found
-    # Steps that im2col cannot make are steps between rows and windows in memory.
-    strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
-    x_strides = (strides[0], 1, *strides[1:-1])
-    # The size of an element changes how many channels are in memory, not whether it can be.
-    if RowPacking.ways(problem, x_strides, 2, with_planes=True):
+    # Steps that im2col cannot make become steps between rows and windows in memory.  The size of an
+    # element changes how many channels are in memory, not whether there is a way.
+    if RowPacking.ways(problem, channels_last_strides(problem.x_shape), 2):
         return []
     why = "; ".join(packing_reasons(problem))
     # Nothing helps the outermost of three dimensions.
@@ -447,26 +402,21 @@ def violations(problem: ConvProblem) -> list[str]:
     return found
 
 
-def step_us(block_bytes: int) -> float:
-    """Returns the time of a step of the K loop of a 128x64 tile.
-
-    Args:
-        block_bytes: BLOCK_K in bytes.
-    """
+def _step_us(block_bytes: int) -> float:
+    """Returns the time of a step of the K loop of a 128x64 tile, of BLOCK_K in bytes."""
     return _STEP_US * (_FIXED_PART + (1 - _FIXED_PART) * block_bytes / _FULL_STEP_BYTES)
 
 
 def _has_planes(problem: ConvProblem) -> bool:
-    """Whether rows of an image are there for every row of the filter."""
+    """Tells whether rows of an image exist for every row of the filter, in descriptors' order."""
     if problem.dims != 2 or problem.padding[0][0]:
         return False
-    # Descriptors have the dimensions in the order of memory.
-    is_ordered = problem.dilation[0] <= problem.stride[0]
-    if not is_ordered and problem.filter_size[0] > 1 and problem.output_size[0] > 1:
+    taps, outputs = problem.filter_size[0], problem.output_size[0]
+    stride, dilation = problem.stride[0], problem.dilation[0]
+    if dilation > stride and taps > 1 and outputs > 1:
+        # Descriptors have the dimensions in the order of memory.
         return False
-    reach = (problem.filter_size[0] - 1) * problem.dilation[0]
-    last = (problem.output_size[0] - 1) * problem.stride[0] + reach
-    return last < problem.input_size[0]
+    return (outputs - 1) * stride + (taps - 1) * dilation < problem.input_size[0]
 
 
 def _covered(problem: ConvProblem) -> int:
@@ -478,22 +428,3 @@ def _aligned_channels(problem: ConvProblem, least: int, element_bytes: int) -> i
     """Returns the smallest count from ``least`` on with which windows begin on 16 bytes."""
     unit = ROW_BYTES // math.gcd(ROW_BYTES, problem.stride[-1] * element_bytes)
     return math.ceil(least / unit) * unit
-
-
-def _is_aligned(problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int) -> bool:
-    """Whether pixels of a row lie side by side, and rows begin on 16 bytes."""
-    size, strides = problem.input_size, x_strides
-    if strides[-1] != problem.in_channels or (strides[1] != 1 and problem.in_channels > 1):
-        return False
-    outer = zip((problem.batch, *size[:-1]), (strides[0], *strides[2:-1]), strict=True)
-    return all(extent == 1 or stride * element_bytes % ROW_BYTES == 0 for extent, stride in outer)
-
-
-def _best_block(channels: int, element_bytes: int) -> int:
-    """Returns the channels per step, a power of two, with which channels take the least time."""
-    largest = channel_block(channels, element_bytes, 1)
-    smallest = least_block(element_bytes)
-    blocks = [largest >> shift for shift in range(4) if largest >> shift >= smallest]
-    return min(
-        blocks, key=lambda block: math.ceil(channels / block) * step_us(block * element_bytes)
-    )

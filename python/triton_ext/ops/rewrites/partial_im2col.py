@@ -1,6 +1,6 @@
 """Partial im2col: taps of a filter's row, or of all of it, are read as channels of x.
 
-``rewrites/packing.py`` has the geometry, ``kernels/row_copy.py`` the copies.
+``packing.py`` has the geometry, ``kernels/row_copy.py`` the copies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.families.gemm import GEMM
@@ -20,31 +20,31 @@ from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, filling_dy_us
 from triton_ext.ops.rewrites.packing import MARGIN, PackedConfig, RowPacking, packing_reasons
 
-__all__ = ["PARTIAL_IM2COL", "PARTIAL_IM2COL_WGRAD", "fastest_wgrad", "packed_wgrad_times"]
+__all__ = [
+    "PARTIAL_IM2COL",
+    "PARTIAL_IM2COL_WGRAD",
+    "fastest_fprop",
+    "fastest_wgrad",
+    "inner_family",
+    "inner_refusals",
+    "packed_times",
+    "packed_wgrad_times",
+]
+
+# Refusals, times and the plan of one case ask for it.
+fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
 
 
 class _PartialIm2col(Family[PackedConfig]):
     """A case over packed pixels, computed by one of the ``inner`` families."""
 
-    kind: ClassVar[str] = "packed"
-    config_type: ClassVar[type[PackedConfig]] = PackedConfig
+    kind = "packed"
+    config_type = PackedConfig
     inner: ClassVar[tuple[Family[Any], ...]]
 
     def packing(self, case: Case, device: Device) -> RowPacking | None:
         """Returns the fastest way to pack rows; ``None`` where there is none."""
         raise NotImplementedError
-
-    def rewritten(self, case: Case, device: Device) -> Case:
-        """Returns the case over packed pixels.
-
-        Raises:
-            UnsupportedError: Rows cannot be packed.
-        """
-        packing = self.packing(case, device)
-        if packing is None:
-            why = "; ".join(self.refusals(case, device))
-            raise UnsupportedError(f"{case.operator}: rows of the filter are not packed: {why}")
-        return replace(case, packing=packing)
 
     def refusals(self, case: Case, device: Device, config: PackedConfig | None = None) -> list[str]:
         packing = self.packing(case, device)
@@ -52,73 +52,32 @@ class _PartialIm2col(Family[PackedConfig]):
             return [*packing_reasons(case.problem)] or ["im2col does not walk packed rows either"]
         if config is None:
             return []
-        rewritten = replace(case, packing=packing)
-        return self._inner_of(config).refusals(rewritten, device, config.config)
+        inner = inner_family(self.inner, config.config)
+        return inner.refusals(replace(case, packing=packing), device, config.config)
 
     def number_refusals(self, config: PackedConfig, case: Case, device: Device) -> list[str]:
         # Which rows are packed depends on strides: refusals() asks what depends on the problem.
         return inner_refusals(self.inner, config.config, case, device)
 
     def bind(self, config: PackedConfig, case: Case, device: Device) -> Any:
-        rewritten = self.rewritten(case, device)
-        return self._inner_of(config).bind(config.config, rewritten, device)
-
-    def _inner_of(self, config: PackedConfig) -> Family[Any]:
-        return inner_family(self.inner, config.config)
-
-
-def inner_family(inner: Sequence[Family[Any]], config: Any) -> Family[Any]:
-    """Returns the family of a configuration within a rewrite's.
-
-    Args:
-        inner: The families that compute what the rewrite makes.
-        config: A configuration.
-
-    Raises:
-        UnsupportedError: It is of none of them.
-    """
-    for family in inner:
-        if family.config_type is type(config):
-            return family
-    raise UnsupportedError(f"{inner[0].direction}: {_no_inner(inner, config)}")
-
-
-def _no_inner(inner: Sequence[Family[Any]], config: Any) -> str:
-    kinds = " or ".join(family.kind for family in inner)
-    return f"{type(config).__name__} does not take packed rows, expected one of {kinds}"
-
-
-def inner_refusals(
-    inner: Sequence[Family[Any]], config: Any, case: Case, device: Device
-) -> list[str]:
-    """Returns why the kernel of a configuration within a rewrite's cannot be compiled so.
-
-    Args:
-        inner: The families that compute what the rewrite makes.
-        config: A configuration.
-        case: Only its types are looked at.
-        device: Where.
-    """
-    for family in inner:
-        if family.config_type is type(config):
-            return family.number_refusals(config, case, device)
-    return [_no_inner(inner, config)]
-
-
-# Refusals, times and the plan of one case ask for it.
-fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
+        packing = self.packing(case, device)
+        if packing is None:
+            why = "; ".join(self.refusals(case, device))
+            raise UnsupportedError(f"{case.operator}: rows of the filter are not packed: {why}")
+        inner = inner_family(self.inner, config.config)
+        return inner.bind(config.config, replace(case, packing=packing), device)
 
 
 class PartialIm2col(_PartialIm2col):
     """fprop.
 
-    Whether it pays, a model of both ways says (``RowPacking.cost``), not those of the kernels,
-    which were fitted to other steps.
+    A model of both ways decides whether it pays (``RowPacking.cost``), not those of the kernels,
+    which were fitted to other k iterations.
     """
 
-    direction: ClassVar[Direction] = "fprop"
-    supersedes: ClassVar[tuple[str, ...]] = ("gemm", "gluon")
-    inner: ClassVar[tuple[Family[Any], ...]] = (GLUON, GEMM)
+    direction = "fprop"
+    supersedes = ("gemm", "gluon")
+    inner = (GLUON, GEMM)
 
     def packing(self, case: Case, device: Device) -> RowPacking | None:
         size = case.dtype.itemsize
@@ -133,24 +92,65 @@ class PartialIm2col(_PartialIm2col):
         return packing is None or packing.cost(device.num_sms).is_hopeless
 
     def candidates(self, case: Case, device: Device) -> Mapping[PackedConfig, Expected]:
-        return packed_times(self.inner, self.rewritten(case, device), device)
+        return packed_times(self.inner, replace(case, packing=self.packing(case, device)), device)
+
+
+class PartialIm2colWgrad(_PartialIm2col):
+    """wgrad: of x's packed pixels, and a copy that unpacks dw."""
+
+    direction = "wgrad"
+    inner = (WGRAD,)
+
+    def packing(self, case: Case, device: Device) -> RowPacking | None:
+        ways = RowPacking.ways(case.problem, case.strides_of_x, case.dtype.itemsize)
+        return fastest_wgrad(tuple(ways) if case.problem.batch else (), case, device)
+
+    def candidates(self, case: Case, device: Device) -> Mapping[PackedConfig, Expected]:
+        packed = replace(case, packing=self.packing(case, device))
+        times = packed_wgrad_times(packed, device, filling_dy_us(case))
+        return {PackedConfig(config): expected for config, expected in times.items()}
+
+
+def inner_family(inner: Sequence[Family[Any]], config: Any) -> Family[Any]:
+    """Returns the family of a configuration within a rewrite's.
+
+    Args:
+        inner: The families that compute the rewritten case.
+        config: A configuration.
+
+    Raises:
+        UnsupportedError: It is of none of them.
+    """
+    for family in inner:
+        if family.config_type is type(config):
+            return family
+    raise UnsupportedError(f"{inner[0].direction}: {_no_inner(inner, config)}")
+
+
+def inner_refusals(
+    inner: Sequence[Family[Any]], config: Any, case: Case, device: Device
+) -> list[str]:
+    """Returns why the kernel of a configuration within a rewrite's cannot be compiled so."""
+    for family in inner:
+        if family.config_type is type(config):
+            return family.number_refusals(config, case, device)
+    return [_no_inner(inner, config)]
+
+
+def _no_inner(inner: Sequence[Family[Any]], config: Any) -> str:
+    kinds = " or ".join(family.kind for family in inner)
+    return f"{type(config).__name__} does not take packed rows, expected one of {kinds}"
 
 
 def packed_times(
-    inner: Sequence[Family[Any]], rewritten: Case, device: Device
+    inner: Sequence[Family[Any]], packed: Case, device: Device
 ) -> dict[PackedConfig, Expected]:
-    """Returns the configurations of the families that compute a rewritten case.
-
-    Args:
-        inner: The families.
-        rewritten: The case over packed pixels.
-        device: Where.
-    """
+    """Returns the configurations of the families that compute a case with a packing."""
     times = {
         PackedConfig(config): expected
         for family in inner
-        if not family.refusals(rewritten, device)
-        for config, expected in family.candidates(rewritten, device).items()
+        if not family.refusals(packed, device)
+        for config, expected in family.candidates(packed, device).items()
     }
     return ranked(times)
 
@@ -177,13 +177,7 @@ def packed_wgrad_times(case: Case, device: Device, other_us: float = 0.0) -> dic
 
 @lru_cache(maxsize=256)
 def fastest_wgrad(ways: tuple[RowPacking, ...], case: Case, device: Device) -> RowPacking | None:
-    """Returns the way to pack rows in which wgrad is expected to be fastest.
-
-    Args:
-        ways: To choose from.
-        case: What is computed.
-        device: Where.
-    """
+    """Returns the way to pack rows in which wgrad is expected to be fastest."""
 
     def us(way: RowPacking) -> float:
         times = packed_wgrad_times(replace(case, packing=way), device)
@@ -192,21 +186,5 @@ def fastest_wgrad(ways: tuple[RowPacking, ...], case: Case, device: Device) -> R
     return min(ways, key=us, default=None)
 
 
-class PartialIm2colWgrad(_PartialIm2col):
-    """wgrad: of x's packed pixels, and a copy that unpacks dw."""
-
-    direction: ClassVar[Direction] = "wgrad"
-    inner: ClassVar[tuple[Family[Any], ...]] = (WGRAD,)
-
-    def packing(self, case: Case, device: Device) -> RowPacking | None:
-        size = case.dtype.itemsize
-        ways = RowPacking.ways(case.problem, case.strides_of_x, size, with_planes=True)
-        return fastest_wgrad(tuple(ways) if case.problem.batch else (), case, device)
-
-    def candidates(self, case: Case, device: Device) -> Mapping[PackedConfig, Expected]:
-        times = packed_wgrad_times(self.rewritten(case, device), device, filling_dy_us(case))
-        return {PackedConfig(config): expected for config, expected in times.items()}
-
-
-PARTIAL_IM2COL: PartialIm2col = PartialIm2col()
-PARTIAL_IM2COL_WGRAD: PartialIm2colWgrad = PartialIm2colWgrad()
+PARTIAL_IM2COL = PartialIm2col()
+PARTIAL_IM2COL_WGRAD = PartialIm2colWgrad()

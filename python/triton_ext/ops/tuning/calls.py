@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.family import Family
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig
 from triton_ext.ops.families.wgrad_config import WgradConfig

@@ -25,7 +25,7 @@ from triton_ext.ops.core.launcher import compiling
 from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
 from triton_ext.ops.tuning.processes import Compiled
 
-__all__ = ["TargetOnlyDriver", "compile_plan", "serve", "target_only"]
+__all__ = ["TargetOnlyDriver", "compile_kernels", "compile_plan", "serve", "target_only"]
 
 
 class TargetOnlyDriver:
@@ -57,20 +57,28 @@ def target_only(capability: tuple[int, int]) -> None:
     driver.set_active(TargetOnlyDriver(GPUTarget("cuda", major * 10 + minor, 32)))
 
 
-def compile_plan(case: Case, config: Any, machine: Device) -> int:
-    """Compiles all kernels of a case's plan; returns the shared memory that the largest asks for.
+def compile_kernels(case: Case, config: Any, machine: Device) -> list[Any]:
+    """Compiles all kernels of a case's plan for a GPU that need not be there.
 
     Args:
-        case: What is tuned.
+        case: What is computed.
         config: The configuration.
-        machine: That they are to run on.
+        machine: The device that they are to run on.
+
+    Returns:
+        Triton's compiled kernels; their ``asm`` holds TTGIR, PTX and cubin.
     """
     meta = torch.device("meta")
     with assumed_device(machine), compiling() as kernels:
         # A plan that was made before could hold what was compiled for another machine.
         planner.make_plan.cache_clear()
         run_plan(case, make_plan(case, meta, config), make_tensors(case, meta))
-    return max(int(kernel.metadata.shared) for kernel in kernels)
+    return kernels
+
+
+def compile_plan(case: Case, config: Any, machine: Device) -> int:
+    """Compiles as :func:`compile_kernels`; returns the largest shared memory of a kernel."""
+    return max(int(kernel.metadata.shared) for kernel in compile_kernels(case, config, machine))
 
 
 def serve(do: Callable[[dict[str, Any]], int]) -> None:

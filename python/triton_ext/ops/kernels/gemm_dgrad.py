@@ -5,9 +5,10 @@ dx [N, (D, (H,)) W, Ci], all channels-last.  Inside the kernel there are always 
 dimensions; those that a problem lacks come first, with one pixel and one tap.
 
 The pixels of dx whose position modulo the stride is the same are a convolution of dy with stride 1
-and some of the taps (``residues.py``): a class.  All classes are computed in one launch from one
-im2col tensor map of dy, and all pixels of dx are written: a class without taps is a tile without
-steps, and pixels that the forward convolution did not reach read dy outside of its bounds: zeros.
+and some of the taps (``stride_phases.py``): a class.  All classes are computed in one launch from
+one im2col tensor map of dy, and all pixels of dx are written: a class without taps is a tile
+without steps, and pixels that the forward convolution did not reach read dy outside of its bounds:
+zeros.
 
 GEMM mapping of a class: M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s), N_GEMM = Ci / groups,
 K_GEMM = taps of the class * Co / groups.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in
@@ -32,19 +33,16 @@ from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 import triton_ext.language as tle
-from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core.device import IS_INTERPRETED
+from triton_ext.ops.core.stride_phases import StridePhases, three_dims
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.kernels.epilogue import tile_position
-from triton_ext.ops.residues import Residues, three_dims
 
 __all__ = [
     "Classes",
     "DgradProblem",
-    "compile_conv_dgrad",
     "conv_dgrad_kernel",
     "kernel_constants",
 ]
@@ -73,7 +71,7 @@ class DgradProblem(NamedTuple):
 
 
 class Classes(NamedTuple):
-    """What the kernel is compiled for; triples are (d, h, w), see ``residues.Residues``.
+    """What the kernel is compiled for; triples are (d, h, w), see ``residues.StridePhases``.
 
     Attributes:
         taps: Of the filter.
@@ -354,103 +352,20 @@ def conv_dgrad_kernel(
 
 
 def kernel_constants(
-    config: ConvConfig, dims: Sequence[Residues], ci: int, groups: int, dtype: tl.dtype
+    config: ConvConfig, dims: Sequence[StridePhases], group_ci: int, groups: int, dtype: tl.dtype
 ) -> dict[str, Any]:
-    """Returns the kernel's constexpr arguments, in the order of its parameters.
-
-    Args:
-        config: The tile configuration.
-        dims: The spatial dimensions.
-        ci: Input channels of a group.
-        groups: Into how many parts the channels are divided.
-        dtype: Of dy, w and dx.
-    """
+    """Returns the kernel's constexpr arguments, in the order of its parameters."""
     padded = three_dims(dims)
     return {
         "DIMS": len(dims),
         "CLASSES": Classes(
-            taps=tuple(dim.taps for dim in padded),
-            stride=tuple(dim.stride for dim in padded),
-            divisor=tuple(dim.divisor for dim in padded),
-            tap_step=tuple(dim.tap_step for dim in padded),
-            inverse=tuple(dim.inverse for dim in padded),
+            *(tuple(getattr(dim, name) for dim in padded) for name in Classes._fields)
         ),
         "GROUPS": groups,
-        "CHANNEL_UNIT": math.gcd(ci, 8),
+        "CHANNEL_UNIT": math.gcd(group_ci, 8),
         "W_IS_NK": dtype == tl.float32,
-        "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n,
-        "BLOCK_K": config.block_k,
-        "GROUP_SIZE_M": config.group_size_m,
-        "TAPS_INNER": config.taps_inner,
-        "STORE_PARTS": config.store_parts,
+        **config.constants,
         "DTYPE": dtype,
         # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
         "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
     }
-
-
-def compile_conv_dgrad(
-    config: ConvConfig,
-    capability: int,
-    *,
-    filter_size: Sequence[int] = (3, 3),
-    stride: Sequence[int] = (1, 1),
-    dilation: Sequence[int] = (1, 1),
-    ci: int = 128,
-    groups: int = 1,
-    dtype: tl.dtype = tl.float16,
-    has_bias: bool = False,
-    store_through_tma: bool = True,
-) -> Any:
-    """Compiles the kernel ahead of time, without a GPU; its pointers are 16-byte aligned.
-
-    Args:
-        config: The tile configuration.
-        capability: Compute capability of the target times ten: 90, 100.
-        filter_size: Taps per spatial dimension.
-        stride: Of the convolution.
-        dilation: Distance of neighbouring taps.
-        ci: Input channels of a group.
-        groups: Into how many parts the channels are divided.
-        dtype: Of dy, w and dx.
-        has_bias: Whether a bias is added.
-        store_through_tma: Whether dx is stored by TMA; otherwise through a pointer.
-
-    Returns:
-        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
-    """
-    dims = [
-        Residues(size=1, taps=taps, stride=step, dilation=distance, low=0)
-        for taps, step, distance in zip(filter_size, stride, dilation, strict=True)
-    ]
-    m, n, k = config.block_m, config.block_n, config.block_k
-    tensors = {
-        "dy_desc": f"tensordesc<{dtype}[{m}, {k}]>",
-        "w_desc": f"tensordesc<{dtype}{[n, 1, k] if dtype == tl.float32 else [k, 1, n]}>",
-        "ci": "i32",
-        "problem": DgradProblem("i32", "i32", *(("i32",) * 3,) * 5),  # type: ignore[arg-type]
-    }
-    if store_through_tma:
-        tensors["dx_desc"] = f"tensordesc<{dtype}[{m}, {n // config.store_parts}]>"
-    else:
-        tensors["dx_ptr"] = f"*{dtype}"
-    if has_bias:
-        tensors["bias_ptr"] = f"*{dtype}"
-    constants = kernel_constants(config, dims, ci, groups, dtype)
-    constants |= {name: None for name in ("dx_desc", "dx_ptr", "bias_ptr") if name not in tensors}
-    names = conv_dgrad_kernel.arg_names
-    return triton.compile(
-        ASTSource(
-            conv_dgrad_kernel,
-            {name: tensors.get(name, "constexpr") for name in names},
-            constexprs=constants,
-            attrs={
-                (names.index(name),): [["tt.divisibility", 16]]
-                for name in ("dx_ptr", "bias_ptr")
-                if name in tensors
-            },
-        ),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
-    )

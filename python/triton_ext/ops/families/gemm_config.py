@@ -1,9 +1,9 @@
-"""Tile configurations of the forward convolution and the choice among them.
+"""Tile configurations of the implicit GEMM and the model that chooses among them.
 
-The choice is a model, not a measurement: the time of the busiest multiprocessor, which works on
-ceil(tiles / multiprocessors) tiles one after another.  The model's three numbers per configuration
-were fitted to 41 shapes on an H200 (Triton 3.9.0, fp16, 2026-11-20; docs/performance.md): its
-choice is as fast as the best of the table within 1.2 % in the geometric mean.
+The model is the time of the busiest multiprocessor, which works on ceil(tiles / multiprocessors)
+tiles one after another.  Its three numbers per configuration were fitted to 41 shapes of fprop on
+an H200 (Triton 3.9.0, fp16, 2026-11-20; docs/performance.md): its choice is as fast as the best of
+the table within 1.2 % in the geometric mean.
 """
 
 from __future__ import annotations
@@ -21,28 +21,27 @@ from triton_ext.ops.core.config_checks import (
     range_problems,
     type_problems,
 )
+from triton_ext.ops.core.device import SMEM_BYTES
 
 __all__ = [
     "CONFIGS",
+    "COSTS",
+    "NARROW_COLUMNS",
     "NARROW_CONFIGS",
-    "SMEM_BYTES",
+    "NARROW_COSTS",
     "ConvConfig",
+    "Cost",
     "OutputTile",
     "busiest",
     "channel_block",
-    "choose_config",
     "expected_times",
     "least_block",
-    "rank_configs",
 ]
-
-# Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
-SMEM_BYTES = 232448
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputTile:
-    """What the store of an output tile asks of shared memory.
+    """Shared memory that the store of an output tile needs.
 
     Attributes:
         element_bytes: Size of an element of y; of an accumulator where they go through shared
@@ -61,12 +60,12 @@ class OutputTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvConfig:
-    """One way to compile the kernel.
+    """One way to compile the kernel; rows and columns are those of the output's matrix.
 
     Attributes:
-        block_m: Output pixels per tile.
-        block_n: Output channels per tile.
-        block_k: Input channels per step; 64 16-bit channels are one 128-byte swizzle row.
+        block_m: Pixels per tile.
+        block_n: Output channels per tile; of dgrad, channels of dx.
+        block_k: Channels per step; 64 16-bit channels are one 128-byte swizzle row.
         num_stages: Depth of the pipeline of loads.
         num_warps: Warps per CTA; 4 is one warp group, 8 are two that split the rows.
         store_parts: Parts in which the output tile goes through shared memory.
@@ -84,11 +83,7 @@ class ConvConfig:
     taps_inner: bool = True
 
     def problems(self, element_bytes: int) -> list[str]:
-        """Returns why the kernels cannot be compiled so; nothing where they can.
-
-        Args:
-            element_bytes: Size of an element of the operands.
-        """
+        """Returns why kernels of operands of a size cannot be compiled so; nothing if they can."""
         # Numbers are compared below.
         if wrong := type_problems(self):
             return wrong
@@ -105,17 +100,14 @@ class ConvConfig:
             *range_problems(self, 1, 1 << 16, "group_size_m"),
         ]
 
-    def smem_bytes(
-        self, element_bytes: int, whole_tile: bool = False, output: OutputTile | None = None
-    ) -> int:
-        """Shared memory for the pipeline and the output tile, in bytes.
+    def smem_bytes(self, element_bytes: int, output: OutputTile | None = None) -> int:
+        """Returns the bytes of shared memory for the pipeline and the output tile.
 
         Args:
-            element_bytes: Size of an element of x and w.
-            whole_tile: ``OutputTile.whole`` of a tile of elements like those of x.
-            output: How the output tile is stored, where more is to be said.
+            element_bytes: Size of an element of the operands.
+            output: How the output tile is stored; by default in parts, of elements like those.
         """
-        tile = output or OutputTile(element_bytes=element_bytes, whole=whole_tile)
+        tile = output or OutputTile(element_bytes=element_bytes)
         stage = (self.block_m + self.block_n) * self.block_k * element_bytes
         parts = 1 if tile.whole else self.store_parts
         # Triton gives the residual's tile and y's memory of their own.
@@ -125,18 +117,29 @@ class ConvConfig:
     def fits(
         self,
         element_bytes: int,
-        whole_tile: bool = False,
-        available_bytes: int = SMEM_BYTES,
         output: OutputTile | None = None,
+        available_bytes: int = SMEM_BYTES,
     ) -> bool:
         """Whether the configuration fits the shared memory that a CTA can use."""
         # 1 KiB for mbarriers and alignment.
-        return self.smem_bytes(element_bytes, whole_tile, output) + 1024 <= available_bytes
+        return self.smem_bytes(element_bytes, output) + 1024 <= available_bytes
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The constexpr arguments of the kernels that say how a tile is computed."""
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "BLOCK_K": self.block_k,
+            "GROUP_SIZE_M": self.group_size_m,
+            "TAPS_INNER": self.taps_inner,
+            "STORE_PARTS": self.store_parts,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a configuration costs on one multiprocessor, in microseconds.
+    """The time of a configuration on one multiprocessor, in microseconds.
 
     Attributes:
         step_us: One step of the K loop: block_k channels of one tap.
@@ -171,7 +174,7 @@ def _config(
     group: int = 8,
     taps_inner: bool = True,
 ) -> ConvConfig:
-    """A row of the table below, short enough to be read as one."""
+    """Returns a row of the tables below."""
     return ConvConfig(
         block_m=block_m,
         block_n=block_n,
@@ -184,7 +187,7 @@ def _config(
 
 
 # Fitted by `python -m benchmarks.fit_config SWEEP.json --fit`.
-_COSTS: dict[ConvConfig, Cost] = {
+COSTS: dict[ConvConfig, Cost] = {
     _config(256, 64, 5, 4, parts=2): Cost(0.421, 1.18, 7.06),
     _config(256, 64, 3, 4): Cost(0.501, 0.91, 8.82),
     _config(128, 64, 5, 4): Cost(0.240, 0.64, 7.40),
@@ -198,40 +201,20 @@ _COSTS: dict[ConvConfig, Cost] = {
     _config(128, 256, 4, 8, parts=2): Cost(0.609, 2.32, 5.53),
     _config(128, 256, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.616, 2.34, 5.12),
 }
-
-CONFIGS: tuple[ConvConfig, ...] = tuple(_COSTS)
-
+CONFIGS: tuple[ConvConfig, ...] = tuple(COSTS)
 
 # Narrow tiles for few output channels, of a group or of all, which a wider tile would waste.  Not
 # measured: the time of a step is that of the table's, by the bytes of its loads.
-_NARROW_COSTS: dict[ConvConfig, Cost] = {
+NARROW_COSTS: dict[ConvConfig, Cost] = {
     _config(128, 32, 6, 4): Cost(0.205, 0.50, 6.5),
     _config(128, 16, 6, 4): Cost(0.190, 0.45, 6.5),
     _config(64, 32, 8, 4): Cost(0.170, 0.35, 6.0),
     _config(64, 16, 8, 4): Cost(0.150, 0.30, 6.0),
 }
-
-NARROW_CONFIGS: tuple[ConvConfig, ...] = tuple(_NARROW_COSTS)
+NARROW_CONFIGS: tuple[ConvConfig, ...] = tuple(NARROW_COSTS)
 
 # The widest of the narrow tiles.
-_NARROW_COLUMNS = 32
-
-
-def choose_config(*sizes: int, **options: Any) -> ConvConfig | None:
-    """Returns the configuration that the model expects to be fastest; ``None`` if none fits.
-
-    Arguments as for :func:`rank_configs`.
-    """
-    return next(iter(rank_configs(*sizes, **options)), None)
-
-
-def rank_configs(*sizes: int, **options: Any) -> list[ConvConfig]:
-    """Returns the configurations that fit, in the order of the times that the model expects.
-
-    Arguments as for :func:`expected_times`.
-    """
-    times = expected_times(*sizes, **options)
-    return sorted(times, key=lambda config: times[config])
+NARROW_COLUMNS = 32
 
 
 def expected_times(
@@ -244,11 +227,13 @@ def expected_times(
     element_bytes: int = 2,
     groups: int = 1,
     block_k: int | None = None,
-    whole_tile: bool = False,
     output: OutputTile | None = None,
     available_bytes: int = SMEM_BYTES,
 ) -> dict[ConvConfig, float]:
-    """Returns the configurations that fit, with the microseconds that the model expects.
+    """Returns the configurations of fprop that fit, with the expected microseconds.
+
+    They are those of ``CONFIGS``, with fewer stages where a residual or 32-bit outputs need their
+    memory; narrower ones for few output channels.
 
     Args:
         m_gemm: Output pixels.
@@ -259,29 +244,29 @@ def expected_times(
         element_bytes: Size of an element of x and w, in bytes.
         groups: Groups of channels.
         block_k: Channels per step, as :func:`channel_block` says; by default as in the table.
-        whole_tile: ``OutputTile.whole`` of a tile of elements like those of x.
-        output: How the output tile is stored, where more is to be said.
+        output: How the output tile is stored, as for :meth:`ConvConfig.smem_bytes`.
         available_bytes: Shared memory that a CTA can use.
-
-    Returns:
-        Those of ``CONFIGS``, with the given channels per step, and fewer stages where a residual or
-        32-bit outputs need their memory; narrower ones for few output channels.
     """
-    tile = output or OutputTile(element_bytes=element_bytes, whole=whole_tile)
-
-    def microseconds(config: ConvConfig, cost: Cost) -> float:
+    tile = output or OutputTile(element_bytes=element_bytes)
+    table = COSTS | NARROW_COSTS if groups > 1 or co <= NARROW_COLUMNS else COSTS
+    # Up to two stages less for a residual or 32-bit outputs; what that costs was not measured.
+    fewer = (0, 1, 2) if tile.element_bytes + tile.residual_bytes > 2 else (0,)
+    times = {}
+    for less, (shipped, cost) in itertools.product(fewer, table.items()):
+        # TMA stores whole tiles, which must not reach into the next group.
+        crosses = groups > 1 and not tile.through_pointers and co % shipped.block_n
+        stages = shipped.num_stages - less
+        config = replace(shipped, block_k=block_k or shipped.block_k, num_stages=stages)
+        if stages < 2 or crosses or not config.fits(element_bytes, tile, available_bytes):
+            continue
         tiles = math.ceil(m_gemm / config.block_m) * groups * math.ceil(co / config.block_n)
-        return cost.expected_us(tiles, (taps * math.ceil(ci / config.block_k),), num_sms)
-
-    return {
-        config: microseconds(config, cost)
-        for config, cost in _candidates(co, block_k, groups, tile).items()
-        if config.fits(element_bytes, available_bytes=available_bytes, output=tile)
-    }
+        steps = taps * math.ceil(ci / config.block_k)
+        times[config] = cost.expected_us(tiles, (steps,), num_sms)
+    return times
 
 
 def busiest(tiles: int, costs: Sequence[float], programs: int) -> float:
-    """Returns what the busiest program has to do, where every programs-th tile is one of its own.
+    """Returns the largest sum of costs of a program, where every programs-th tile is its own.
 
     Args:
         tiles: Of a class; those of the next class follow.
@@ -324,32 +309,6 @@ def channel_block(ci: int, element_bytes: int, groups: int) -> int:
 
 
 def least_block(element_bytes: int) -> int:
-    """Returns the fewest channels of a step: a matrix instruction's, or more where Triton wants it.
-
-    Args:
-        element_bytes: Size of an element.
-    """
+    """Returns the fewest channels of a step that matrix instructions and Triton take."""
     bits = 8 * element_bytes
     return max(INSTRUCTION_BITS // bits, least_dot_depth(bits))
-
-
-def _candidates(
-    co: int, block_k: int | None, groups: int, tile: OutputTile
-) -> dict[ConvConfig, Cost]:
-    """The table, for blocks of some channels, with what groups and residuals add to it."""
-    table = dict(_COSTS)
-    if groups > 1 or co <= _NARROW_COLUMNS:
-        table |= _NARROW_COSTS
-    # TMA stores whole tiles, which must not reach into the next group.
-    if groups > 1 and not tile.through_pointers:
-        table = {config: cost for config, cost in table.items() if co % config.block_n == 0}
-    # Up to two stages less for a residual or 32-bit outputs; what that costs was not measured.
-    fewer = (0, 1, 2) if tile.element_bytes + tile.residual_bytes > 2 else (0,)
-    return {
-        replace(
-            config, block_k=block_k or config.block_k, num_stages=config.num_stages - less
-        ): cost
-        for less in fewer
-        for config, cost in table.items()
-        if config.num_stages - less >= 2
-    }

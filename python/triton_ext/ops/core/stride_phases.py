@@ -20,8 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triton_ext import backends
+from triton_ext.ops.core.problem import ConvProblem
 
-__all__ = ["Residues", "class_problems", "classes_of", "three_dims"]
+__all__ = [
+    "StridePhases",
+    "geometry_refusals",
+    "phase_refusals",
+    "phase_taps",
+    "phases_of",
+    "three_dims",
+]
 
 SPATIAL_LIMITS = backends.load("nvidia", "SPATIAL_LIMITS")
 
@@ -37,7 +45,7 @@ _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Residues:
+class StridePhases:
     """The residue classes of one spatial dimension.
 
     Attributes:
@@ -108,15 +116,30 @@ class Residues:
         return sum(len(self.class_taps(a)) for a in range(self.stride)) / self.stride
 
 
-_MISSING = Residues(size=1, taps=1, stride=1, dilation=1, low=0)
+_MISSING = StridePhases(size=1, taps=1, stride=1, dilation=1, low=0)
 
 
-def three_dims(dims: Sequence[Residues]) -> list[Residues]:
+def phases_of(problem: ConvProblem) -> list[StridePhases]:
+    """Returns the stride phases of each spatial dimension."""
+    return [
+        StridePhases(size=size, taps=taps, stride=stride, dilation=dilation, low=low)
+        for size, taps, stride, dilation, (low, _) in zip(
+            problem.input_size,
+            problem.filter_size,
+            problem.stride,
+            problem.dilation,
+            problem.padding,
+            strict=True,
+        )
+    ]
+
+
+def three_dims(dims: Sequence[StridePhases]) -> list[StridePhases]:
     """Returns three spatial dimensions: what is missing comes first, of one pixel and one tap."""
     return [_MISSING] * (3 - len(dims)) + list(dims)
 
 
-def classes_of(dims: Sequence[Residues]) -> tuple[int, tuple[float, ...], int]:
+def phase_taps(dims: Sequence[StridePhases]) -> tuple[int, tuple[float, ...], int]:
     """Returns the pixels of an image in a class, the taps of classes, and how often there are such.
 
     Up to 1024 classes are there once each, by residue, the last dimension's fastest, as the Gluon
@@ -135,8 +158,28 @@ def classes_of(dims: Sequence[Residues]) -> tuple[int, tuple[float, ...], int]:
     return pixels, tuple(map(math.prod, itertools.product(*counts))), 1
 
 
-def class_problems(
-    dims: Sequence[Residues],
+def geometry_refusals(problem: ConvProblem) -> list[str]:
+    """Returns what TMA cannot express of the gradient of a convolution's input."""
+    names = ("filter size", "stride", "dilation", "input size")
+    values = (problem.filter_size, problem.stride, problem.dilation, problem.input_size)
+    found = [
+        f"{name} {value}: must be at least 1"
+        for name, value in zip(names, values, strict=True)
+        if min(value) < 1
+    ]
+    found += [f"padding {pair}: must not be negative" for pair in problem.padding if min(pair) < 0]
+    if found:
+        return found
+    size, letters = problem.output_size, _LETTERS[problem.dims]
+    empty = [name for name, out in zip(letters, size, strict=True) if out < 1]
+    if empty:
+        return [f"filter larger than the padded input in {name}: empty output" for name in empty]
+    channels, groups = problem.in_channels, problem.groups
+    return phase_refusals(phases_of(problem), size, problem.batch, channels, groups)
+
+
+def phase_refusals(
+    dims: Sequence[StridePhases],
     output_size: Sequence[int],
     batch: int,
     channels: int,

@@ -30,16 +30,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 import triton_ext.language as tle
-from triton_ext.ops.conv_config import ConvConfig
 from triton_ext.ops.core.device import IS_INTERPRETED
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.plan import TRITON_DTYPES
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.kernels.epilogue import (
     finish_tile,
     pixels_of_image,
@@ -47,17 +45,7 @@ from triton_ext.ops.kernels.epilogue import (
     tile_position,
 )
 
-__all__ = ["TRITON_DTYPES", "compile_conv_fprop", "conv_fprop_kernel", "kernel_constants"]
-
-TRITON_DTYPES = {
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-    torch.float32: tl.float32,
-    torch.float8_e4m3fn: tl.float8e4nv,
-    torch.float8_e5m2: tl.float8e5,
-    torch.int8: tl.int8,
-    torch.int32: tl.int32,
-}
+__all__ = ["conv_fprop_kernel", "kernel_constants"]
 
 
 @triton.jit
@@ -200,129 +188,35 @@ def conv_fprop_kernel(
 def kernel_constants(
     config: ConvConfig,
     filter_size: tuple[int, ...],
-    ci: int,
+    group_ci: int,
     dtype: tl.dtype,
-    epilogue: EpilogueSpec = PLAIN,
+    epilogue: EpilogueSpec,
     *,
     groups: int = 1,
     x_is_matrix: bool = False,
 ) -> dict[str, Any]:
-    """Returns the kernel's constexpr arguments, in the order of its parameters.
-
-    Args:
-        config: The tile configuration.
-        filter_size: ([T, [R, ]]S).
-        ci: Input channels of a group.
-        dtype: Of x and w.
-        epilogue: What is done to the output.
-        groups: Groups of channels.
-        x_is_matrix: Whether im2col is the identity.
-    """
+    """Returns the kernel's constexpr arguments, in the order of its parameters."""
     t, r, s = (1,) * (3 - len(filter_size)) + filter_size
     acc_dtype = tl.int32 if dtype == tl.int8 else tl.float32
     out_dtype = acc_dtype if dtype == tl.int8 else dtype
     if epilogue.out_dtype is not None:
         out_dtype = TRITON_DTYPES[epilogue.out_dtype]
-    # Triton's interpreter multiplies the bits of bf16 and fp8 operands as integers (3.6 to 3.9).
-    dot_dtype = tl.float32 if IS_INTERPRETED and acc_dtype == tl.float32 else dtype
     return {
         "DIMS": len(filter_size),
         "T": t,
         "R": r,
         "S": s,
-        "CHANNEL_BLOCKS": math.ceil(ci / config.block_k),
-        "BLOCK_M": config.block_m,
-        "BLOCK_N": config.block_n,
-        "BLOCK_K": config.block_k,
-        "GROUP_SIZE_M": config.group_size_m,
-        "TAPS_INNER": config.taps_inner,
-        "STORE_PARTS": config.store_parts,
+        "CHANNEL_BLOCKS": math.ceil(group_ci / config.block_k),
+        **config.constants,
         "DTYPE": out_dtype,
-        "DOT_DTYPE": dot_dtype,
+        # Triton's interpreter multiplies the bits of bf16 and fp8 as integers (3.6 to 3.9).
+        "DOT_DTYPE": tl.float32 if IS_INTERPRETED and acc_dtype == tl.float32 else dtype,
         "ACTIVATION": epilogue.activation,
         "FUNCTION": epilogue.function,
         "ACC_DTYPE": acc_dtype,
         "GROUPS": groups,
-        "GROUP_CI": ci,
-        "MASK_CHANNELS": groups > 1 and ci % config.block_k != 0,
+        "GROUP_CI": group_ci,
+        "MASK_CHANNELS": groups > 1 and group_ci % config.block_k != 0,
         "X_IS_MATRIX": x_is_matrix,
         "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
     }
-
-
-def compile_conv_fprop(
-    config: ConvConfig,
-    capability: int,
-    *,
-    filter_size: tuple[int, ...] = (3, 3),
-    ci: int = 128,
-    dtype: tl.dtype = tl.float16,
-    has_bias: bool = False,
-    store_through_tma: bool = True,
-    epilogue: EpilogueSpec = PLAIN,
-    scale_is_one_number: bool = True,
-    extra: tuple[str, ...] = (),
-    groups: int = 1,
-    x_is_matrix: bool = False,
-) -> Any:
-    """Compiles the kernel ahead of time, without a GPU.
-
-    Args:
-        config: The tile configuration.
-        capability: Compute capability of the target times ten: 90, 100.
-        filter_size: ([T, [R, ]]S).
-        ci: Input channels of a group.
-        dtype: Of x and w.
-        has_bias: Whether a bias is added.
-        store_through_tma: Whether y is stored by TMA; otherwise through a pointer.
-        epilogue: What is done to the output; its bias is ``has_bias``.
-        scale_is_one_number: Whether a scale is one number, rather than one per channel.
-        extra: Types of further arguments of the epilogue's function, such as ``"*fp32"``.
-        groups: Groups of channels.
-        x_is_matrix: Whether im2col is the identity.
-
-    Returns:
-        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
-    """
-    m, n, k = config.block_m, config.block_n, config.block_k
-    constants = kernel_constants(
-        config, filter_size, ci, dtype, epilogue, groups=groups, x_is_matrix=x_is_matrix
-    )
-    element, out_element = _name(dtype), _name(constants["DTYPE"])
-    tile = f"[{m}, {n // config.store_parts}]"
-    pointer = not store_through_tma
-    # Through TMA comes what has the tiles of y.
-    residual_tiles = epilogue.residual and store_through_tma and not epilogue.residual_per_image
-    possible: dict[str, Any] = {
-        "x_desc": (f"tensordesc<{element}[{m}, {k}]>", True),
-        "w_desc": (f"tensordesc<{element}[{n}, 1, {k}]>", True),
-        "y_desc": (f"tensordesc<{out_element}{tile}>", store_through_tma),
-        "y_ptr": (f"*{out_element}", pointer),
-        "bias_ptr": (f"*{element}", has_bias or epilogue.bias),
-        "scale_ptr": ("*fp32", epilogue.scale and not scale_is_one_number),
-        "tile_scale_ptr": ("*fp32", epilogue.scale and scale_is_one_number),
-        "residual_desc": (f"tensordesc<{element}{tile}>", residual_tiles),
-        "residual_ptr": (f"*{element}", epilogue.residual and not residual_tiles),
-        "out_scale_ptr": ("*fp32", epilogue.out_scale),
-        "amax_ptr": ("*i32", epilogue.amax),
-        "extra": (extra, bool(extra)),
-    }
-    tensors = {name: kind for name, (kind, is_there) in possible.items() if is_there}
-    constants |= {name: None for name in possible if name not in tensors}
-    missing = "dh"[: 3 - len(filter_size)]
-    for name in ("out", "stride", "pad", "dilation"):
-        constants |= {f"{name}_{letter}": None for letter in missing}
-    signature = {
-        name: tensors.get(name, "constexpr" if name in constants else "i32")
-        for name in conv_fprop_kernel.arg_names
-    }
-    return triton.compile(
-        ASTSource(conv_fprop_kernel, signature, constexprs=constants),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
-    )
-
-
-def _name(dtype: tl.dtype) -> str:
-    """What Triton calls a type in signatures."""
-    return {"int8": "i8", "int32": "i32"}.get(str(dtype), str(dtype))

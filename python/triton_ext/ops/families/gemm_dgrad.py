@@ -1,0 +1,308 @@
+"""dgrad as an implicit GEMM per stride phase: the kernel of ``kernels/gemm_dgrad.py``.
+
+The model is that of fprop (``gemm_config.py``), but every stride phase has tiles of its own, with
+the steps of its own taps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from triton_ext import backends
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, packed_strides, rounding
+from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradRun
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.stride_phases import phase_taps, phases_of, three_dims
+from triton_ext.ops.families.gemm import gemm_refusals
+from triton_ext.ops.families.gemm_config import (
+    COSTS,
+    NARROW_COLUMNS,
+    NARROW_COSTS,
+    ConvConfig,
+    OutputTile,
+)
+from triton_ext.ops.kernels.gemm_dgrad import DgradProblem, conv_dgrad_kernel, kernel_constants
+from triton_ext.ops.kernels.row_copy import FilledChannels
+
+__all__ = ["CONFIGS", "GEMM_DGRAD", "DgradPlan", "expected_times", "group_channels", "with_steps"]
+
+Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
+
+# The tiles and costs of fprop (H200): a step loads and multiplies the same.  To be fitted to this
+# kernel's own times by `python -m benchmarks.fit_config`.
+_COSTS = {
+    replace(config, store_parts=2) if config.block_m == 256 else config: cost
+    for config, cost in COSTS.items()
+}
+CONFIGS: tuple[ConvConfig, ...] = tuple(_COSTS)
+
+# Groups are filled up to multiples of so many channels, which are an operand of a matrix product
+# with every Triton, of 16 and of 32 bits.
+_GROUP_UNIT = 16
+
+
+def expected_times(
+    m_gemm: int,
+    class_taps: Sequence[float],
+    ci: int,
+    co: int,
+    num_sms: int,
+    *,
+    repeats: int = 1,
+    groups: int = 1,
+    element_bytes: int = 2,
+    whole_tile: bool = False,
+    available_bytes: int = SMEM_BYTES,
+) -> dict[ConvConfig, float]:
+    """Returns the configurations that fit, with the expected microseconds.
+
+    They are those of ``CONFIGS``, with shorter steps where groups or the type want them; for few
+    input channels narrower ones too.
+
+    Args:
+        m_gemm: Pixels of a phase.
+        class_taps: Filter taps of every phase.
+        ci: Input channels of a group.
+        co: Output channels of a group.
+        num_sms: Multiprocessors of the GPU.
+        repeats: How often there are these phases.
+        groups: Groups of channels.
+        element_bytes: Size of an element of dy, w and dx, in bytes.
+        whole_tile: ``OutputTile.whole``: where dx is stored by TMA on sm_100.
+        available_bytes: Shared memory that a CTA can use.
+    """
+    output = OutputTile(element_bytes=element_bytes, whole=whole_tile)
+    times = {}
+    for shipped, cost in (_COSTS | NARROW_COSTS if ci <= NARROW_COLUMNS else _COSTS).items():
+        config = with_steps(shipped, co, groups, element_bytes)
+        if not config.fits(element_bytes, output, available_bytes):
+            continue
+        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
+        # A shorter step costs its part of one.
+        part = config.block_k * element_bytes / (shipped.block_k * 2)
+        steps = [taps * math.ceil(co / config.block_k) * part for taps in class_taps]
+        times[config] = cost.expected_us(tiles * groups * repeats, steps, num_sms)
+    return times
+
+
+def group_channels(co: int, groups: int) -> int:
+    """Returns the output channels of a group that the kernel walks, zeros at its end among them."""
+    return co if groups == 1 else math.ceil(co // groups / _GROUP_UNIT) * _GROUP_UNIT
+
+
+def with_steps(config: ConvConfig, co: int, groups: int, element_bytes: int) -> ConvConfig:
+    """Returns the configuration with steps of a 128-byte row that stay in their group.
+
+    Args:
+        config: One for 16-bit elements.
+        co: Output channels of a group; with several groups a multiple of 16.
+        groups: Groups of channels.
+        element_bytes: Size of an element of dy.
+    """
+    block_k = config.block_k * 2 // element_bytes
+    if groups > 1:
+        block_k = math.gcd(co, block_k)
+    return config if block_k == config.block_k else replace(config, block_k=block_k)
+
+
+class GemmDgrad(Family[ConvConfig]):
+    """dgrad; groups are filled up with zeros as the kernel needs."""
+
+    kind: ClassVar[str] = "gemm"
+    direction: ClassVar[Direction] = "dgrad"
+    config_type: ClassVar[type[ConvConfig]] = ConvConfig
+
+    def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
+        return [] if config is None else self.number_refusals(config, case, device)
+
+    def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
+        return gemm_refusals(config, case.dtype.itemsize, device) or _step_refusals(config, case)
+
+    def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
+        problem = _padded(case.problem)
+        groups = problem.groups
+        class_pixels, class_taps, repeats = phase_taps(phases_of(problem))
+        times = expected_times(
+            problem.batch * class_pixels,
+            class_taps,
+            problem.in_channels // groups,
+            problem.out_channels // groups,
+            device.num_sms,
+            repeats=repeats,
+            groups=groups,
+            element_bytes=case.dtype.itemsize,
+            # Measured: what goes through pointers takes less than its parts.
+            whole_tile=_is_packed(case) and groups == 1 and device.capability >= (10, 0),
+            available_bytes=device.smem_bytes,
+        )
+        return ranked({config: Expected.of(us) for config, us in times.items()})
+
+    def bind(self, config: ConvConfig, case: Case, device: Device) -> DgradPlan:
+        wrong = config.problems(case.dtype.itemsize) or _step_refusals(config, case)
+        if wrong:
+            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        problem, dtype = _padded(case.problem), case.dtype
+        n, size, groups, taps = problem.batch, problem.output_size, problem.groups, problem.taps
+        ci, co = problem.in_channels // groups, problem.out_channels // groups
+        unit = ROW_BYTES // dtype.itemsize
+        missing_co, missing_ci = -problem.out_channels % unit, -ci % unit
+        shape = (n, *size, problem.out_channels + missing_co)
+        is_copied = missing_co or problem is not case.problem
+        strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
+        dims = phases_of(problem)
+        dy_desc = Im2ColDescriptor(
+            Layout(shape, packed_strides(shape) if is_copied else strides, dtype),
+            shape,
+            packed_strides(shape) if is_copied else strides,
+            [config.block_m, config.block_k],
+            pixel_box_lower_corner=[dim.lower for dim in dims],
+            pixel_box_upper_corner=[
+                dim.lower + dim.walk_size - out for dim, out in zip(dims, size, strict=True)
+            ],
+            round_f32_to_tf32=dtype == torch.float32,
+        )
+        m_gemm = n * math.prod(dim.walk_size for dim in dims)
+        padded = three_dims(dims)
+        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
+        tiles *= groups * math.prod(problem.stride)
+        w_rows, w_columns = problem.out_channels, ci + missing_ci
+        w_block = [config.block_k, 1, config.block_n]
+        if dtype == torch.float32:
+            w_rows, w_columns, w_block = ci, w_rows + missing_co, w_block[::-1]
+        through_tma = _is_packed(case) and (groups == 1 or ci % config.block_n == 0)
+        return DgradPlan(
+            problem=case.problem,
+            dtype=dtype,
+            config=config,
+            dy_desc=dy_desc,
+            w_tiles=([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
+            dx_tile=[config.block_m, config.block_n // config.store_parts] if through_tma else None,
+            missing_group_co=co - case.problem.out_channels // groups,
+            fill=FilledChannels(missing_co, missing_co if dtype == torch.float32 else missing_ci),
+            launcher=Launcher(
+                kernel=conv_dgrad_kernel,
+                grid=(min(tiles, device.num_sms), 1, 1),
+                scalars=(
+                    ci,
+                    DgradProblem(
+                        m_gemm=m_gemm,
+                        channel_blocks=math.ceil(co / config.block_k),
+                        size=tuple(dim.size for dim in padded),
+                        walk_size=tuple(dim.walk_size for dim in padded),
+                        padding=tuple(dim.low for dim in padded),
+                        dilation=tuple(dim.dilation for dim in padded),
+                        lower=tuple(dim.lower for dim in padded),
+                    ),
+                ),
+                constants=kernel_constants(config, dims, ci, groups, TRITON_DTYPES[dtype]),
+                options={"num_stages": config.num_stages, "num_warps": config.num_warps},
+            ),
+        )
+
+
+def _step_refusals(config: ConvConfig, case: Case) -> list[str]:
+    """Returns why steps do not end where a group does."""
+    groups = case.problem.groups
+    walked = group_channels(case.problem.out_channels, groups)
+    if groups == 1 or walked % config.block_k == 0:
+        return []
+    return [f"block_k is {config.block_k}: expected a divisor of {walked}, a group's"]
+
+
+def _padded(problem: ConvProblem) -> ConvProblem:
+    """Returns the problem whose groups have as many output channels as a block needs."""
+    co = problem.groups * group_channels(problem.out_channels, problem.groups)
+    if problem.groups == 1 or co == problem.out_channels:
+        return problem
+    return replace(problem, out_channels=co)
+
+
+def _is_packed(case: Case) -> bool:
+    """Tells whether rows of a tile are neighbours in dx, of a multiple of 16 bytes."""
+    problem = case.problem
+    row_bytes = problem.in_channels * case.dtype.itemsize
+    return set(problem.stride) == {1} and row_bytes % ROW_BYTES == 0
+
+
+@dataclass(slots=True, kw_only=True)
+class DgradPlan(DgradRun):
+    """The gradient of the input of one geometry on one device.
+
+    Attributes:
+        problem: The convolution.
+        dtype: Of dy, weight and dx.
+        config: The tile configuration.
+        dy_desc: im2col descriptor of dy [N, *output_size, Co], channels padded, without memory.
+        w_tiles: Shape, strides and block of the descriptor of w.
+        dx_tile: The block of the descriptor of dx [pixels, Ci]; None where it is stored through a
+            pointer.
+        missing_group_co: Zeros to add to the output channels of each group.
+        fill: Adds zeros to the channels of dy and of the weight, so that rows are multiples of 16
+            bytes.
+        launcher: The kernel with all that is fixed.
+    """
+
+    problem: ConvProblem
+    dtype: torch.dtype
+    config: ConvConfig
+    dy_desc: Im2ColDescriptor
+    w_tiles: tuple[list[int], list[int], list[int]]
+    dx_tile: list[int] | None
+    missing_group_co: int
+    fill: FilledChannels
+    launcher: Launcher
+
+    @property
+    def stores_aligned(self) -> bool:
+        """Whether dx has to begin at a multiple of 16 bytes."""
+        return self.dx_tile is not None
+
+    def launch(
+        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        to_last = TO_LAST[self.problem.dims]
+        dy_rows = dy.permute(to_last)
+        if self.missing_group_co:
+            groups, more = self.problem.groups, self.missing_group_co
+            dy_rows = _pad(dy_rows.unflatten(-1, (groups, -1)), (0, more)).flatten(-2)
+            by_group = weight.unflatten(0, (groups, -1))
+            weight = _pad(by_group, (0, 0) * (weight.dim() - 1) + (0, more)).flatten(0, 1)
+        # [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups].
+        is_nk = self.dtype == torch.float32
+        w_rows = weight.movedim(0, -1) if is_nk else weight.permute(to_last)
+        dy_rows, w_rows = self.fill.fill(dy_rows, w_rows)
+        w_rows = w_rows.contiguous()
+        if w_rows.data_ptr() % ROW_BYTES:
+            w_rows = w_rows.clone()
+        dx_desc = None
+        if self.dx_tile is not None:
+            ci = self.problem.in_channels
+            dx_desc = TensorDescriptor(dx, [dx.numel() // ci, ci], [ci, 1], self.dx_tile)
+        tensors = (
+            self.dy_desc.with_base(dy_rows),
+            TensorDescriptor(w_rows, *self.w_tiles, **rounding(self.dtype)),
+            dx_desc,
+            None if dx_desc is not None else dx,
+            bias,
+        )
+        variant = (
+            dx_desc is not None or dx.data_ptr() % ROW_BYTES == 0,
+            None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0),
+        )
+        self.launcher.launch(tensors, variant)
+
+
+_pad = torch.nn.functional.pad
+
+GEMM_DGRAD: GemmDgrad = GemmDgrad()

@@ -1,0 +1,161 @@
+"""Compiles the kernels of the implicit GEMM ahead of time, without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.stride_phases import StridePhases
+from triton_ext.ops.families.gemm_config import ConvConfig
+from triton_ext.ops.kernels import gemm_dgrad, gemm_fprop
+from triton_ext.ops.kernels.gemm_dgrad import DgradProblem, conv_dgrad_kernel
+from triton_ext.ops.kernels.gemm_fprop import conv_fprop_kernel
+
+
+def compile_conv_fprop(
+    config: ConvConfig,
+    capability: int,
+    *,
+    filter_size: tuple[int, ...] = (3, 3),
+    ci: int = 128,
+    dtype: tl.dtype = tl.float16,
+    has_bias: bool = False,
+    store_through_tma: bool = True,
+    epilogue: EpilogueSpec = PLAIN,
+    scale_is_one_number: bool = True,
+    extra: tuple[str, ...] = (),
+    groups: int = 1,
+    x_is_matrix: bool = False,
+) -> Any:
+    """Compiles the kernel ahead of time, without a GPU.
+
+    Args:
+        config: The tile configuration.
+        capability: Compute capability of the target times ten: 90, 100.
+        filter_size: ([T, [R, ]]S).
+        ci: Input channels of a group.
+        dtype: Of x and w.
+        has_bias: Whether a bias is added.
+        store_through_tma: Whether y is stored by TMA; otherwise through a pointer.
+        epilogue: What is done to the output; its bias is ``has_bias``.
+        scale_is_one_number: Whether a scale is one number, rather than one per channel.
+        extra: Types of further arguments of the epilogue's function, such as ``"*fp32"``.
+        groups: Groups of channels.
+        x_is_matrix: Whether im2col is the identity.
+
+    Returns:
+        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+    """
+    m, n, k = config.block_m, config.block_n, config.block_k
+    constants = gemm_fprop.kernel_constants(
+        config, filter_size, ci, dtype, epilogue, groups=groups, x_is_matrix=x_is_matrix
+    )
+    element, out_element = _name(dtype), _name(constants["DTYPE"])
+    tile = f"[{m}, {n // config.store_parts}]"
+    pointer = not store_through_tma
+    # Through TMA comes what has the tiles of y.
+    residual_tiles = epilogue.residual and store_through_tma and not epilogue.residual_per_image
+    possible: dict[str, Any] = {
+        "x_desc": (f"tensordesc<{element}[{m}, {k}]>", True),
+        "w_desc": (f"tensordesc<{element}[{n}, 1, {k}]>", True),
+        "y_desc": (f"tensordesc<{out_element}{tile}>", store_through_tma),
+        "y_ptr": (f"*{out_element}", pointer),
+        "bias_ptr": (f"*{element}", has_bias or epilogue.bias),
+        "scale_ptr": ("*fp32", epilogue.scale and not scale_is_one_number),
+        "tile_scale_ptr": ("*fp32", epilogue.scale and scale_is_one_number),
+        "residual_desc": (f"tensordesc<{element}{tile}>", residual_tiles),
+        "residual_ptr": (f"*{element}", epilogue.residual and not residual_tiles),
+        "out_scale_ptr": ("*fp32", epilogue.out_scale),
+        "amax_ptr": ("*i32", epilogue.amax),
+        "extra": (extra, bool(extra)),
+    }
+    tensors = {name: kind for name, (kind, is_there) in possible.items() if is_there}
+    constants |= {name: None for name in possible if name not in tensors}
+    missing = "dh"[: 3 - len(filter_size)]
+    for name in ("out", "stride", "pad", "dilation"):
+        constants |= {f"{name}_{letter}": None for letter in missing}
+    signature = {
+        name: tensors.get(name, "constexpr" if name in constants else "i32")
+        for name in conv_fprop_kernel.arg_names
+    }
+    return triton.compile(
+        ASTSource(conv_fprop_kernel, signature, constexprs=constants),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+    )
+
+
+def _name(dtype: tl.dtype) -> str:
+    """What Triton calls a type in signatures."""
+    return {"int8": "i8", "int32": "i32"}.get(str(dtype), str(dtype))
+
+
+def compile_conv_dgrad(
+    config: ConvConfig,
+    capability: int,
+    *,
+    filter_size: Sequence[int] = (3, 3),
+    stride: Sequence[int] = (1, 1),
+    dilation: Sequence[int] = (1, 1),
+    ci: int = 128,
+    groups: int = 1,
+    dtype: tl.dtype = tl.float16,
+    has_bias: bool = False,
+    store_through_tma: bool = True,
+) -> Any:
+    """Compiles the kernel ahead of time, without a GPU; its pointers are 16-byte aligned.
+
+    Args:
+        config: The tile configuration.
+        capability: Compute capability of the target times ten: 90, 100.
+        filter_size: Taps per spatial dimension.
+        stride: Of the convolution.
+        dilation: Distance of neighbouring taps.
+        ci: Input channels of a group.
+        groups: Into how many parts the channels are divided.
+        dtype: Of dy, w and dx.
+        has_bias: Whether a bias is added.
+        store_through_tma: Whether dx is stored by TMA; otherwise through a pointer.
+
+    Returns:
+        Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
+    """
+    dims = [
+        StridePhases(size=1, taps=taps, stride=step, dilation=distance, low=0)
+        for taps, step, distance in zip(filter_size, stride, dilation, strict=True)
+    ]
+    m, n, k = config.block_m, config.block_n, config.block_k
+    tensors = {
+        "dy_desc": f"tensordesc<{dtype}[{m}, {k}]>",
+        "w_desc": f"tensordesc<{dtype}{[n, 1, k] if dtype == tl.float32 else [k, 1, n]}>",
+        "ci": "i32",
+        "problem": DgradProblem("i32", "i32", *(("i32",) * 3,) * 5),  # type: ignore[arg-type]
+    }
+    if store_through_tma:
+        tensors["dx_desc"] = f"tensordesc<{dtype}[{m}, {n // config.store_parts}]>"
+    else:
+        tensors["dx_ptr"] = f"*{dtype}"
+    if has_bias:
+        tensors["bias_ptr"] = f"*{dtype}"
+    constants = gemm_dgrad.kernel_constants(config, dims, ci, groups, dtype)
+    constants |= {name: None for name in ("dx_desc", "dx_ptr", "bias_ptr") if name not in tensors}
+    names = conv_dgrad_kernel.arg_names
+    return triton.compile(
+        ASTSource(
+            conv_dgrad_kernel,
+            {name: tensors.get(name, "constexpr") for name in names},
+            constexprs=constants,
+            attrs={
+                (names.index(name),): [["tt.divisibility", 16]]
+                for name in ("dx_ptr", "bias_ptr")
+                if name in tensors
+            },
+        ),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+    )
