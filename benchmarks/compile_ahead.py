@@ -15,8 +15,7 @@ from typing import Any
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
 from triton_ext.ops.families.gemm_config import ConvConfig
-from triton_ext.ops.tuning.compiling import compile_plan, serve, target_only
-from triton_ext.ops.tuning.processes import Compiled, Processes
+from triton_ext.ops.tuning.processes import Compiled, Processes, compile_plan, serve, target_only
 
 from benchmarks.harness import ROOT
 from benchmarks.shapes import ConvShape, select_shapes
@@ -35,7 +34,7 @@ class CompilePool(Processes):
     def __init__(self, jobs: int, capability: tuple[int, int]) -> None:
         major, minor = capability
         command = [sys.executable, "-m", "benchmarks.compile_ahead", str(major * 10 + minor)]
-        super().__init__(jobs, command, folder=str(ROOT))
+        super().__init__(jobs, command, cwd=str(ROOT))
 
     def __enter__(self) -> CompilePool:
         return self

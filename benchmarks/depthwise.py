@@ -130,7 +130,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     from triton_ext.ops.core.case import Case
     from triton_ext.ops.core.device import SMEM_BYTES, Device
     from triton_ext.ops.core.tables import decode
-    from triton_ext.ops.tuning.compiling import compile_plan
+    from triton_ext.ops.tuning.processes import compile_plan
 
     dtype = getattr(torch, job["dtype"])
     case = Case(
@@ -184,7 +184,7 @@ def _torch_call(layer: Layer, direction: str, x: Any, weight: Any, dy: Any) -> A
 def _plan(layer: Layer, direction: str, dtype: Any, config: Any) -> Any:
     import torch
     from triton_ext.ops.core.case import Case
-    from triton_ext.ops.tuning.calls import make_plan
+    from triton_ext.ops.core.planner import make_plan
 
     case = Case(
         direction=direction,  # type: ignore[arg-type]

@@ -79,7 +79,8 @@ def jit_function(kernel: str, tensors: Tensors, *operands: Any) -> Function:
         operands: Of the direction, NCHW: x and weight, dy and weight, or x and dy.
     """
     from triton_ext.ops.core.epilogue import NO_OPERANDS
-    from triton_ext.ops.tuning.calls import make_plan, run_plan
+    from triton_ext.ops.core.planner import make_plan
+    from triton_ext.ops.tuning.measure import run_plan
 
     problem, x = tensors.shape.problem(), tensors.x
     case = case_of(kernel, problem, str(x.dtype).removeprefix("torch."))

@@ -186,7 +186,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     """
     from triton_ext.ops.core.device import SMEM_BYTES, Device
     from triton_ext.ops.core.tables import decode
-    from triton_ext.ops.tuning.compiling import compile_plan
+    from triton_ext.ops.tuning.processes import compile_plan
 
     (shape,) = select_shapes([job["shape"]])
     case = case_of(job["kernel"], shape.problem(), job["dtype"])
@@ -288,7 +288,8 @@ def _measure(
 ) -> list[Entry]:
     """Checks and times the configurations of a shape."""
     from triton_ext.ops.core.epilogue import NO_OPERANDS
-    from triton_ext.ops.tuning.calls import make_plan, run_plan
+    from triton_ext.ops.core.planner import make_plan
+    from triton_ext.ops.tuning.measure import run_plan
 
     case = case_of(kernel, operands.problem, dtype)
     pairs = {

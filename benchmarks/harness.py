@@ -391,7 +391,7 @@ def time_interleaved(
     variants: Mapping[str, Function], timer: Timer, rounds: int
 ) -> dict[str, Timing]:
     """Times every variant once per round, in the order of the package's own tuning."""
-    from triton_ext.ops.tuning.timing import turns
+    from triton_ext.ops.tuning.measure import turns
 
     plans = {name: timer.plan(function) for name, function in variants.items()}
     times: dict[str, list[float]] = {name: [] for name in plans}

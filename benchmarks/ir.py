@@ -1,12 +1,14 @@
 """The lossless tree beside Triton's own parser, and the plugin's share of a compile; needs no GPU.
 
 The text is the TTGIR of the forward convolution, its function repeated under other names until the
-size is reached.  Both sides parse and print the same text in the same run, in turn.
+size is reached.  Both sides parse and print the same text in the same run, in turn.  The last table
+shows that time grows in proportion to what is read (``growth.py``).
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import pathlib
 import statistics
@@ -17,6 +19,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.growth import growths
 from benchmarks.harness import (
     add_out_argument,
     collect_environment,
@@ -69,8 +72,24 @@ def run(arguments: argparse.Namespace) -> int:
     )
     start = statistics.median(_start_ms() for _ in range(arguments.rounds))
     emit(f"triton-opt --host=none with a pass of ours, the whole process: {start:.0f} ms")
+    emit()
+    emit(f"{'size':>20} {'ms':>8} {'of a 4th':>8} {'factor':>6}")
+    grown = growths(min(arguments.rounds, 3))
+    for growth in grown:
+        emit(
+            f"{growth.size:>20} {growth.large_ms:>8.1f} {growth.small_ms:>8.1f} "
+            f"{growth.factor:>6.1f}  {growth.name}"
+        )
     if arguments.out is not None:
-        write_json(arguments.out, {"texts": rows, "plugin": overhead, "kernel_bytes": compiled})
+        write_json(
+            arguments.out,
+            {
+                "texts": rows,
+                "plugin": overhead,
+                "kernel_bytes": compiled,
+                "growth": [dataclasses.asdict(growth) for growth in grown],
+            },
+        )
     return 0
 
 
@@ -88,7 +107,7 @@ def _compiled() -> Any:
     from triton_ext.ops.families.gemm_config import CONFIGS
     from triton_ext.ops.kernels.gemm_fprop import conv_fprop_kernel
     from triton_ext.ops.tuning import parse_shape
-    from triton_ext.ops.tuning.compiling import compile_kernels, target_only
+    from triton_ext.ops.tuning.processes import compile_kernels, target_only
 
     target_only((9, 0))
     # Kernels that this process has compiled before.

@@ -4,7 +4,7 @@ Method.  The kernels return at once, so the GPU never makes the host wait: what 
 from a compiled kernel to the end of ``cuLaunchKernelEx``, Triton's front door (``kernel[grid]`` on
 the JIT function) left out.  Launches are timed in chunks that fit the driver's queue, with a
 synchronization between them that is not timed.  A round measures each variant once, in the order
-that ``triton_ext.ops.tuning.timing.turns`` gives it.
+that ``triton_ext.ops.tuning.measure.turns`` gives it.
 
 Variants: ``tiled stock``, Triton alone; ``tiled``, with the plugin installed; ``tiled cached``,
 with ``TRITON_EXT_TILED_MAPS=cached``; ``im2col``.  Addresses: ``same``, three descriptors for ever;
@@ -34,7 +34,7 @@ from typing import Any
 import triton
 import triton.language as tl
 import triton_ext.language as tle
-from triton_ext.ops.tuning.timing import turns
+from triton_ext.ops.tuning.measure import turns
 
 from benchmarks.harness import add_out_argument, collect_environment, emit, read_count, write_rows
 from benchmarks.stand_in_driver import StandInDriver, compile_stand_in, environment_of

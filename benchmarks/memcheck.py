@@ -157,7 +157,7 @@ def together(parts: Sequence[Verdict]) -> Verdict:
 
 def kinds(case: Any, machine: Any) -> list[Any]:
     """Returns ``None``, for what is chosen, then the best configuration of every kernel."""
-    from triton_ext.ops.tuning.calls import candidates
+    from triton_ext.ops.tuning.runs import candidates
 
     ranked = candidates(case.problem, case.direction, case.dtype, machine, count=1000)
     return [None, *{type(config): config for config in reversed(ranked)}.values()]
@@ -167,7 +167,8 @@ def _inside(arguments: argparse.Namespace) -> int:
     """Runs the geometries of one direction."""
     import torch
     from triton_ext.ops.core.device import device_of
-    from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
+    from triton_ext.ops.core.planner import make_plan
+    from triton_ext.ops.tuning.measure import make_tensors, run_plan
 
     device = torch.device("cuda", torch.cuda.current_device())
     machine = device_of(device, "memcheck")

@@ -194,7 +194,7 @@ def times_of_layers(timers: Mapping[str, LayerTimer], repeats: int) -> dict[str,
     Returns:
         Median milliseconds by the layer's name, by mode.
     """
-    from triton_ext.ops.tuning.timing import turns
+    from triton_ext.ops.tuning.measure import turns
 
     with ExitStack() as stack:
         for timer in timers.values():

@@ -90,7 +90,7 @@ def test_what_else_is_left():
     )
     net[3].forward = net[3].forward
     reasons = [layer.reason for layer in nn.survey(net).layers]
-    assert "float64 is not supported" in reasons[0]
+    assert "float64: expected float16" in reasons[0]
     assert reasons[1] == "it is a LazyConv2d"
     assert reasons[2] == reasons[4] == ""
     assert reasons[3] == "its forward was replaced"

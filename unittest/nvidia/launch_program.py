@@ -187,6 +187,24 @@ def check_tensors_that_no_gpu_can_read():
 
 
 @needs("im2col-gluon")
+def check_a_tensor_with_other_memory_than_was_described():
+    """As ``set_`` leaves it, before and after the kernel was launched with the descriptor."""
+    for launches in (0, 2):
+        x = Tensor((2, 8, 8, 64), address=0x7F0000300000)
+        desc = Im2ColDescriptor.for_conv(x, 3, 1, 1, block_shape=[64, 64])
+        for descriptor in (desc, desc.with_base(x)):
+            for _ in range(launches):
+                launch_im2col(descriptor, OUT)
+        small = Tensor((1, 4, 4, 64), address=0x7F0000400000)
+        x.shape, x._strides, x.address = small.shape, small._strides, small.address
+        for descriptor in (desc, Im2ColDescriptor.for_conv(small, 3, 1, 1, block_shape=[64, 64])):
+            if descriptor.base is small:
+                launch_im2col(descriptor, OUT)
+                continue
+            with pytest.raises(LaunchError, match=r"has shape \[1, 4, 4, 64\].*set_\(\)"):
+                launch_im2col(descriptor, OUT)
+
+
 def check_gluon_tensors_that_no_gpu_can_read():
     from gluon_kernels import load_tile
     from triton_ext.gluon import nvidia as xnv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,6 +64,9 @@ class Tensor:
 
     def data_ptr(self) -> int:
         return self.address
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
 
     def stride(self) -> tuple[int, ...]:
         return self._strides

@@ -7,6 +7,9 @@ import struct
 from typing import Any
 
 import pytest
+from triton.tools.tensor_descriptor import TensorDescriptor
+from triton_ext import Im2ColDescriptor
+from triton_ext.backends.nvidia.backend.prepared import _kind_of
 
 from benchmarks.stand_in_driver import compile_stand_in
 
@@ -29,8 +32,9 @@ REQUEST: dict[str, Any] = {
 class Tensor:
     """Something at an address."""
 
-    def __init__(self, address: object) -> None:
+    def __init__(self, address: object, dtype: str = "fp16") -> None:
         self.address = address
+        self.dtype = dtype
 
     def data_ptr(self) -> object:
         return self.address
@@ -39,13 +43,21 @@ class Tensor:
 class Descriptor:
     """What describes a tensor."""
 
-    def __init__(self, base: object, shape: object = (8, 8), strides: object = (8, 1)) -> None:
+    def __init__(
+        self,
+        base: object,
+        shape: object = (8, 8),
+        strides: object = (8, 1),
+        padding: object = "zero",
+    ) -> None:
         self.base = base
         self.shape = shape
         self.strides = strides
+        self.padding = padding
 
 
-KINDS = ((Descriptor, (8, 8), (8, 1)), None, None)
+NAMES = ("shape", "strides", "padding")
+KINDS = ((Descriptor, NAMES, ((8, 8), (8, 1), "zero"), "fp16"), None, None)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +106,8 @@ def test_launches_nothing(extension: Any, library: Any) -> None:
         (Descriptor(x, (8, 9)), None, y),
         (Descriptor(x, (8, 8), (16, 1)), None, y),
         (Descriptor(x, (8, 8), None), None, y),
+        (Descriptor(x, padding="nan"), None, y),
+        (Descriptor(Tensor(0x1000, "bf16")), None, y),
         (Tensor(0), None, y),  # a map of no memory
         (Tensor(0x1008), None, y),
         (Tensor(-1), None, y),
@@ -137,7 +151,16 @@ def test_requests_that_make_no_sense(extension: Any, wrong: dict[str, Any]) -> N
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"grid": 1}, {"grid": (1, 2)}, {"kinds": [None]}, {"kinds": (int,)}, {"values": "text"}],
+    [
+        {"grid": 1},
+        {"grid": (1, 2)},
+        {"kinds": [None]},
+        {"kinds": (int,)},
+        {"kinds": ((int, ("a",), (), None),)},
+        {"kinds": ((int, (1,), (1,), None),)},
+        {"kinds": ((int, ["a"], [1], None),)},
+        {"values": "text"},
+    ],
     ids=str,
 )
 def test_requests_of_wrong_types(extension: Any, wrong: dict[str, Any]) -> None:
@@ -163,6 +186,50 @@ def test_launches_with_wrong_arguments(extension: Any) -> None:
         extension.launch_prepared(None, 0, ())
     with pytest.raises(TypeError):
         extension.launch_prepared(prepared, "stream", (None, None, None))
+
+
+def test_only_what_differs_in_its_address_is_launched(
+    extension: Any, library: Any, make_tensor: Any
+) -> None:
+    """Descriptors whose shape and strides are alike to Triton and whose maps are not."""
+
+    def conv(shape: tuple[int, ...], filter_size: int = 3, dtype: str = "float16") -> Any:
+        tensor = make_tensor(shape, dtype)
+        return Im2ColDescriptor.for_conv(tensor, filter_size, 1, 1, block_shape=[64, 64])
+
+    def tiled(dtype: str = "float16", **options: Any) -> Any:
+        tensor = make_tensor((64, 64), dtype)
+        given = {"block_shape": [16, 64], **options}
+        return TensorDescriptor(tensor, [64, 64], [64, 1], **given)
+
+    image, matrix = conv((2, 14, 16, 64)), tiled()
+    others = {
+        image: [
+            conv((2, 16, 14, 64)),
+            conv((2, 14, 16, 64), 1),
+            conv((2, 14, 16, 64), dtype="bfloat16"),
+            conv((4, 7, 16, 64)),
+            image.with_block_shape([64, 32]),
+        ],
+        0: [tiled("bfloat16"), tiled(block_shape=[16, 32]), tiled(padding="nan")],
+    }
+    alike = {
+        image: [image.with_base(make_tensor((2, 14, 16, 64), address=0x7F0000000100))],
+        0: [tiled()],
+    }
+    before, y = launches(library), Tensor(0)
+    for key, descriptor in ((image, image), (0, matrix)):
+        request = REQUEST | {"kinds": (_kind_of(descriptor), None, None)}
+        prepared = extension.prepare_launch(**request)
+        for other in others[key]:
+            assert (tuple(other.shape), tuple(other.strides)) == (
+                tuple(descriptor.shape),
+                tuple(descriptor.strides),
+            )
+            assert extension.launch_prepared(prepared, 0, (other, None, y)) is False, other
+        for other in (descriptor, *alike[key]):
+            assert extension.launch_prepared(prepared, 0, (other, None, y)) is True, other
+    assert launches(library) == before + 4
 
 
 def test_a_driver_without_launches(stand_in: Any) -> None:

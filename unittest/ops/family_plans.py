@@ -13,8 +13,8 @@ from triton_ext.ops.core.device import KNOWN, Device, assumed_device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.launcher import compiling
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.tuning.calls import make_tensors, run_plan
-from triton_ext.ops.tuning.compiling import TargetOnlyDriver, target_only
+from triton_ext.ops.tuning.measure import make_tensors, run_plan
+from triton_ext.ops.tuning.processes import TargetOnlyDriver, target_only
 
 __all__ = ["H200", "META", "case_of", "compiled", "compiling_for", "configs_of", "plan_of"]
 
@@ -78,6 +78,7 @@ def compiled(
     device: Device = H200,
     *,
     bias: torch.Tensor | None = None,
+    **fields: Any,
 ) -> list[Any]:
     """The kernels of a plan, compiled; their ``asm`` has TTGIR, PTX and cubin.
 
@@ -88,8 +89,9 @@ def compiled(
         dtype: Of the operands.
         device: Whose kernels.
         bias: Of dgrad.
+        fields: Further ones of the case.
     """
-    case = case_of(family, problem, dtype)
+    case = case_of(family, problem, dtype, **fields)
     with compiling_for(device) as kernels:
         plan, tensors = family.bind(config, case, device), make_tensors(case, META)
         if bias is None:

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.api import operators
+from triton_ext.ops.api import convolve, operators
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.dispatch_cache import function_key
 from triton_ext.ops.core.memory_format import channels_last
@@ -398,3 +398,25 @@ def test_traces_have_torchs_transposed_convolution():
     torch.testing.assert_close(traced(x), call(x), rtol=1e-2, atol=5e-2)
     with pytest.raises(UnsupportedError, match=r"conv_transpose2d: torch\.jit\.trace takes no"):
         torch.jit.trace(lambda x: call(x, "error"), (x,))
+
+
+def test_calls_that_prefer_the_fastest_go_to_torch_where_that_is_faster(monkeypatch, dispatched):
+    is_faster = []
+    monkeypatch.setattr(convolve, "is_torch_faster", lambda *_: is_faster.append(1) or True)
+    x, weight, bias = (tensor.requires_grad_() for tensor in operands())
+    y = torch.nn.functional.conv2d(x, weight, bias, padding=1)
+    dy = torch.ones_like(y)
+    expected = (y, *torch.autograd.grad(y, (x, weight, bias), dy))
+    for _ in range(2):
+        y = ops.conv2d(x, weight, bias, padding=1, prefer="fastest")
+        torch.testing.assert_close((y, *torch.autograd.grad(y, (x, weight, bias), dy)), expected)
+        with torch.no_grad():
+            dx = ops.conv2d_input(x.shape, weight, dy, padding=1, prefer="fastest")
+            dw = ops.conv2d_weight(x, weight.shape, dy, padding=1, prefer="fastest")
+            t = ops.conv_transpose2d(dy, weight, padding=1, prefer="fastest")
+        torch.testing.assert_close((dx, dw, t), (*expected[1:3], expected[1]))
+    # Kept after the first calls, and no operator of ours.
+    assert len(is_faster) == 4
+    assert dispatched == []
+    ops.conv2d(x, weight, bias, padding=1)
+    assert dispatched == ["fprop"]

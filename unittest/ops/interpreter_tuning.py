@@ -21,13 +21,14 @@ from triton_ext.ops import tuning
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Table, TuningWarning, read_table
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.few_channels import GatherConfig
 from triton_ext.ops.tuning import job as jobs
-from triton_ext.ops.tuning import runs
-from triton_ext.ops.tuning.calls import make_plan, make_tensors, run_plan
+from triton_ext.ops.tuning import measure, runs
 from triton_ext.ops.tuning.collect import parse_shape
+from triton_ext.ops.tuning.measure import make_tensors, run_plan
 from triton_ext.ops.tuning.store import write_table
 from tuning_fakes import GPU, MACHINE, InstantCompiler, MadeUpClock, last_is_fastest, plans_for
 
@@ -86,7 +87,7 @@ def test_plans_take_what_was_measured(direction, table):
     # And they are right.
     tensors = make_tensors(asked, CPU)
     model = run_plan(asked, make_plan(asked, CPU, candidates[0]), tensors)
-    assert runs._agree(run_plan(asked, make_plan(asked, CPU), tensors), model)
+    assert measure._agree(run_plan(asked, make_plan(asked, CPU), tensors), model)
 
 
 def configs_that_run(monkeypatch) -> list:
@@ -114,7 +115,7 @@ def test_an_operator_uses_the_choice_from_the_next_call_on(monkeypatch):
     seen.clear()
     after = ops.conv2d(x, weight, padding=1)
     assert seen == [configs_of(asked)[-1]]
-    assert runs._agree(after, before)
+    assert measure._agree(after, before)
 
 
 def test_sizes_of_a_bucket_share_a_choice():
@@ -131,7 +132,7 @@ def test_a_change_of_the_file_is_seen_after_reload(table):
     tuned = chosen(asked)
     lookups.lookup.forget(added=True)
     other = configs_of(asked)[0]
-    entry = {**read_table(table).entries[asked.key(2)], "config": runs.encode(other)}
+    entry = {**read_table(table).entries[asked.key(2)], "config": lookups.encode(other)}
     write_table(table, Table(GPU, {asked.key(2): entry}))
     assert chosen(asked) == tuned
     tuning.reload()
@@ -177,7 +178,7 @@ def test_what_fails_is_told_and_left_out():
 def test_a_candidate_with_another_result_is_left_out(monkeypatch):
     asked = case()
     configs = configs_of(asked)
-    real = runs.run_plan
+    real = measure.run_plan
 
     def run(case, plan, tensors):
         y = real(case, plan, tensors)
@@ -187,7 +188,7 @@ def test_a_candidate_with_another_result_is_left_out(monkeypatch):
             raise RuntimeError("an illegal instruction\nwas encountered")
         return y
 
-    monkeypatch.setattr(runs, "run_plan", run)
+    monkeypatch.setattr(measure, "run_plan", run)
     (outcome,) = tune([asked]).outcomes
     assert chosen(asked) == configs[-3]
     assert [text.partition(": ")[2] for text in outcome.failures] == [
@@ -233,15 +234,15 @@ def test_choices_go_to_another_file_if_that_is_asked_for(kind, tmp_path, table):
     assert not table.exists()
 
 
-@pytest.mark.parametrize("where", ["make_tensors", "run_plan"])
-def test_a_case_that_there_is_no_memory_for_is_left_out(where, monkeypatch):
+@pytest.mark.parametrize("name", ["make_tensors", "run_plan"])
+def test_a_case_that_there_is_no_memory_for_is_left_out(name, monkeypatch):
     def fails(asked, *arguments):
         if asked.direction == "dgrad":
             raise torch.OutOfMemoryError("of 80 GiB")
         return real(asked, *arguments)
 
-    real = getattr(runs, where)
-    monkeypatch.setattr(runs, where, fails)
+    real = getattr(measure, name)
+    monkeypatch.setattr(measure, name, fails)
     report = tune([case("dgrad"), case()])
     assert [outcome.note for outcome in report.outcomes] == ["no memory to measure in", ""]
     assert list(report.table.entries) == [case().key(2)]
@@ -635,20 +636,20 @@ def test_the_time_ends_in_the_middle_of_the_suites(tmp_path, monkeypatch, capsys
 def test_a_wrong_candidate_of_the_suites_is_left_out(tmp_path, monkeypatch, capsys):
     asked = case(shape="1x64x8x8_64_k1x1")
     wrong = tuning.candidates(asked.problem, "fprop", torch.float16, MACHINE, count=3)[-1]
-    real = runs.run_plan
+    real = measure.run_plan
 
     def run_wrongly(case, plan, tensors):
         result = real(case, plan, tensors)
         return result + 1.0 if case == asked and plan.config == wrong else result
 
-    monkeypatch.setattr(runs, "run_plan", run_wrongly)
+    monkeypatch.setattr(measure, "run_plan", run_wrongly)
     code, out = tune_suites_of(tmp_path, monkeypatch, "--candidates", "3")
     assert code == 1
     told = capsys.readouterr().out
     assert "another result than the first candidate" in told
     assert "1 candidates failed" in told
     entry = read_table(out, GPU).entries[asked.key(2)]
-    assert runs.encode(wrong) != entry["config"]
+    assert lookups.encode(wrong) != entry["config"]
     assert len(read_table(out, GPU).entries) == 3
 
 

@@ -14,10 +14,9 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case as PlannerCase
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.plan import ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.gemm import ConvPlan
 from triton_ext.ops.families.gemm_config import ConvConfig
-from triton_ext.ops.families.gluon import GluonPlan
 from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.rewrites.packing import RowPacking
 
@@ -41,15 +40,12 @@ class PackedCase(Case):
         ways = RowPacking.ways(self.problem, x.stride(), x.itemsize)
         return [way for way in ways if way.planes == self.planes][-1 if self.columns else 0]
 
-    def plan(
-        self, x: torch.Tensor, config: ConvConfig | TileConfig | None = None
-    ) -> ConvPlan | GluonPlan:
+    def plan(self, x: torch.Tensor, config: ConvConfig | TileConfig | None = None) -> ForwardPlan:
         """Ours."""
         way = self.way(x)
         plan = plan_fprop(
             self.problem, x.stride(), x.dtype, x.device, self.spec, config, pack_rows=way
         )
-        assert isinstance(plan, ConvPlan | GluonPlan)
         assert plan.row_copies.packing == way
         return plan
 

@@ -169,7 +169,7 @@ def emulate(monkeypatch, problem, config, dtype=torch.float16, programs=3, seed=
     compiled = compile_conv_dgrad(
         plan.config, 90, filter_size=problem.filter_size, stride=problem.stride,
         dilation=problem.dilation, ci=ci, groups=groups, dtype=TRITON_DTYPES[dtype],
-        store_through_tma=plan.store_through_tma,
+        store_through_tma=plan.stores_aligned,
     )  # fmt: skip
     grid, scalars = plan.launcher.grid, plan.launcher.scalars
 

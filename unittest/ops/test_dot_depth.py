@@ -23,13 +23,14 @@ from triton_ext.host.dots import least_dot_depth
 from triton_ext.ops.core import config_checks, planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.families import gemm_config, gemm_dgrad
 from triton_ext.ops.families.gemm_config import ConvConfig, least_block
 from triton_ext.ops.families.patches import PATCHES
-from triton_ext.ops.tuning.calls import candidates, make_plan
+from triton_ext.ops.tuning.runs import candidates
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)

@@ -163,10 +163,10 @@ NO_PADDING = {"filter_size": (1, 1), "padding": ((0, 0), (0, 0))}
 
 def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch):
     plan = make(monkeypatch, **NO_PADDING)
-    assert plan.x_row_stride == 64
+    assert plan.inputs.x_tiles[1] == [64, 1]
     assert plan.launcher.constants["X_IS_MATRIX"]
     for changes in ({"stride": (2, 2)}, {"padding": ((1, 0), (0, 0))}, {"filter_size": (1, 2)}):
-        assert make(monkeypatch, **{**NO_PADDING, **changes}).x_row_stride is None
+        assert make(monkeypatch, **{**NO_PADDING, **changes}).inputs.x_tiles is None
 
 
 def test_pixels_with_gaps_between_rows_are_no_matrix(monkeypatch):
@@ -179,7 +179,8 @@ def test_pixels_with_gaps_between_rows_are_no_matrix(monkeypatch):
     for x, row_stride in ((whole[:, :8], 16), (whole[:, :8, :, :6], None)):
         changed = replace(problem, input_size=tuple(x.shape[2:]))
         plan = plan_fprop(changed, x.stride(), x.dtype, x.device)
-        assert plan.x_row_stride == row_stride
+        tiles = plan.inputs.x_tiles
+        assert tiles == row_stride or tiles[1] == [row_stride, 1]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_a_step_divides_a_group_where_it_can(monkeypatch, group_ci, block_k, is_
 )
 def test_tiles_stored_by_tma_end_where_groups_end(monkeypatch, group_co, through_tma):
     plan = make(monkeypatch, out_channels=4 * group_co, groups=4)
-    assert plan.store_through_tma == through_tma
+    assert (plan.y_tiles is not None) == through_tma
     assert not through_tma or group_co % plan.config.block_n == 0
 
 

@@ -30,7 +30,7 @@ from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
 from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
-from triton_ext.ops.families.gluon import GLUON_DGRAD, GluonDgradPlan  # noqa: E402
+from triton_ext.ops.families.gluon import GLUON_DGRAD  # noqa: E402
 from triton_ext.ops.families.gluon_config import (  # noqa: E402
     TileConfig,
     cooperative,
@@ -80,7 +80,7 @@ def operands(problem, dtype):
 def check(problem, dtype, config, *, with_bias=False):
     dy, weight, bias = operands(problem, dtype)
     plan = plan_dgrad(problem, dy.stride(), dtype, CPU, config)
-    assert isinstance(plan, GluonDgradPlan)
+    assert isinstance(plan.config, TileConfig)
     out = torch.full((problem.batch, *problem.input_size, problem.in_channels), torch.nan)
     out = out.to(dtype).movedim(-1, 1)
     dx = plan.run(dy, weight, out, bias if with_bias else None)

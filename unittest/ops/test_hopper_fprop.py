@@ -44,7 +44,7 @@ from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import config_refusals  # noqa: E402
 from triton_ext.ops.families import gluon_config, gluon_cost  # noqa: E402
 from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
-from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD, GluonPlan  # noqa: E402
+from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD  # noqa: E402
 from triton_ext.ops.families.gluon_config import TileConfig, cooperative, keep_filter, ping_pong  # noqa: E402
 from triton_ext.ops.kernels.gluon_pipeline import tile_counts  # noqa: E402
 
@@ -272,7 +272,7 @@ def test_random_geometries_of_fp8(number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     case, config = drawn_fp8(number)
     x, _, _ = case.tensors()
-    assert config is None or isinstance(case.plan(x, config), GluonPlan)
+    assert config is None or isinstance(case.plan(x, config).config, TileConfig)
     check(case, config=config)
 
 
@@ -391,7 +391,7 @@ def test_one_pixel_per_row_of_a_wider_image(turned, monkeypatch, fresh_triton_ca
         strides = (*x.stride()[:3], width)
         config = replace((gluon_cost.TURNED_CONFIGS if turned else CONFIGS)[0], block_k=32)
         plan = plan_fprop(asked, strides, x.dtype, x.device, config=config)
-        assert plan.operands.matrix is not None
+        assert plan.inputs.matrix is not None
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
         found = plan.run(x.as_strided(x.shape, strides), weight).double()
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=5e-3)
@@ -427,7 +427,7 @@ def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     case = Case(problem=problem(**MATRIX), dtype=torch.float16, spec=FULL)
     x, _, _ = case.tensors()
-    assert case.plan(x, CONFIGS[0]).operands.matrix.fields["strides"] == [72, 1]
+    assert case.plan(x, CONFIGS[0]).inputs.matrix.desc.strides == [72, 1]
     check(case, config=CONFIGS[0])
 
 
@@ -442,8 +442,8 @@ def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
         plan = plan_fprop(
             asked, x.stride(), x.dtype, x.device, config=replace(CONFIGS[0], block_k=16)
         )
-        assert isinstance(plan, GluonPlan)
-        assert (plan.operands.matrix is not None) == is_matrix
+        assert isinstance(plan.config, TileConfig)
+        assert (plan.inputs.matrix is not None) == is_matrix
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
         torch.testing.assert_close(plan.run(x, weight).double(), expected, rtol=1e-3, atol=5e-3)
 

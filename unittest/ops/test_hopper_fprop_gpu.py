@@ -20,7 +20,7 @@ from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import decode, read_table, shipped_path
 from triton_ext.ops.families import gluon_cost
-from triton_ext.ops.families.gluon import GLUON, GluonPlan
+from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.gluon_config import DTYPES, TileConfig, keep_filter
 
 skip_without_gpu()
@@ -104,7 +104,7 @@ def test_random_geometries_of_fp8(number):
     ranked = GLUON.candidates(case_of(GLUON, case.problem, case.dtype, epilogue=spec), H200)
     config = tuple(ranked)[number % len(ranked)]
     x, _, _ = case.tensors("cuda")
-    assert isinstance(case.plan(x, config), GluonPlan)
+    assert isinstance(case.plan(x, config).config, TileConfig)
     check(case, "cuda", config)
 
 

@@ -50,8 +50,8 @@ from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
 )
 from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
-from triton_ext.ops.tuning.calls import candidates  # noqa: E402
-from triton_ext.ops.tuning.compiling import target_only  # noqa: E402
+from triton_ext.ops.tuning.processes import target_only  # noqa: E402
+from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
@@ -321,10 +321,10 @@ def test_a_measured_choice_goes_first(monkeypatch):
     assert isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
 
 
-def test_the_shipped_table_goes_before_the_models(monkeypatch):
+def test_the_shipped_table_goes_before_the_models(monkeypatch, tmp_path):
     # Without a user's settings and tables.
     monkeypatch.delenv("TRITON_EXT_TUNING", raising=False)
-    monkeypatch.setattr(lookup, "users", lambda gpu: {})
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
     lookup.forget()
     entries = lookup.entries("NVIDIA H200")
     kinds = {raw["kind"] for key, raw in entries.items() if key.startswith("wgrad ")}

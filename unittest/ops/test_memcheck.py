@@ -14,7 +14,7 @@ from triton_ext.ops.core.device import (  # noqa: E402
     Device,
     assumed_device,
 )
-from triton_ext.ops.tuning.calls import make_plan  # noqa: E402
+from triton_ext.ops.core.planner import make_plan  # noqa: E402
 
 from benchmarks import memcheck  # noqa: E402
 from benchmarks.conv_variants import case_of  # noqa: E402

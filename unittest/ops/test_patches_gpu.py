@@ -16,7 +16,7 @@ from planned import plan_dgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d, conv_transpose2d
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.families.patches import PatchDgradPlan
+from triton_ext.ops.kernels.patches import patch_dgrad_kernel
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -53,7 +53,7 @@ def test_layers(name):
     problem = LAYERS[name]
     dy = channels_last(problem.y_shape, torch.float16, 1, "cuda")
     plan = plan_dgrad(problem, dy.stride(), dy.dtype, dy.device)
-    assert isinstance(plan, PatchDgradPlan)
+    assert plan.launcher.kernel is patch_dgrad_kernel
     check(problem, torch.float16, device_of(dy.device, "conv_dgrad"), "cuda")
 
 

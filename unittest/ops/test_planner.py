@@ -17,12 +17,11 @@ from triton_ext.ops.api.explain import explain_case
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.device import KNOWN, assumed_device
-from triton_ext.ops.core.plan import InputGradientPlan
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Entry, encode, kind_of, lookup
 from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
-from triton_ext.ops.families.patches import PATCHES, PatchDgradPlan
+from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.rewrites.as_fprop import AS_FPROP
-from triton_ext.ops.tuning.calls import make_plan
 from triton_ext.tools.cli import main
 
 from benchmarks.suites import select_layers
@@ -61,14 +60,14 @@ def first_of(family, case):
 
 
 @pytest.mark.parametrize(
-    ("problem", "family", "plan"),
-    [(STEM, PATCHES, PatchDgradPlan), (END, AS_FPROP, InputGradientPlan)],
+    ("problem", "family", "kernel"),
+    [(STEM, PATCHES, "patch_dgrad_kernel"), (END, AS_FPROP, "conv_fprop_kernel")],
     ids=["patches", "as fprop"],
 )
-def test_a_table_goes_before_the_models_of_every_family(table, problem, family, plan):
+def test_a_table_goes_before_the_models_of_every_family(table, problem, family, kernel):
     case = case_of(problem)
     assert planner.cheapest(case, GPU).family is family
-    assert isinstance(planner.plan(case, GPU), plan)
+    assert planner.plan(case, GPU).launcher.kernel.__name__ == kernel
     # Another family that was measured to be faster; then another configuration of this one.
     config = first_of(GEMM_DGRAD, case)
     table(case, config)
@@ -78,7 +77,7 @@ def test_a_table_goes_before_the_models_of_every_family(table, problem, family, 
     lookup.forget(added=True)
     table(case, config)
     assert planner.measured(case, GPU) == planner.Choice(family, config)
-    assert isinstance(planner.plan(case, GPU), plan)
+    assert planner.plan(case, GPU).launcher.kernel.__name__ == kernel
 
 
 def test_a_measured_choice_that_cannot_run_here_leaves_the_choice_to_the_models(table):
@@ -146,7 +145,9 @@ def test_every_family_is_there_with_its_times_or_its_refusal():
     assert [name for name, _ in found.chosen.parts] == ["kernel", "copies"]
     assert found.chosen.us == pytest.approx(sum(us for _, us in found.chosen.parts))
     by_kind = {each.kind: each for each in found.candidates}
-    assert set(by_kind) == {"gemm", "gluon", "as_fprop", "patches", "depthwise", "direct"}
+    assert set(by_kind) == {
+        *("gemm", "gluon", "as_fprop", "patches", "depthwise", "direct", "torch")
+    }
     assert by_kind["patches"].config is None
     assert "no patches" in by_kind["patches"].reason
     assert by_kind["gemm"].reason == "as_fprop goes first"

@@ -30,8 +30,8 @@ from triton_ext.ops.core.plan import InputGradientPlan
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm_config import channel_block
-from triton_ext.ops.families.gluon import GLUON, GluonPlan
-from triton_ext.ops.families.gluon_config import ping_pong
+from triton_ext.ops.families.gluon import GLUON
+from triton_ext.ops.families.gluon_config import TileConfig, ping_pong
 from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
 from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
@@ -374,7 +374,7 @@ def test_the_gluon_kernel_in_the_emulator(number, monkeypatch, fresh_triton_cach
         case = replace(case, dtype=torch.float8_e4m3fn, spec=replace(spec, out_dtype=dtype))
         config = replace(config, block_k=2 * config.block_k, element_bytes=1)
     plan = case.plan(case.tensors()[0], config)
-    assert isinstance(plan, GluonPlan)
+    assert isinstance(plan.config, TileConfig)
     check(case, config=config)
 
 
@@ -389,8 +389,8 @@ def test_windows_that_are_rows_of_a_matrix(turned, monkeypatch, fresh_triton_cac
     case = PackedCase(problem=row, dtype=torch.float16)
     config = replace(config, block_k=32)
     plan = case.plan(case.tensors()[0], config)
-    assert plan.operands.matrix is not None
-    assert plan.operands.pixels.shape[-1] == 28
+    assert plan.inputs.matrix is not None
+    assert plan.inputs.pixels.shape[-1] == 28
     rng = random.Random(0)
     for _ in range(4):
         finite_where_torch_is(case, torch.nan, "cpu", rng, config)
@@ -423,7 +423,7 @@ def test_windows_that_are_no_rows_of_a_matrix(monkeypatch):
 @pytest.mark.skipif(not CAPABILITY.available, reason=CAPABILITY.reason)
 def test_the_gluon_kernel_is_chosen_for_stems_too(monkeypatch):
     plan = plan_of(monkeypatch, STEM, gluon=True)
-    assert isinstance(plan, GluonPlan)
+    assert isinstance(plan.config, TileConfig)
     assert plan.row_copies is not None
     assert plan.problem is STEM
     assert plan.config.block_k == 32

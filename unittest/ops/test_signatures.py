@@ -30,7 +30,7 @@ TRANSPOSED = {
 }
 MISSING = inspect.Parameter.empty
 TENSORS = {"x": ("Tensor", MISSING), "weight": ("Tensor", MISSING), "bias": ("Tensor | None", None)}
-FALLBACK = {"fallback": ("Fallback", "error")}
+FALLBACK = {"fallback": ("Fallback", "error"), "prefer": ("Prefer", "ours")}
 EPILOGUE = {
     "scale": ("Tensor | None", None),
     "residual": ("Tensor | None", None),

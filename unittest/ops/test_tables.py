@@ -64,7 +64,7 @@ from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
 from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning import store  # noqa: E402
-from triton_ext.ops.tuning.calls import candidates  # noqa: E402
+from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 from triton_ext.ops.tuning.store import update_table, write_table  # noqa: E402
 
 from benchmarks.fp8 import SHAPES as FP8_SHAPES  # noqa: E402
@@ -895,10 +895,11 @@ def test_where_tables_are(monkeypatch):
     assert file_name("???") == f"unknown.v{SCHEMA}.json"
 
 
-def test_observers_are_told_what_is_asked_for(folder):
+def test_observers_are_told_what_is_asked_for(folder, monkeypatch):
     write_table(folder / file_name(GPU), table_of(gemm_config.CONFIGS[0]))
     seen = []
-    with lookups.observed(lambda *told: seen.append(told)):
+    with monkeypatch.context() as patch:
+        patch.setattr(lookups.lookup, "observers", [lambda *told: seen.append(told)])
         lookups.find(CASE, MACHINE)
         lookups.find(replace(CASE, dtype=torch.float32), MACHINE)
     lookups.find(CASE, MACHINE)

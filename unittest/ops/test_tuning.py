@@ -23,10 +23,11 @@ from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Table, read_table, shipped_path
-from triton_ext.ops.tuning import progress, runs, store, timing
-from triton_ext.ops.tuning.calls import make_plan, make_tensors
+from triton_ext.ops.tuning import measure, progress, runs, store
 from triton_ext.ops.tuning.collect import parse_shape
+from triton_ext.ops.tuning.measure import make_tensors
 from triton_ext.ops.tuning.processes import Processes
 from triton_ext.ops.tuning.store import write_table
 from triton_ext.tools import cli
@@ -527,7 +528,7 @@ class Counting:
 def test_rounds_are_interleaved_and_the_hopeless_left_out():
     clock = Counting()
     functions = [lambda value=value: value for value in (1.0, 1.1, 5.0)]
-    assert timing.interleaved(functions, clock, 4) == [1.0, 1.1, 5.0]
+    assert measure.interleaved(functions, clock, 4) == [1.0, 1.1, 5.0]
     assert clock.turns == [1.0, 1.1, 5.0, 5.0, 1.1, 1.0, 1.1, 1.0, 1.0, 1.1]
 
 
@@ -539,7 +540,7 @@ def test_every_other_measurement_being_longer_favours_no_candidate(count):
 
     # 3.6 is 1.2 times what is fastest, which is nearly left out.
     functions = [lambda: 99.0, *[lambda: 3.0] * count, lambda: 3.6]
-    hopeless, *times, slow = timing.interleaved(functions, Alternating(), runs.ROUNDS)
+    hopeless, *times, slow = measure.interleaved(functions, Alternating(), runs.ROUNDS)
     assert times == [3.5] * count
     assert (hopeless, slow) == (99.5, 4.1)
 

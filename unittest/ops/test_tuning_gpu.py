@@ -14,9 +14,9 @@ from triton_ext import ops
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import tuning
 from triton_ext.ops.core import tables as lookups
-from triton_ext.ops.tuning.calls import make_plan
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.tuning.collect import parse_shape
-from triton_ext.ops.tuning.timing import EventClock
+from triton_ext.ops.tuning.measure import EventClock
 
 pytestmark = MARKS
 

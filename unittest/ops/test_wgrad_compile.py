@@ -25,8 +25,8 @@ from triton_ext.ops.families.wgrad_config import (
     WgradConfig,
     WgradTiles,
 )
-from triton_ext.ops.tuning.calls import make_tensors, run_plan
-from triton_ext.ops.tuning.compiling import TargetOnlyDriver, target_only
+from triton_ext.ops.tuning.measure import make_tensors, run_plan
+from triton_ext.ops.tuning.processes import TargetOnlyDriver, target_only
 
 pytestmark = pytest.mark.skipif(
     not capabilities()["im2col"].available, reason=capabilities()["im2col"].reason

@@ -28,6 +28,7 @@ from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.core.tables import decode, encode, kind_of
 from triton_ext.ops.families.wgrad_config import CONFIGS, WgradChoice
@@ -40,7 +41,7 @@ from triton_ext.ops.rewrites.operand_swap import (
     ways,
 )
 from triton_ext.ops.rewrites.packing import PackedConfig, RowPacking
-from triton_ext.ops.tuning.calls import candidates, make_plan
+from triton_ext.ops.tuning.runs import candidates
 
 COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from triton_ext import ops
 from triton_ext.ops import tuning
 from triton_ext.ops.core import planner
-from triton_ext.ops.tuning.calls import make_plan
+from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.tuning.collect import parse_shape
 from tuning_fakes import MACHINE, InstantCompiler, last_is_fastest, plans_for
 

@@ -24,7 +24,7 @@ from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError
 from triton_ext.ops.families.gluon_config import TileConfig, num_programs
 from triton_ext.ops.families.gluon_cost import CONFIGS, KEEPING_CONFIGS, expected_times
-from triton_ext.ops.kernels.gluon_fprop import EPILOGUE_POINTERS, FpropProblem, conv_fprop_kernel
+from triton_ext.ops.kernels.gluon_fprop import FpropProblem, conv_fprop_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors
 from .fprop_cluster import NUM_CTAS, ClusterConfig, conv_fprop_cluster_kernel
@@ -43,6 +43,9 @@ from .launch import (
     pixels_type,
     tiled_type,
 )
+
+# The kernel's arguments that are None without an epilogue.
+_EPILOGUE_POINTERS = ("bias_ptr", "scale_ptr", "tile_scale_ptr", "residual_ptr", "out_scale_ptr")
 
 __all__ = [
     "CONFIGS",
@@ -161,7 +164,7 @@ def conv_fprop(
         x_desc,
         *[*map(w_desc, config.fprop_boxes), None][:2],
         matrix_descriptor(y, [config.rows, config.store_n]),
-        *(None for _ in EPILOGUE_POINTERS),
+        *(None for _ in _EPILOGUE_POINTERS),
         problem,
         config,
         "none",
@@ -199,7 +202,7 @@ def compile_conv_fprop(
         "problem": FpropProblem(*("i32",) * 3, *(("i32",) * 3,) * 2, *(spatial,) * 3),
     }
     constants: dict[str, Any] = {
-        **dict.fromkeys(EPILOGUE_POINTERS),
+        **dict.fromkeys(_EPILOGUE_POINTERS),
         "CONFIG": config,
         "ACTIVATION": "none",
         "RESIDUAL_PER_IMAGE": False,

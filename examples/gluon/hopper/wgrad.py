@@ -1,9 +1,9 @@
 """Gradient of a convolution's filter (wgrad) on Hopper: how the Gluon kernel is launched.
 
-The kernel is ``triton_ext.ops.hopper.wgrad``, the one that ``triton_ext.ops`` launches: its module
-opens with symbols, GEMM mapping, who reduces what, warp roles, barriers and a timeline, and is what
-to copy from.  Here are descriptors, the choice of a configuration and the grid, for tensors that
-lie packed with channels last, x [N, (D, (H,)) W, Ci] and dy [N, (out_d, (out_h,)) out_w, Co].
+The kernel is ``triton_ext.ops.kernels.gluon_wgrad``, the one that ``triton_ext.ops`` launches: its
+module opens with symbols, GEMM mapping, warp roles, barriers and a timeline, and is what to copy
+from.  Here are descriptors, the choice of a configuration and the grid, for tensors that lie packed
+with channels last, x [N, (D, (H,)) W, Ci] and dy [N, (out_d, (out_h,)) out_w, Co].
 
 1-D, 2-D and 3-D with any stride, dilation and padding.  fp16 and bf16, fp32 accumulation, the same
 bits in every run; stock Triton 3.6 or newer, sm_90.
@@ -19,6 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.ops.core.launcher import zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gluon_wgrad import WgradProblem
 from triton_ext.ops.families.gluon_wgrad_config import (
     BLOCK_C,
     Reduction,
@@ -27,8 +28,7 @@ from triton_ext.ops.families.gluon_wgrad_config import (
     WgradWork,
     ranked_work,
 )
-from triton_ext.ops.hopper.wgrad import WgradProblem, conv_wgrad_kernel, wgrad_problem
-from triton_ext.ops.hopper.wgrad_parts import reduce_kernel
+from triton_ext.ops.kernels.gluon_wgrad import conv_wgrad_kernel, reduce_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors
 from .launch import (
@@ -145,7 +145,7 @@ def conv_wgrad(
         x_desc = describe(config.pixels)
     dw = torch.empty((co, *filter_size, ci), device=x.device, dtype=x.dtype)
     partial = torch.empty(work.workspace_elements, device=x.device, dtype=torch.float32)
-    told = wgrad_problem(work, problem)
+    told = WgradProblem.make(work, problem)
     kernel = conv_wgrad_kernel if launcher is None else launcher(conv_wgrad_kernel)
     kernel[(work.partition.programs,)](
         x_desc,

@@ -39,7 +39,7 @@ from .type_text import type_text
 
 __all__ = ["Box", "BufferReferences", "Reference"]
 
-_DIMS: Final = re.compile(r"!ttg\.memdesc<((?:\d+x)+)", re.ASCII)
+_DIMS: Final = re.compile(r"!ttg\.memdesc<((?:\d{1,19}x)+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ def parse_dictionary(source: Source, start: int, end: int) -> list[tuple[str, in
         name = match[1] if match[1] is not None else match[2]
         value_start = match.end() if match[3] else match.end(1) + 1 if match[1] else match.end(2)
         value_end = _value_end(source, match.end(), end)
+        if not match[3] and value_end > match.end():
+            source.error(match.end(), "expected '=' or ',' behind the name of an attribute")
         if not match[3]:
             value_start = value_end
         entries.append((name, first, value_start, value_end))
@@ -148,7 +150,7 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
     slots = [slot for slot in segments if isinstance(slot, AttributesSlot)]
     for slot in slots:
         if _change_entry(slot, name, value):
-            if not slot.text and not slot.before and _has_keyword(op):
+            if not slot.text and not slot.before and _follows_keyword(op, segments, slot):
                 slot.text = "{}"
             break
     else:
@@ -224,6 +226,12 @@ def print_entry(name: str, value: str) -> str:
 def _has_keyword(op: Operation) -> bool:
     """Whether the operation prints ``attributes`` in front of its dictionary."""
     return op.name in _KEYWORD and not op.is_quoted
+
+
+def _follows_keyword(op: Operation, segments: list[Segment], slot: AttributesSlot) -> bool:
+    """Whether ``attributes``, which a dictionary must follow, stands in front of one."""
+    before = segments[segments.index(slot) - 1]
+    return _has_keyword(op) or (isinstance(before, str) and before.rstrip().endswith("attributes"))
 
 
 def _dictionary_with_keyword(op: Operation) -> AttributesSlot:

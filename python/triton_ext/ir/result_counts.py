@@ -59,9 +59,11 @@ FEWEST_OPERANDS |= {"scf.for": 3, "tt.store": 2}
 #: Operations with one result, whether or not the text names it.
 ONE_RESULT = BINARY | UNARY | COMPARED | CASTS | {"arith.constant", "arith.select"}
 ONE_RESULT |= _names(
-    "tt", "addptr bitcast broadcast cat clampf dot dot_scaled expand_dims fp_to_fp"
+    "tt", "addptr atomic_cas atomic_rmw bitcast broadcast cat clampf dot dot_scaled expand_dims"
 )
-ONE_RESULT |= _names("tt", "gather get_num_programs get_program_id histogram int_to_ptr join load")
+ONE_RESULT |= _names(
+    "tt", "fp_to_fp gather get_num_programs get_program_id histogram int_to_ptr join load"
+)
 ONE_RESULT |= _names(
     "tt", "make_range make_tensor_descriptor mulhiui ptr_to_int reshape splat trans"
 )

@@ -247,6 +247,27 @@ def _passed(op: Operation, facts: Facts) -> Broken:
     return {"found": _list(found), "wanted": _list(wanted), "holder": holder.name}
 
 
+#: Fewest and most regions.
+REGIONS: Mapping[str, tuple[int, int]] = {
+    "scf.for": (1, 1),
+    "scf.if": (1, 2),
+    "scf.while": (2, 2),
+    "tt.reduce": (1, 1),
+    "tt.scan": (1, 1),
+}
+
+
+def _regions(op: Operation, facts: Facts) -> Broken:
+    fewest, most = REGIONS[op.name]
+    found = len(op._regions)
+    if op.name == "scf.for" and found and not op._regions[0]._blocks[0]._args:
+        return {"found": "a body without the induction variable", "wanted": "one with it"}
+    if fewest <= found <= most:
+        return None
+    wanted = f"{fewest}" if fewest == most else f"{fewest} or {most}"
+    return {"found": f"{found} regions", "wanted": wanted}
+
+
 def _loop(op: Operation, facts: Facts) -> Broken:
     """Initial values, arguments and results of a loop."""
     body = _first_block(op, 0)
@@ -435,11 +456,12 @@ def _implied(op: Operation, facts: Facts) -> Broken:
     return None
 
 
+_TYPED = frozenset({"tt.addptr", "tt.atomic_cas", "tt.atomic_rmw", "tt.load", "tt.splat"})
+
+
 def _untyped(op: Operation, facts: Facts) -> Broken:
     """An operation that ends with types on every host."""
-    if not op._results or bind_types(op) or read_signature(op) is not None:
-        return None
-    return {}
+    return None if bind_types(op) or read_signature(op) is not None else {}
 
 
 def _misshapen(op: Operation, facts: Facts) -> Broken:
@@ -496,6 +518,7 @@ RULES: tuple[Rule, ...] = (
         _passed,
         "'{op}' passes {found} to '{holder}', which expects {wanted}",
     ),
+    Rule(frozenset(REGIONS), _regions, "'{op}' has {found}, expected {wanted}"),
     Rule(
         frozenset({"scf.for", "scf.while"}),
         _loop,
@@ -534,7 +557,7 @@ RULES: tuple[Rule, ...] = (
         "expected the result type '{wanted}' for '{op}', found '{found}'",
     ),
     Rule(
-        BINARY | COMPARED | UNARY | set(SHAPED) | {"tt.addptr", "tt.load", "tt.splat"},
+        BINARY | COMPARED | UNARY | set(SHAPED) | _TYPED,
         _untyped,
         "expected types at the end of '{op}'",
     ),

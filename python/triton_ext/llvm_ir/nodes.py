@@ -19,7 +19,7 @@ __all__ = ["Block", "Entity", "Function", "Instruction", "Module"]
 _DEFINED = re.compile(r'(%(?:"[^"]*"|[-a-zA-Z$._0-9]+))[ \t]*=[ \t]*')
 _OPCODE = re.compile(r"[ \t]*(?:(?:musttail|notail|tail)[ \t]+)?(#?[-a-zA-Z_.0-9]+)")
 _LOCAL = re.compile(r'"[^"]*"|;[^\n]*|(%(?:"[^"]*"|[-a-zA-Z$._0-9]+))')
-_DBG = re.compile(r"!dbg[ \t]+!([0-9]+)")
+_DBG = re.compile(r"!dbg[ \t]+!([0-9]{1,18})")
 
 
 @dataclass(eq=False, slots=True)

@@ -26,7 +26,7 @@ from triton_ext.ops import norms as kernels
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, cached, is_autocast
 from triton_ext.ops.norms.calls import Call
 from triton_ext.ops.norms.checks import is_left_to_torch, is_negated
-from triton_ext.ops.norms.functional import batch_key, group_key
+from triton_ext.ops.norms.functional import norm_key
 from triton_ext.ops.norms.functional import normalize as run
 from triton_ext.ops.norms.library import Kind, is_operator
 from triton_ext.ops.norms.plan import NormPlan
@@ -103,7 +103,8 @@ class _BatchNorm(_Norm):
         of_batch = True if module.training else mean is None
         weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
         name, eps = _NAMES.get(activation, activation), module.eps
-        plan = cached(batch_key(x, weight, bias, mean, variance, residual, of_batch, name, eps))
+        tensors = (x, weight, bias, mean, variance, residual)
+        plan = cached(norm_key(tensors, of_batch, name, eps))
         if plan is None or not self._is_of(plan, of_batch):
             plan = None
             if not self._has_kernel(x, weight, bias, mean, variance, residual, of_batch, name):
@@ -207,7 +208,7 @@ class _GroupNorm(_Norm):
         channels, groups = getattr(module, self._channels), getattr(module, self._groups)
         weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
         name = _NAMES.get(activation, activation)
-        plan = cached(group_key(x, groups, weight, bias, name, module.eps))
+        plan = cached(norm_key((x, weight, bias), groups, name, module.eps))
         if plan is not None and self._is_of(plan, x, channels):
             return run(Call(plan, is_cached=True), x, weight, bias, None)
         if not _is_own(x, "group") or x.dim() not in self._ranks:

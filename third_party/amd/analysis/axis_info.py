@@ -7,12 +7,15 @@ rules leaves a gap at each operation of the dialect.
 from __future__ import annotations
 
 import math
+import re
 from types import MappingProxyType
 
 from triton_ext.analysis.axis_info import AxisInfo, Rules, Visit
 from triton_ext.ir.dialects import OpReader
 
 __all__ = ["AXIS_INFO_RULES", "extract_slice"]
+
+_OFFSETS = re.compile(r"\s*\[\s*(-?\d{1,18}(?:\s*,\s*-?\d{1,18})*)\s*\]", re.ASCII)
 
 #: Of their results no host knows anything.
 _OPAQUE = """
@@ -65,10 +68,8 @@ def _offsets(visit: Visit) -> tuple[int, ...] | None:
     reader = OpReader(visit.op)
     if "static_offsets" in visit.op.attributes:
         return reader.integers("static_offsets")
-    text = reader.words[-1].strip()
-    if not text.startswith("[") or "]" not in text:
-        return None
-    return tuple(int(x) for x in text[1 : text.index("]")].split(","))
+    match = _OFFSETS.match(reader.words[-1])
+    return None if match is None else tuple(map(int, match[1].split(",")))
 
 
 def _nothing(visit: Visit) -> AxisInfo | None:

@@ -48,6 +48,7 @@ __all__ = [
     "check_tensor",
     "integers",
     "is_on_gpu",
+    "layout_of",
     "strides_of",
 ]
 
@@ -202,6 +203,8 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         geometry: What the driver sees.
         conv: The convolution it was made for, or ``None``.
         identity: A number that stands for geometry, padding and rounding in keys of maps.
+        base_layout: Shape and strides that ``base`` had; ``None`` for a base that does not tell.
+        base_numel: Number of its elements, likewise; what every launch compares.
         families: What the launcher keeps for this geometry, by kernel; :meth:`with_base`
             shares it between tensors on GPUs.
         input_shape: Shape of the tensor, (N, [D, [H,]] W, C).
@@ -395,12 +398,16 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             geometry=geometry,
             conv=conv,
             identity=MAPS.numbers.of((geometry, padding, round_f32_to_tf32)),
+            base_layout=layout_of(base),
+            base_numel=base.numel() if hasattr(base, "numel") else None,
             families={},
         )
 
     geometry: Im2ColGeometry
     conv: ConvGeometry | None
     identity: int
+    base_layout: Any
+    base_numel: int | None
     families: dict[int, Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -530,7 +537,10 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         if problems:
             raise descriptor_error(problems)
         other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__, base=base)
+        numel = base.numel() if hasattr(base, "numel") else None
+        other.__dict__.update(
+            self.__dict__, base=base, base_layout=layout_of(base), base_numel=numel
+        )
         if not getattr(base, "is_cuda", False) and not is_on_gpu(base):
             # What was launched with the other tensor says nothing of this one: it is asked again.
             other.__dict__["families"] = {}
@@ -611,6 +621,14 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
 
         family = (self.identity, swizzle, elem_size, elem_type, pixels, channels)
         return MAPS.encoded(address, family, encode)
+
+
+def layout_of(base: Any) -> Any:
+    """Returns the shape and the strides of a tensor; ``None`` for what does not tell them."""
+    try:
+        return base.shape, base.stride()
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def integers(name: str, values: object) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from triton_ext.host.tensor_map import driver_element_type
 from triton_ext.markers import METADATA_KEY
 
 from . import driver
-from .descriptors import Im2ColDescriptor, is_on_gpu
+from .descriptors import Im2ColDescriptor, is_on_gpu, layout_of
 from .driver_types import ElementType
 from .map_cache import MAPS, BoundedCache, Family, KernelArguments
 from .validation import address_violations, descriptor_error
@@ -122,7 +122,11 @@ def wrap_make_tensordesc_arg(
             # What a kernel wants of this geometry was checked when it was first launched.
             known = arg.families.get(id(metadata))
             if known is not None and known.metadata is metadata:
-                address = arg.base.data_ptr()
+                base, numel = arg.base, arg.base_numel
+                # Shape and strides cost five times as much; no smaller memory is read without.
+                if numel is not None and base.numel() != numel:
+                    raise _changed(arg)
+                address = base.data_ptr()
                 key = (address, arg.identity, known.number)
                 return MAPS.get(key) or _args_of(known.family, address, key)
         if arg is PROBE:
@@ -180,6 +184,8 @@ class Known:
 
 def _first_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout) -> Any:
     """Checks a descriptor of a geometry that a kernel has not been launched with."""
+    if arg.base_layout is not None and layout_of(arg.base) != arg.base_layout:
+        raise _changed(arg)
     key = (_address_on_gpu(arg.base), arg.identity, layout.number)
     family = MAPS.families.get(key[1:])
     if family is None:
@@ -187,6 +193,17 @@ def _first_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout) -> Any:
         family = _new_family(arg, layout, key[1:], (*arg.shape, *arg.strides))
     arg.families[id(layout.metadata)] = Known(layout.metadata, layout.number, family)
     return MAPS.get(key) or _args_of(family, key[0], key)
+
+
+def _changed(arg: Im2ColDescriptor) -> LaunchError:
+    """Returns the error for a tensor that has other memory than the one that was described."""
+    (shape, strides), (new_shape, new_strides) = arg.base_layout, layout_of(arg.base)
+    return LaunchError(
+        f"the tensor of an im2col descriptor has shape {list(new_shape)} and strides "
+        f"{list(new_strides)}; it had shape {list(shape)} and strides {list(strides)} when the "
+        "descriptor was built (set_(), resize_() or .data change a tensor in place); build a new "
+        "descriptor"
+    )
 
 
 def _address_on_gpu(base: Any) -> int:

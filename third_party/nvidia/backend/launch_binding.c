@@ -15,7 +15,8 @@ const char prepare_launch_doc[] =
     "values are the bytes of all parameters, offsets where each begins, as uint32_t.  slots are\n"
     "three uint32_t for each tensor of a launch that is a parameter: its index among the tensors,\n"
     "0 for a pointer or 1 for a tensor map, its place in values.  kinds has for each tensor the\n"
-    "(type, shape, strides) of the descriptor of which it may be the base, or None.\n\n"
+    "(type, names, values, dtype) of the descriptor of which it may be the base, or None: names and\n"
+    "values of its attributes, and the dtype of its base, None where the values tell it.\n\n"
     "Raises ValueError where that makes no sense, RuntimeError where the driver is missing, too\n"
     "old, or has no context.";
 
@@ -33,8 +34,7 @@ typedef struct {
     PyObject *kinds; /* tuple, one for each tensor */
     PyObject *data_ptr; /* the names of what is looked up */
     PyObject *base;
-    PyObject *shape;
-    PyObject *strides;
+    PyObject *dtype;
     uint32_t index[PL_MAX_SLOTS]; /* of the slot's tensor */
     uint64_t is_given; /* a bit for each tensor that has a slot */
 } prepared;
@@ -44,8 +44,7 @@ static void free_prepared(prepared *self) {
     Py_XDECREF(self->kinds);
     Py_XDECREF(self->data_ptr);
     Py_XDECREF(self->base);
-    Py_XDECREF(self->shape);
-    Py_XDECREF(self->strides);
+    Py_XDECREF(self->dtype);
     PyMem_Free(self);
 }
 
@@ -59,7 +58,21 @@ static void free_capsule(PyObject *capsule) {
 enum { MAX_TENSORS = 64, SLOT_WORDS = 3, MAX_WARPS = 32 };
 
 /* What an entry of kinds has. */
-enum { KIND_TYPE, KIND_SHAPE, KIND_STRIDES, KIND_ENTRIES };
+enum { KIND_TYPE, KIND_NAMES, KIND_VALUES, KIND_DTYPE, KIND_ENTRIES };
+
+static bool is_kind(PyObject *kind) {
+    if (!PyTuple_Check(kind) || PyTuple_Size(kind) != KIND_ENTRIES ||
+        !PyType_Check(PyTuple_GetItem(kind, KIND_TYPE)))
+        return false;
+    PyObject *names = PyTuple_GetItem(kind, KIND_NAMES);
+    PyObject *values = PyTuple_GetItem(kind, KIND_VALUES);
+    if (!PyTuple_Check(names) || !PyTuple_Check(values)) return false;
+    Py_ssize_t count = PyTuple_Size(names);
+    if (PyTuple_Size(values) != count) return false;
+    for (Py_ssize_t i = 0; i < count; ++i)
+        if (!PyUnicode_Check(PyTuple_GetItem(names, i))) return false;
+    return true;
+}
 
 /* Checks the kinds; false with an exception set. */
 static bool check_kinds(PyObject *kinds) {
@@ -67,10 +80,9 @@ static bool check_kinds(PyObject *kinds) {
     for (Py_ssize_t i = 0; i < count; ++i) {
         PyObject *kind = PyTuple_GetItem(kinds, i);
         if (kind == Py_None) continue;
-        if (!PyTuple_Check(kind) || PyTuple_Size(kind) != KIND_ENTRIES ||
-            !PyType_Check(PyTuple_GetItem(kind, KIND_TYPE))) {
-            PyErr_Format(PyExc_TypeError, "kinds[%zd] must be (type, shape, strides), got %R", i,
-                         kind);
+        if (!is_kind(kind)) {
+            PyErr_Format(PyExc_TypeError, "kinds[%zd] must be (type, names, values, dtype), got %R",
+                         i, kind);
             return false;
         }
     }
@@ -138,15 +150,13 @@ PyObject *prepare_launch(PyObject *module, PyObject *arguments, PyObject *keywor
     self->kinds = kinds;
     self->data_ptr = PyUnicode_InternFromString("data_ptr");
     self->base = PyUnicode_InternFromString("base");
-    self->shape = PyUnicode_InternFromString("shape");
-    self->strides = PyUnicode_InternFromString("strides");
+    self->dtype = PyUnicode_InternFromString("dtype");
     pl_slot slot[PL_MAX_SLOTS];
     uint32_t offset[PL_MAX_PARAMETERS];
     uint32_t slot_count = 0;
     PyObject *capsule = NULL;
-    if (self->data_ptr == NULL || self->base == NULL || self->shape == NULL ||
-        self->strides == NULL || !check_kinds(kinds) ||
-        !read_slots(self, slots, slots_size, slot, &slot_count))
+    if (self->data_ptr == NULL || self->base == NULL || self->dtype == NULL ||
+        !check_kinds(kinds) || !read_slots(self, slots, slots_size, slot, &slot_count))
         goto done;
     memcpy(offset, offsets, (size_t)offsets_size);
     const pl_request request = {
@@ -208,15 +218,19 @@ static bool address_of(const prepared *self, uint32_t index, PyObject *tensor, u
         !Py_IS_TYPE(tensor, (PyTypeObject *)PyTuple_GetItem(kind, KIND_TYPE)))
         return read_address(tensor, self->data_ptr, address);
     /* Plans describe all tensors of a parameter alike; one that did not would be read wrongly. */
-    if (!is_same(tensor, self->shape, PyTuple_GetItem(kind, KIND_SHAPE)) ||
-        !is_same(tensor, self->strides, PyTuple_GetItem(kind, KIND_STRIDES)))
-        return false;
+    PyObject *names = PyTuple_GetItem(kind, KIND_NAMES);
+    PyObject *values = PyTuple_GetItem(kind, KIND_VALUES);
+    Py_ssize_t count = PyTuple_Size(names);
+    for (Py_ssize_t i = 0; i < count; ++i)
+        if (!is_same(tensor, PyTuple_GetItem(names, i), PyTuple_GetItem(values, i))) return false;
     PyObject *base = PyObject_GetAttr(tensor, self->base);
     if (base == NULL) {
         PyErr_Clear();
         return false;
     }
-    bool is_read = read_address(base, self->data_ptr, address);
+    PyObject *dtype = PyTuple_GetItem(kind, KIND_DTYPE);
+    bool is_read = (dtype == Py_None || is_same(base, self->dtype, dtype)) &&
+                   read_address(base, self->data_ptr, address);
     Py_DECREF(base);
     return is_read;
 }

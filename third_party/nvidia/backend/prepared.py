@@ -14,6 +14,7 @@ driver is the one that was prepared for, and so is the context.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from triton_ext.errors import DriverError, UnsupportedError
 from triton_ext.host.tensor_map import MAP_BYTES, map_object_layout
 
 from . import driver
+from .descriptors import Im2ColDescriptor
 
 __all__ = ["PreparedLaunch", "parameter_sizes", "prepare_launch"]
 
@@ -51,6 +53,10 @@ _PARAMETER = re.compile(
 
 _POINTER, _MAP = 0, 1
 
+#: Type of a descriptor, names and values of its attributes, and the dtype of its tensor, ``None``
+#: where the values tell it: all that a map holds but the address.
+_Kind = tuple[type, tuple[str, ...], tuple[Any, ...], Any]
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedLaunch:
@@ -70,7 +76,8 @@ class PreparedLaunch:
         """Launches on the current stream.
 
         Args:
-            tensors: The kernel's first arguments.  For a descriptor, its tensor will do.
+            tensors: The kernel's first arguments.  For a descriptor, its tensor will do, of which
+                only the address is read: whoever passes it knows its dtype, shape and strides.
 
         Returns:
             False where nothing was launched, so that it is Triton's launcher's turn.
@@ -222,30 +229,29 @@ class _Parameters:
         offsets: Where each begins.
         sizes: Of each, in bytes.
         slots: For each tensor that is a parameter: its index, the kind of address, its offset.
-        kinds: For each tensor, type, shape and strides of the descriptor that may come in its
-            place, or ``None``.
+        kinds: For each tensor, the :data:`_Kind` of the descriptor that may come in its place, or
+            ``None``.
     """
 
     values: bytearray = field(default_factory=bytearray)
     offsets: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     slots: list[tuple[int, int, int]] = field(default_factory=list)
-    kinds: tuple[tuple[type, Any, Any] | None, ...] = ()
+    kinds: tuple[_Kind | None, ...] = ()
 
     def fill(self, kernel: _Kernel, tensors: Sequence[Any], others: Sequence[Any]) -> bool:
         """Lays the arguments out; tells whether all of them are known."""
         if len(kernel.signature) != len(tensors) + len(others):
             return False
         descriptors = iter(kernel.descriptors)
-        kinds: list[tuple[type, Any, Any] | None] = []
+        kinds: list[_Kind | None] = []
         for index, (kind, tensor) in enumerate(zip(kernel.signature, tensors, strict=False)):
             is_descriptor = isinstance(kind, str) and kind.startswith("tensordesc")
             kinds.append(None)
             if is_descriptor:
                 if not self._add_descriptor(index, tensor, next(descriptors, None)):
                     return False
-                # Copied: descriptors share their lists, which can be changed.
-                kinds[-1] = (type(tensor), tensor.shape[:], tensor.strides[:])
+                kinds[-1] = _kind_of(tensor)
             elif isinstance(kind, str) and kind.startswith("*"):
                 self.slots.append((index, _POINTER, self._add(bytes(_POINTER_BYTES))))
             elif kind != "constexpr":
@@ -305,6 +311,18 @@ class _Parameters:
             return False
         self._add(value.to_bytes(size, "little", signed=is_signed))
         return True
+
+
+def _kind_of(descriptor: Any) -> _Kind:
+    """Returns what another descriptor must have in common with one to be launched in its place."""
+    if isinstance(descriptor, Im2ColDescriptor):
+        # Stands for the whole geometry.  The two dimensions that Triton sees are fewer.
+        return Im2ColDescriptor, ("identity",), (descriptor.identity,), None
+    names = tuple(each.name for each in dataclasses.fields(descriptor) if each.name != "base")
+    values = [getattr(descriptor, name) for name in names]
+    # Copied: descriptors share their lists, which can be changed.
+    kept = tuple(list(value) if isinstance(value, list) else value for value in values)
+    return type(descriptor), names, kept, descriptor.base.dtype
 
 
 def _words(numbers: Any) -> bytes:

@@ -31,6 +31,7 @@ from ..liveness import Liveness, LiveRange
 from .placement import Item, Placement, Problem, place
 from .scratch import SCRATCH_ALIGNMENT, Scratch
 from .sizes import BufferSize, buffer_size, reserved_size
+from .sweep import are_many
 from .triton_order import offsets_by_rank
 
 __all__ = [
@@ -293,10 +294,12 @@ class _Allocator:
         if self.as_triton:
             placed = self._as_triton(function, buffers, items)
         else:
-            # Where Triton's offsets are as good, they are taken.
-            placed = place(
-                items, self.partition_size, self._offsets_of_triton(function, buffers, items)
-            )
+            # Where Triton's offsets are as good, they are taken; to find those of very many buffers
+            # takes as long as Triton.
+            theirs = None
+            if not are_many(items):
+                theirs = self._offsets_of_triton(function, buffers, items)
+            placed = place(items, self.partition_size, theirs)
         alignment = max([buffer.alignment for buffer in buffers], default=1)
         if groups or any(self._starts_partition(buffer) for buffer in buffers):
             alignment = max(alignment, self.partition_size)

@@ -8,8 +8,9 @@ Every placement is improved to one in which the items, in the order of their off
 those before them allow: so it is enough to search orders, and an order is all that is searched
 (:func:`first_fit`).  :func:`place` tries orders that are often good, moves items forward in the
 best of them, and then searches exhaustively with a bound, each step limited in number: it always
-ends.  ``lower_bound`` is a proof: no placement ends below it.  A placement is *optimal* where it
-ends there, or where the exhaustive search ended by itself.
+ends.  Where very many items are alive at once, they are placed in the order of time instead
+(:mod:`.sweep`).  ``lower_bound`` is a proof: no placement ends below it.  A placement is *optimal*
+where it ends there, or where the exhaustive search ended by itself.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..liveness import LiveRange, pairs_that_meet
+from .sweep import are_many, lower_bound, swept_offsets
 from .triton_order import offsets_of_triton
 
 __all__ = ["Item", "Placement", "Problem", "first_fit", "place"]
@@ -235,11 +237,14 @@ def place(
     Args:
         items: What needs memory.
         partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
-        preferred: Offsets to return if they are possible and none were found that end lower.
+        preferred: Offsets to return if they are possible and none were found that end lower;
+            disregarded where very many items are alive at once.
 
     Returns:
         The offsets.  They do not depend on anything but the arguments.
     """
+    if are_many(items):
+        return _place_many(items, partition_size)
     problem = Problem(items, partition_size)
     bound = problem.lower_bound()
     if preferred is not None and not problem.is_solved_by(preferred):
@@ -257,6 +262,13 @@ def place(
     if preferred is not None and problem.total(preferred) == problem.total(offsets):
         offsets = list(preferred)
     return Placement(tuple(offsets), problem.total(offsets), bound, proven)
+
+
+def _place_many(items: Sequence[Item], partition_size: int) -> Placement:
+    offsets = swept_offsets(items, partition_size)
+    total = max(offset + item.size for offset, item in zip(offsets, items, strict=True))
+    bound = lower_bound(items)
+    return Placement(tuple(offsets), total, bound, total == bound)
 
 
 def _best_of(problem: Problem, orders: Iterable[list[int]], bound: int) -> list[int]:

@@ -15,7 +15,7 @@ __all__ = ["Kind", "Rule", "Rules", "Types", "Visit"]
 
 
 #: The head of a tensor type: sizes, and an element without brackets of its own but a pointer's.
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)(!tt\.ptr<[^<>]*>|\w+)(?=[,>])", re.ASCII)
+_TENSOR = re.compile(r"tensor<((?:\d{1,19}x)*)(!tt\.ptr<[^<>]*>|\w+)(?=[,>])", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from triton_ext.ops.core.parameters import (
 
 __all__ = [
     "Fallback",
+    "How",
+    "Prefer",
     "check_arguments",
     "check_epilogue",
     "check_groups",
@@ -34,11 +36,15 @@ __all__ = [
     "check_steps",
     "kind_of",
     "parse_fallback",
+    "parse_how",
     "rank_error",
 ]
 
 Tensor = torch.Tensor
 Fallback = Literal["error", "torch"]
+Prefer = Literal["ours", "fastest"]
+#: What torch computes: what no kernel takes, and what torch is expected to compute faster.
+How = tuple[Fallback, Prefer]
 
 # Names of the taps' dimensions in messages, by their number.
 _TAPS = {1: ("S",), 2: ("R", "S"), 3: ("T", "R", "S")}
@@ -51,15 +57,11 @@ def check_arguments(
     name: str,
     tensors: Mapping[str, Tensor | None],
     given: GivenParameters,
-    fallback: str = "error",
+    how: How = ("error", "ours"),
 ) -> None:
     """Refuses values that are no dense tensors, groups, and forward mode without a fallback.
 
-    Args:
-        name: Name of the function, for the errors.
-        tensors: The tensors by name; the first two are there, the others may be None.
-        given: Stride, padding, dilation and groups.
-        fallback: The function's; with ``"torch"`` forward-mode differentiation is not refused.
+    The first two tensors are there, the others may be None.
     """
     for index, (which, value) in enumerate(tensors.items()):
         if not isinstance(value, Tensor) and (value is not None or index < 2):
@@ -73,7 +75,7 @@ def check_arguments(
             kind = f"a {kind} one" if is_other else str(tensor.layout)
             raise TypeError(f"{name}: {which} must be a dense tensor, got {kind}")
     # torch would answer with zeros.
-    if fallback != "torch" and has_tangent(tuple(tensors.values())):
+    if how[0] != "torch" and has_tangent(tuple(tensors.values())):
         raise NotImplementedError(
             f"{name}: forward-mode derivatives are not supported; torch has them, which "
             'fallback="torch" leaves the call to, and reverse mode (backward) works here'
@@ -93,6 +95,12 @@ def parse_fallback(fallback: str) -> bool:
     if fallback in ("error", "torch"):
         return fallback == "torch"
     raise ValueError(f'fallback: expected "error" or "torch", got {fallback!r}')
+
+
+def parse_how(how: How) -> bool:
+    if how[1] not in ("ours", "fastest"):
+        raise ValueError(f'prefer: expected "ours" or "fastest", got {how[1]!r}')
+    return parse_fallback(how[0])
 
 
 def check_groups(name: str, groups: object) -> None:
@@ -149,7 +157,7 @@ def check_pair(
     """Refuses an input, a filter and a bias that do not fit together.
 
     Args:
-        name: Name of the function, for the errors.
+        name: The function, for the errors.
         first: Name of the tensor that is convolved, and the tensor.
         weight: [Co, Ci / groups, *filter_size]; of a transposed convolution
             [Ci, Co / groups, *filter_size].

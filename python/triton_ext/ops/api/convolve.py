@@ -15,7 +15,7 @@ import torch
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops.api import operators
 from triton_ext.ops.api.checks import (
-    Fallback,
+    How,
     check_arguments,
     check_epilogue,
     check_memory,
@@ -26,9 +26,9 @@ from triton_ext.ops.api.checks import (
     check_rank,
     check_sizes,
     check_steps,
-    parse_fallback,
+    parse_how,
 )
-from triton_ext.ops.api.execution import BoundConvolution, bind
+from triton_ext.ops.api.execution import BoundConvolution, TorchConvolution, bind
 from triton_ext.ops.api.operators import DGRAD, FPROP, FUSED, INTO, ConvCall, Operator
 from triton_ext.ops.api.reference import apply_activation
 from triton_ext.ops.core.dispatch_cache import (
@@ -43,6 +43,7 @@ from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.memory_format import empty_channels_last
 from triton_ext.ops.core.parameters import ConvParameters, GivenParameters, Numbers, numbers
+from triton_ext.ops.core.planner import is_torch_faster
 from triton_ext.ops.core.refusals import layout_refusal
 
 __all__ = [
@@ -70,11 +71,11 @@ def convolve(
     weight: Tensor,
     bias: Tensor | None,
     given: GivenParameters,
-    fallback: Fallback,
+    how: How,
 ) -> Tensor:
     """Convolves without an epilogue, as the public function of so many dimensions does."""
     name = _CONV[dims]
-    key = function_key(name, (x, weight, bias), given, (fallback,))
+    key = function_key(name, (x, weight, bias), given, how)
     bound = cached(key)
     if bound is not None:
         if is_differentiated(x, weight, bias):
@@ -82,26 +83,30 @@ def convolve(
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
         x, weight, bias = operands
-        return convolve(dims, x, weight, bias, given, fallback)
-    check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, fallback)
+        return convolve(dims, x, weight, bias, given, how)
+    check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
     if x.dim() == dims + 1:
-        return convolve(dims, x.unsqueeze(0), weight, bias, given, fallback).squeeze(0)
+        return convolve(dims, x.unsqueeze(0), weight, bias, given, how).squeeze(0)
     check_rank(name, dims, ("x", x), weight)
     parameters = ConvParameters.parse(given, weight.shape[2:])
-    epilogue, may_fall_back = EpilogueArguments(bias), parse_fallback(fallback)
-    c = ConvCall(FPROP, x, weight, epilogue, parameters, None, may_fall_back)
-    y = operators.call(c)
-    _keep(key, c, given)
+    c = ConvCall(FPROP, x, weight, EpilogueArguments(bias), parameters, None, parse_how(how))
+    if (y := _by_torch(key, c, how)) is None:
+        y = operators.call(c)
+        _keep(key, c, given)
     return y
 
 
-def _keep(key: Any, c: ConvCall, given: tuple[object, ...] | None = None) -> None:
-    """Keeps what computes calls with a function key.
+def _by_torch(key: Any, c: ConvCall, how: How) -> Tensor | None:
+    """Computes a call with a key by torch where that is preferred and expected to be faster."""
+    if key is None or how[1] == "ours" or not is_torch_faster(c.case(), c.first.device):
+        return None
+    return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
 
-    Args:
-        key: The key, or None.
-        c: The call.
-        given: All numbers of the call, where autograd may record calls with this key.
+
+def _keep(key: Any, c: ConvCall, given: tuple[object, ...] | None = None) -> None:
+    """Keeps what computes calls with a function key, or does nothing without one.
+
+    ``given`` are all numbers of the call, where autograd may record calls with this key.
     """
     if key is not None and isinstance(forward := bind(c), BoundPlan):
         keep(key, forward if given is None else BoundConvolution(c, forward, given))
@@ -113,24 +118,18 @@ def convolve_fused(
     weight: Tensor,
     fused: tuple[Any, ...],
     given: GivenParameters,
-    fallback: Fallback,
+    how: How,
 ) -> Tensor:
     """Convolves with an epilogue, as the public function of so many dimensions does.
 
-    Args:
-        dims: Spatial dimensions.
-        x: As for the function.
-        weight: As for the function.
-        fused: The fields of :class:`EpilogueArguments`; a tuple is made in less time.
-        given: Stride, padding, dilation and groups.
-        fallback: As for the function.
+    ``fused`` are the fields of :class:`EpilogueArguments`; a tuple is made in less time.
     """
     name = _CONV[dims]
     bias, scale, residual, out_scale, extra, activation, out_dtype, function, out, amax = fused
     key = None
     tensors = (x, weight, bias, scale, residual, out_scale)
     if amax is function is extra is out is None:
-        key = function_key(name, tensors, given, (fallback, activation, out_dtype))
+        key = function_key(name, tensors, given, (*how, activation, out_dtype))
         if key is not None and is_differentiated(*tensors):
             key = None
         bound = cached(key)
@@ -141,7 +140,7 @@ def convolve_fused(
     named |= {"out_scale": out_scale, "amax": amax, "out": out}
     # These have no derivative, by torch either.
     is_strict = amax is not None or out is not None or function is not None
-    check_arguments(name, named, given, "error" if is_strict else fallback)
+    check_arguments(name, named, given, ("error", how[1]) if is_strict else how)
     if x.dim() == dims + 1:
         for which, tensor in (("residual", residual), ("out", out)):
             if tensor is not None and tensor.dim() != dims + 1:
@@ -151,10 +150,10 @@ def convolve_fused(
                 )
         x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
         fused = EpilogueArguments._make(fused)._replace(residual=residual, out=out)
-        return convolve_fused(dims, x, weight, fused, given, fallback).squeeze(0)
+        return convolve_fused(dims, x, weight, fused, given, how).squeeze(0)
     check_rank(name, dims, ("x", x), weight)
     parameters = ConvParameters.parse(given, weight.shape[2:])
-    c = ConvCall(FUSED, x, weight, epilogue, parameters, None, parse_fallback(fallback))
+    c = ConvCall(FUSED, x, weight, epilogue, parameters, None, parse_how(how))
     shape = (x.shape[0], weight.shape[0], *parameters.output_size(x.shape[2:], weight.shape[2:]))
     check_epilogue(name, x, shape, epilogue)
     if function is not None:
@@ -212,13 +211,7 @@ _REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
 
 
 def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
-    """Returns a refusal in terms of the function that was called; another error as it is.
-
-    Args:
-        name: The function.
-        error: The error.
-        words: Names in the refusal, and what that function calls them.
-    """
+    """Returns a refusal with the function's name and words for those in it; other errors as is."""
     text = str(error)
     match = _REFUSER.match(text)
     if match is None or type(error) not in _REFUSALS:
@@ -249,12 +242,12 @@ def convolve_transposed(
     bias: Tensor | None,
     given: GivenParameters,
     output_padding: Numbers,
-    fallback: Fallback,
+    how: How,
 ) -> Tensor:
     """Convolves x with a transposed filter, as the public function of so many dimensions does."""
     name = _TRANSPOSED[dims]
     words = (*given, output_padding)
-    key = function_key(name, (x, weight, bias), words, (fallback,))
+    key = function_key(name, (x, weight, bias), words, how)
     bound = cached(key)
     if bound is not None:
         if is_differentiated(x, weight, bias):
@@ -262,11 +255,11 @@ def convolve_transposed(
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
         x, weight, bias = operands
-        return convolve_transposed(dims, x, weight, bias, given, output_padding, fallback)
-    check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, fallback)
+        return convolve_transposed(dims, x, weight, bias, given, output_padding, how)
+    check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
     if x.dim() == dims + 1:
         x = x.unsqueeze(0)
-        y = convolve_transposed(dims, x, weight, bias, given, output_padding, fallback)
+        y = convolve_transposed(dims, x, weight, bias, given, output_padding, how)
         return y.squeeze(0)
     check_rank(name, dims, ("x", x), weight, is_transposed=True)
     if isinstance(given[1], str):
@@ -278,7 +271,7 @@ def convolve_transposed(
     check_pair(
         name, ("x", x), weight, bias, parameters.groups, is_transposed=True, mixed_dtypes=True
     )
-    may_fall_back = parse_fallback(fallback)
+    may_fall_back = parse_how(how)
     check_output_padding(name, extra, parameters)
     problem = None
     if any(pixels >= step for pixels, step in zip(extra, parameters.stride, strict=True)):
@@ -300,8 +293,9 @@ def convolve_transposed(
     c = ConvCall(DGRAD, x, weight, EpilogueArguments(bias), parameters, size, may_fall_back)
     if any(pixels < 1 for pixels in size):
         raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
-    y = _call(name, c, {"dy": "x", "output channels": "input channels"})
-    _keep(key, c, words)
+    if (y := _by_torch(key, c, how)) is None:
+        y = _call(name, c, {"dy": "x", "output channels": "input channels"})
+        _keep(key, c, words)
     return y
 
 
@@ -312,22 +306,16 @@ def gradient(
     second: Tensor,
     size: Sequence[int],
     given: GivenParameters,
-    fallback: Fallback,
+    how: How,
 ) -> Tensor:
     """Computes a gradient of a convolution, as the public function of so many dimensions does.
 
-    Args:
-        operator: dgrad, of the gradient of y and weight, or wgrad, of x and the gradient of y.
-        dims: Spatial dimensions.
-        first: The first of the operands.
-        second: The second one.
-        size: Shape of the gradient.
-        given: Stride, padding, dilation and groups.
-        fallback: As for the function.
+    It has the shape ``size``.  The operands are the gradient of y and weight for dgrad, x and the
+    gradient of y for wgrad.
     """
     is_dgrad = operator is DGRAD
     name = (_INPUT if is_dgrad else _WEIGHT)[dims]
-    key = function_key(name, (first, second), (*given, size), (fallback,))
+    key = function_key(name, (first, second), (*given, size), how)
     if key is not None and is_differentiated(first, second):
         key = None
     bound = cached(key)
@@ -336,7 +324,7 @@ def gradient(
     which, grad = ("input_size", first) if is_dgrad else ("weight_size", second)
     names = ("grad_output", "weight") if is_dgrad else ("x", "grad_output")
     tensors = dict(zip(names, (first, second), strict=True))
-    check_arguments(name, tensors, given, fallback)
+    check_arguments(name, tensors, given, how)
     check_sizes(name, which, size, dims + 2)
     if is_dgrad:
         check_rank(name, dims, ("grad_output", first), second)
@@ -380,8 +368,9 @@ def gradient(
         )
     c = ConvCall(
         *(operator, first, second, EpilogueArguments(), parameters, list(size[2:])),
-        parse_fallback(fallback),
+        parse_how(how),
     )
-    result = _call(name, c, {"dy": "grad_output"})
-    _keep(key, c)
+    if (result := _by_torch(key, c, how)) is None:
+        result = _call(name, c, {"dy": "grad_output"})
+        _keep(key, c)
     return result

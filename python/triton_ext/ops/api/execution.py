@@ -18,15 +18,7 @@ import torch
 
 from triton_ext.ops.api import operators
 from triton_ext.ops.api.checks import check_operands, check_pair
-from triton_ext.ops.api.operators import (
-    FPROP,
-    FUSED,
-    GRADIENTS,
-    INTO,
-    ConvCall,
-    function_of,
-    gradient_call,
-)
+from triton_ext.ops.api.operators import FPROP, GRADIENTS, ConvCall, function_of, gradient_call
 from triton_ext.ops.api.reference import by_torch
 from triton_ext.ops.core.case import Direction
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key, tensor_key
@@ -39,6 +31,7 @@ from triton_ext.ops.core.refusals import Refusal, address_refusal, tensor_refusa
 
 __all__ = [
     "BoundConvolution",
+    "TorchConvolution",
     "bind",
     "check",
     "conv2d_with_config",
@@ -68,12 +61,7 @@ torch_calls = _TorchCalls()
 
 
 def check(c: ConvCall) -> None:
-    """Refuses operands that do not fit together.
-
-    Raises:
-        ValueError: Ranks, sizes, groups or devices that do not fit.
-        TypeError: Mixed dtypes.
-    """
+    """Refuses operands that do not fit together, as :func:`check_pair`."""
     groups, direction = c.parameters.groups, c.operator.direction
     if direction == "wgrad":
         check_operands(c.name(), c.first, c.second, groups)
@@ -86,7 +74,7 @@ def check(c: ConvCall) -> None:
         c.epilogue.bias,
         groups,
         is_transposed=is_transposed,
-        mixed_bias=c.operator in (FUSED, INTO),
+        mixed_bias=bool(c.operator.others),
     )
 
 
@@ -189,25 +177,20 @@ def gradients(
     parameters: ConvParameters,
     needs: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """Returns the gradients of both operands of a direction and, if asked for, of the bias.
+    """Returns the gradients of both operands of a direction and, if ``needs`` has it, of the bias.
 
-    Args:
-        direction: The direction that is differentiated.
-        tensors: Both operands, and the gradient of the output in any memory order.
-        parameters: Those of the convolution.
-        needs: Which gradients are asked for; the others are ``None``.
+    ``tensors`` are both operands, and the gradient of the output in any memory order.
     """
     first, second, grad = tensors
     if direction != "wgrad":
         grad = channels_last(grad)  # it may not be
-    found: list[Tensor | None] = [
-        operators.call(gradient_call(direction, operand, (first, second, grad), parameters))
-        if needs[operand]
-        else None
-        for operand in (0, 1)
-    ]
-    if len(needs) > 2:
-        found.append(grad.sum(pixel_dims(grad)) if needs[2] else None)
+    found: list[Tensor | None] = [None] * len(needs)
+    for operand in (0, 1):
+        if needs[operand]:
+            c = gradient_call(direction, operand, (first, second, grad), parameters)
+            found[operand] = operators.call(c)
+    if len(needs) > 2 and needs[2]:
+        found[2] = grad.sum(pixel_dims(grad))
     return tuple(found)
 
 
@@ -233,6 +216,23 @@ class BoundConvolution:
         """Returns the output, recorded by autograd."""
         y: Tensor = _apply(self, first, second, bias)
         return y
+
+
+class TorchConvolution:
+    """torch's own convolution, for calls with one function key."""
+
+    __slots__ = ("_how",)
+
+    def __init__(self, call: ConvCall) -> None:
+        self._how = (call.operator, call.parameters, call.size)
+
+    def run(self, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Returns the output; autograd may record it."""
+        operator, parameters, size = self._how
+        epilogue = EpilogueArguments(bias)
+        return by_torch(ConvCall(operator, first, second, epilogue, parameters, size, True))
+
+    differentiate = run
 
 
 class _Convolution(torch.autograd.Function):

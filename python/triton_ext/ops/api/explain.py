@@ -94,11 +94,7 @@ def support(
     Args:
         x: As for ``conv1d`` to ``conv3d``, with or without a batch dimension.
         weight: As for them; its rank tells which.
-        bias: As for them.
-        stride: As for them.
-        padding: As for them.
-        dilation: As for them.
-        groups: As for them.
+        bias, stride, padding, dilation, groups: As for them.
         transposed: Whether it is about ``conv_transpose1d`` to ``conv_transpose3d``.
         output_padding: As for those.
 
@@ -141,15 +137,8 @@ def support(
     # The bias of a transposed convolution is dgrad's, which adds any to what it takes.
     epilogue = PLAIN if transposed or bias is None else EpilogueSpec(bias=True)
     asked = replace(problem, batch=max(problem.batch, 1))
-    cases = {
-        each: Case(
-            direction=each,
-            problem=asked,
-            dtype=dtype,
-            epilogue=epilogue if each == "fprop" else PLAIN,
-        )
-        for each in DIRECTIONS
-    }
+    cases = {each: Case(direction=each, problem=asked, dtype=dtype) for each in DIRECTIONS}
+    cases["fprop"] = replace(cases["fprop"], epilogue=epilogue)
     kernels = {each: planner.refusals_on(case, x.device) for each, case in cases.items()}
     # The copies of autocast are dense.
     is_view = dtype == x.dtype and x.stride() != channels_last_strides(x.shape)
@@ -172,8 +161,7 @@ class Candidate:
     Attributes:
         kind: The family, by its name in tables of measured choices.
         config: The configuration; ``None`` where the family has none.
-        us: Microseconds that the family's model expects; NaN without a model.
-        parts: What they are made of, by name.
+        us: Microseconds that the family's model expects, the sum of ``parts``; NaN without a model.
         counted_us: The time as the planner compares it, with the family's correction.
         measured_us: The time that a table holds for the configuration; ``None`` without one.
         reason: Why the family refuses the case, or is passed over; empty where it is compared.
@@ -217,9 +205,7 @@ class Explanation:
     """Lists the candidates for a direction of a convolution, the chosen one first.
 
     Attributes:
-        case: What is computed.
-        device: Where.
-        key: Under which name a table holds a choice for it.
+        key: The name under which a table holds a choice for the case.
         refusals: Why no kernel takes it; empty if one does.
         candidates: The chosen one first, then by family in the planner's order, of each the best
             guess first.
@@ -268,10 +254,7 @@ def explain(
         x: [N, Ci, *input_size], of any device; ``meta`` tensors need no memory.  In another memory
             format than channels-last it counts as if it were converted.
         weight: [Co, Ci / groups, *filter_size].
-        stride: As for ``conv1d`` to ``conv3d``.
-        padding: As for them.
-        dilation: As for them.
-        groups: As for them.
+        stride, padding, dilation, groups: As for ``conv1d`` to ``conv3d``.
         direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``; of gradients, dy is taken to be dense.
         device: Where it would run; the GPU of x by default, an H200 where x is on none.
 
@@ -301,14 +284,14 @@ def explain_case(case: Case, device: Device) -> Explanation:
     assert choice is not None
     measured_us = None if table is None or raw is None else Entry.of(raw).us
     found: list[Candidate] = []
-    for offer in planner.offers(case, device):
+    for offer in (*planner.offers(case, device), planner.torch_offer(case, device)):
         found += _candidates(offer, None if table is None else table.config, measured_us)
-    # A measured configuration may be one that no model proposes.
-    first = Candidate(kind=choice.family.kind, config=choice.config, measured_us=measured_us)
-    for each in found:
-        if each.kind == first.kind and each.config == first.config:
-            first = each
-            break
+    kind, config = choice.family.kind, choice.config
+    first = next(
+        (each for each in found if each.kind == kind and each.config == config),
+        # A measured configuration that no model proposes.
+        Candidate(kind=kind, config=config, measured_us=measured_us),
+    )
     others = tuple(each for each in found if each is not first)
     return Explanation(case=case, device=device, key=key, candidates=(first, *others))
 

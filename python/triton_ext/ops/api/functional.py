@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from triton_ext.ops.api.checks import Fallback
+from triton_ext.ops.api.checks import Fallback, Prefer
 from triton_ext.ops.api.convolve import convolve, convolve_fused, convolve_transposed, gradient
 from triton_ext.ops.api.operators import DGRAD, WGRAD
 from triton_ext.ops.core.parameters import Numbers, Padding
@@ -62,6 +62,7 @@ def conv2d(
     epilogue_operands: Sequence[Tensor] | None = None,
     out: Tensor | None = None,
     fallback: Fallback = "error",
+    prefer: Prefer = "ours",
 ) -> Tensor:
     """Convolves x with weight, like ``torch.nn.functional.conv2d``.
 
@@ -97,6 +98,9 @@ def conv2d(
         epilogue_operands: Further tensors of that function.
         out: Where to put y, dense and channels-last; not differentiable.
         fallback: ``"error"``, or ``"torch"`` to let torch do what the kernel does not take.
+        prefer: ``"ours"``, or ``"fastest"`` to let torch do what a model of cuDNN expects it to do
+            faster, beyond the uncertainty of the model; its gradients are then torch's, too.
+            Calls with an epilogue, and what torch traces or transforms, run the kernels.
 
     Returns:
         y [N, Co, out_h, out_w] (without N where x has none), channels-last.
@@ -115,12 +119,12 @@ def conv2d(
         scale is residual is out_scale is out_dtype is epilogue is epilogue_operands is None
         and amax is out is None and activation == "none"
     ):  # fmt: skip
-        return convolve(_2D, x, weight, bias, given, fallback)
+        return convolve(_2D, x, weight, bias, given, (fallback, prefer))
     fused = (
         bias, scale, residual, out_scale, epilogue_operands, activation, out_dtype, epilogue, out,
         amax,
     )  # fmt: skip
-    return convolve_fused(_2D, x, weight, fused, given, fallback)
+    return convolve_fused(_2D, x, weight, fused, given, (fallback, prefer))
 
 
 def conv_transpose2d(
@@ -134,6 +138,7 @@ def conv_transpose2d(
     dilation: Numbers = 1,
     *,
     fallback: Fallback = "error",
+    prefer: Prefer = "ours",
 ) -> Tensor:
     """Convolves x with a transposed filter, like ``torch.nn.functional.conv_transpose2d``.
 
@@ -146,9 +151,7 @@ def conv_transpose2d(
         stride: One number or (h, w).
         padding: One number, (h, w) or ((top, bottom), (left, right)); pixels that are left out.
         output_padding: One number or (h, w); pixels added at the high side, fewer than the stride.
-        groups: Number of parts into which both channels are divided.
-        dilation: One number or (h, w).
-        fallback: ``"error"``, or ``"torch"`` to let torch do what the kernel does not take.
+        groups, dilation, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         [N, Co, out_h, out_w] (without N where x has none), channels-last.
@@ -157,7 +160,7 @@ def conv_transpose2d(
         ValueError, TypeError, UnsupportedError, NotImplementedError: As :func:`conv2d`.
     """
     given = (stride, padding, dilation, groups)
-    return convolve_transposed(_2D, x, weight, bias, given, output_padding, fallback)
+    return convolve_transposed(_2D, x, weight, bias, given, output_padding, (fallback, prefer))
 
 
 def conv2d_input(
@@ -170,6 +173,7 @@ def conv2d_input(
     groups: int = 1,
     *,
     fallback: Fallback = "error",
+    prefer: Prefer = "ours",
 ) -> Tensor:
     """Computes the gradient of :func:`conv2d`'s x, like ``torch.nn.grad.conv2d_input``.
 
@@ -178,16 +182,13 @@ def conv2d_input(
         weight: [Co, Ci / groups, R, S].
         grad_output: [N, Co, out_h, out_w], channels-last.
         stride: As for :func:`conv2d`, but of any size.
-        padding: As for :func:`conv2d`.
-        dilation: As for :func:`conv2d`.
-        groups: As for :func:`conv2d`.
-        fallback: As for :func:`conv2d`.
+        padding, dilation, groups, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         dx [N, Ci, H, W], channels-last.
     """
     given = (stride, padding, dilation, groups)
-    return gradient(DGRAD, _2D, grad_output, weight, input_size, given, fallback)
+    return gradient(DGRAD, _2D, grad_output, weight, input_size, given, (fallback, prefer))
 
 
 def conv2d_weight(
@@ -200,6 +201,7 @@ def conv2d_weight(
     groups: int = 1,
     *,
     fallback: Fallback = "error",
+    prefer: Prefer = "ours",
 ) -> Tensor:
     """Computes the gradient of :func:`conv2d`'s weight, like ``torch.nn.grad.conv2d_weight``.
 
@@ -207,17 +209,13 @@ def conv2d_weight(
         x: [N, Ci, H, W], channels-last.
         weight_size: [Co, Ci / groups, R, S].
         grad_output: [N, Co, out_h, out_w], channels-last.
-        stride: As for :func:`conv2d`.
-        padding: As for :func:`conv2d`.
-        dilation: As for :func:`conv2d`.
-        groups: As for :func:`conv2d`.
-        fallback: As for :func:`conv2d`.
+        stride, padding, dilation, groups, fallback, prefer: As for :func:`conv2d`.
 
     Returns:
         dw [Co, Ci / groups, R, S], channels-last.  The same bits at every call.
     """
     given = (stride, padding, dilation, groups)
-    return gradient(WGRAD, _2D, x, grad_output, weight_size, given, fallback)
+    return gradient(WGRAD, _2D, x, grad_output, weight_size, given, (fallback, prefer))
 
 
 # --- one and three dimensions -------------------------------------------------------------------

@@ -28,7 +28,12 @@ from triton_ext.ops.api.reference import by_torch
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.dispatch_cache import cast_operands, is_autocast
-from triton_ext.ops.core.epilogue import EpilogueArguments, is_device_function, result_refusal
+from triton_ext.ops.core.epilogue import (
+    PLAIN,
+    EpilogueArguments,
+    is_device_function,
+    result_refusal,
+)
 from triton_ext.ops.core.parameters import ConvParameters
 
 __all__ = [
@@ -63,15 +68,10 @@ class Operator:
     """An operator of a direction, and its twin with a backward.
 
     Its flat arguments are tensors, the fields of :class:`ConvParameters`, others, whether torch may
-    take the call, and tensors that are written.
+    take the call, and tensors that are written; each is declared as in a schema.
 
     Attributes:
-        name: Name of the operator without a backward.
         differentiable: Name of the twin; empty if there is none.
-        direction: What it computes.
-        tensors: Declarations of the tensors.
-        others: Declarations of the other arguments.
-        written: Declarations of the tensors that are written.
         is_traceable: Whether torch.jit.trace records it, which sizes among the arguments, SymInt[],
             end (torch 2.13).
     """
@@ -215,21 +215,19 @@ class ConvCall(NamedTuple):
         return tuple(first), w_shape, w_shape
 
     def case(self, function: Any = None) -> Case:
-        """Returns what is to be planned.
-
-        Args:
-            function: The function of the epilogue, for its handle.
-        """
+        """Returns what is to be planned; ``function`` is that of the epilogue's handle."""
         x_shape, w_shape, y_shape = self.shapes()
         direction = self.operator.direction
         # An empty batch has a geometry as well: that of one image.
         problem = self.parameters.problem((x_shape[0] or 1, *x_shape[1:]), w_shape)
         strides = {f"{name}_strides": each.stride() for name, each in self.pixels().items()}
-        given: dict[str, Any] = {}
-        if direction == "fprop":
-            given = {"epilogue": self.epilogue.spec(y_shape, function)}
+        spec = self.epilogue.spec(y_shape, function) if direction == "fprop" else PLAIN
         return Case(
-            direction=direction, problem=problem, dtype=self.first.dtype, **strides, **given
+            direction=direction,
+            problem=problem,
+            dtype=self.first.dtype,
+            epilogue=spec,
+            **strides,
         )
 
 
@@ -251,11 +249,7 @@ def gradient_call(
 ) -> ConvCall:
     """Returns the call that computes the gradient of an operand, by torch where no kernel does.
 
-    Args:
-        direction: The direction that is differentiated.
-        operand: 0 for the first operand, 1 for the second one.
-        tensors: Both operands and the gradient of the output.
-        parameters: Those of the convolution.
+    ``tensors`` are both operands of the direction and the gradient of its output.
     """
     operator, first, second = GRADIENTS[direction][operand]
     size = None if operator is FPROP else tensors[operand].shape[2:]
@@ -371,9 +365,7 @@ _fitting: set[tuple[str, int]] = set()
 def function_handle(function: Any, operands: int) -> str:
     """Returns the handle by which an operator finds a ``@triton.jit`` function.
 
-    Args:
-        function: The function.
-        operands: Number of tensors that it gets after tile, rows and columns.
+    It gets so many operands after tile, rows and columns.
 
     Raises:
         TypeError: It does not take as many arguments, or returns nothing or a tuple.

@@ -43,11 +43,9 @@ class Case:
     """A convolution to choose a kernel and its configuration for.
 
     Attributes:
-        direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
-        problem: What is computed.
-        dtype: Of the operands.
-        epilogue: Of fprop.
-        out_dtype: Of wgrad's output; ``None`` for that of the operands.
+        dtype: Dtype of the operands.
+        epilogue: fprop's.
+        out_dtype: Dtype of wgrad's output; ``None`` for that of the operands.
         x_strides: Of x [N, Ci, *input_size], in elements, where a direction reads it; ``None`` for
             channels-last memory without gaps.
         dy_strides: Of dy [N, Co, *output_size], likewise.

@@ -1,17 +1,10 @@
 """One cache from call keys to what computes such calls, for convolutions and normalizations.
 
 A call key describes a call: its function, its arguments, and shape, strides, dtype and device of
-its tensors.  Two kinds of keys share the cache:
-
-    operator keys    of a call of an operator, or of a kernel; :func:`operand_key`
-    function keys    of a call of a public function, with arguments as the caller gave them;
-                     :func:`function_key` and :func:`tensor_key`
-
-A call with a function key goes to its kernels directly: an eager call on plain, aligned tensors
-that no dispatch mode, transform or autocast has to do with ends there whatever is checked on the
-way.  Other calls have no function key (``None``) and take the way through torch's dispatcher.
-
-:func:`clear` is the one way to invalidate what is cached.
+its tensors.  Operators have :func:`operand_key`.  Public functions have :func:`function_key` and
+:func:`tensor_key`, with arguments as the caller gave them: an eager call on plain, aligned tensors
+that no dispatch mode, transform or autocast has to do with goes to its kernels directly.  Other
+calls have no function key (``None``) and go through torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -148,12 +141,11 @@ def function_key(
 ) -> Hashable:
     """Returns the key of a call of a convolution; ``None`` if it takes the dispatcher.
 
-    Whether autograd records the call is not part of the key.
+    Whether autograd records the call is not part of the key.  Nothing was checked.
 
     Args:
         name: The function.
-        tensors: All tensors of the call, x first; ``None`` for those it did not get.  They may be
-            anything: nothing was checked.
+        tensors: All tensors of the call, x first; ``None`` for those it did not get.
         numbers: Stride, padding, dilation and groups as the caller gave them, and sizes.
         rest: Everything else that decides what is computed: names, dtypes.
     """
@@ -295,17 +287,14 @@ def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:
     """
     if is_observed() or not _is_any_autocast():
         return None
-    for tensor in tensors:
-        if tensor is not None and type(tensor) not in PLAIN_TYPES:
-            return None
     first = tensors[0]
-    if first is None or not is_autocast(first.device.type):
+    if first is None or not all([t is None or type(t) in PLAIN_TYPES for t in tensors]):
+        return None
+    if not is_autocast(first.device.type):
         return None
     wanted = cast_operands(tensors, (True,) * len(tensors), first.device.type)
-    for given, operand in zip(tensors, wanted, strict=True):
-        if given is not operand:
-            return wanted
-    return None
+    is_same = all([given is cast for given, cast in zip(tensors, wanted, strict=True)])
+    return None if is_same else wanted
 
 
 def _is_cast(x: Tensor, tensors: tuple[Tensor | None, ...]) -> bool:

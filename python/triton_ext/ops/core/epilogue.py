@@ -1,8 +1,7 @@
 """Epilogues: operations on a tile of the output before it is stored.
 
-An :class:`EpilogueSpec` says which operations there are; it is part of what a kernel is compiled
-for, so it is frozen and can be hashed.  :class:`EpilogueOperands` holds the tensors of one launch,
-:class:`EpilogueArguments` the epilogue of a call as functions and operators get it.
+:class:`EpilogueSpec` is part of what a kernel is compiled for, :class:`EpilogueOperands` holds the
+tensors of one launch, :class:`EpilogueArguments` the epilogue of a call of a function or operator.
 
     y = cast(out_scale * function(activation(acc * scale + bias + residual)))
     amax = max(abs(function(activation(acc * scale + bias + residual))))
@@ -86,18 +85,13 @@ def _results(node: ast.AST) -> Iterator[ast.expr]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpilogueSpec:
-    """Which operations follow the accumulation; the module's docstring has their order.
+    """Which operations follow the accumulation; :class:`EpilogueOperands` describes their tensors.
 
     Attributes:
-        bias: Whether a number per output channel is added.
-        scale: Whether the accumulators are multiplied, by one number or one per output channel.
-        residual: Whether a tensor of the output's shape is added.
         residual_per_image: Whether the residual is [N, Co, 1, ...], one number per image and
             channel, which counts for all pixels of the image.
         activation: ``"gelu"`` is the exact one, by erf; ``"gelu_tanh"`` its approximation.
-        out_dtype: Of the output; ``None`` for that of the input (int32 for int8).
-        out_scale: Whether one number multiplies the output just before it is cast.
-        amax: Whether the largest absolute value is reported, before ``out_scale``.
+        out_dtype: Dtype of y; ``None`` for that of x (int32 for int8).
         function: A ``@triton.jit`` function of the user's, or None.
 
     Raises:
@@ -138,11 +132,11 @@ class EpilogueOperands:
     """The tensors of one call; ``None`` for what the specification does not ask for.
 
     Attributes:
-        bias: [Co].
-        scale: [Co], or one number in a tensor of one element.
-        residual: [N, Co, *output_size], any strides; [N, Co, 1, ...] where it is per image.
-        out_scale: One number in a tensor of one element, fp32.
-        amax: One fp32, which is written over.
+        bias: [Co]; added.
+        scale: [Co], or one number in a tensor of one element; multiplies the accumulators.
+        residual: [N, Co, *output_size], any strides; [N, Co, 1, ...] where it is per image; added.
+        out_scale: One fp32 in a tensor of one element; multiplies y just before it is cast.
+        amax: One fp32; the largest absolute value, before ``out_scale``, is written to it.
         extra: Further arguments of the function.
     """
 

@@ -1,11 +1,9 @@
 """The protocol of a family: one way to compute one direction of a convolution.
 
-A family knows which cases it takes, how its kernel can be compiled for one, how long that should
-take, and what launches it.  The planner (``planner.py``) compares families; nobody else asks which
-configuration belongs to which kernel.  A rewrite is a family, too: it turns a case into another one
-that other families compute, and adds what its copies cost.
-
-A new kernel is a module with a :class:`Family` and a line in ``registry.py``.
+The planner (``planner.py``) compares families; nothing else asks which configuration belongs to
+which kernel.  A rewrite is a family, too: it turns a case into another one that other families
+compute, and adds what its copies cost.  A new kernel is a module with a :class:`Family` and a line
+in ``registry.py``.
 """
 
 from __future__ import annotations
@@ -62,6 +60,10 @@ class Family(ABC, Generic[Config]):
         reads_packed: Whether it takes cases with a packing, which rewrites make.
         supersedes: Kinds of its direction that are not compared with it where it takes a case:
             models of both are not made to be compared.
+        is_gemm: Whether it multiplies tap by tap.  Two such kernels of a direction are one
+            algorithm, of which tuning tries both.
+        tile_fields: Fields of its configurations, or of the one in them, that say which tile is
+            computed; without any, every configuration is a tile of its own.
     """
 
     kind: ClassVar[str]
@@ -69,10 +71,17 @@ class Family(ABC, Generic[Config]):
     config_type: ClassVar[type[Any]]
     reads_packed: ClassVar[bool] = False
     supersedes: ClassVar[tuple[str, ...]] = ()
+    is_gemm: ClassVar[bool] = False
+    tile_fields: ClassVar[tuple[str, ...]] = ()
 
-    @abstractmethod
+    def case_refusals(self, case: Case) -> list[str]:
+        """Returns why it computes a case nowhere, for reasons that keys of tables hold."""
+        return []
+
     def refusals(self, case: Case, device: Device, config: Config | None = None) -> list[str]:
         """Returns why it does not compute a case, or not with a configuration."""
+        found = self.case_refusals(case)
+        return found or ([] if config is None else self.number_refusals(config, case, device))
 
     def passed_over(self, case: Case, device: Device) -> str:
         """Returns why the planner does not choose it though it computes a case; empty if it may."""
@@ -82,9 +91,10 @@ class Family(ABC, Generic[Config]):
         """Tells whether tuning can leave it out, by a comparison that the family makes itself."""
         return False
 
-    @abstractmethod
-    def number_refusals(self, config: Config, case: Case, device: Device) -> list[str]:
+    def number_refusals(self, config: Any, case: Case, device: Device) -> list[str]:
         """Returns why its kernel cannot be compiled so for the types of a case."""
+        found: list[str] = config.problems()
+        return found
 
     def config_refusals(self, config: Config, case: Case, device: Device) -> list[str]:
         """Returns why a table cannot hold a configuration for a case; nothing where it can.
@@ -92,7 +102,7 @@ class Family(ABC, Generic[Config]):
         Nothing that a key does not hold is asked: strides, how much padding there is, and which
         Triton is installed.  :meth:`refusals` asks that later.
         """
-        return self.number_refusals(config, case, device)
+        return self.case_refusals(case) or self.number_refusals(config, case, device)
 
     @abstractmethod
     def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -61,31 +61,18 @@ def recording() -> Iterator[list[Launched]]:
         _recorded.reset(token)
 
 
-class _Prepared(Protocol):
-    """A kernel with all its parameters but the addresses of the tensors; the vendor has it."""
-
-    def __call__(self, tensors: tuple[Any, ...]) -> bool:
-        """Launches; False where nothing was launched."""
-        ...
-
-    def together(
-        self, first: Pick, others: Sequence[tuple[Any, Pick]]
-    ) -> Callable[[tuple[Any, ...]], bool] | None:
-        """Returns a launch of this kernel and of others after it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Bypass:
     """A compiled kernel, launched without Triton's front door.
 
     Attributes:
         run: Launches the compiled kernel through Triton's launcher.
-        prepared: Launches it with the addresses of tensors; ``None`` where that cannot be.
+        prepared: Launches it with the addresses of tensors, False where nothing was launched;
+            ``None`` where that cannot be.  ``prepared.together`` launches others after it.
     """
 
     run: Callable[..., Any]
-    prepared: _Prepared | None
+    prepared: Any
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,10 +145,7 @@ class Launched:
 class LaunchGroup:
     """Launches of one call that differ from those of another in the addresses of tensors only.
 
-    Args:
-        key: Key of the plugin's passes for which the kernels were prepared.
-        kernels: The ``@triton.jit`` functions.
-        launch: Launches all of them.
+    The kernels were prepared for a key of the plugin's passes.
     """
 
     __slots__ = ("_kernels", "_key", "_launch")
@@ -175,10 +159,9 @@ class LaunchGroup:
 
     @classmethod
     def of(cls, launches: Sequence[tuple[Launched, Pick]]) -> LaunchGroup | None:
-        """Returns the group; ``None`` where a launch was not prepared.
+        """Returns the group of launches, each with a function that picks its tensors of a call's.
 
-        Args:
-            launches: Each with a function that picks its tensors out of those of a call.
+        ``None`` where a launch was not prepared.
         """
         key = plugin.passes_key()
         steps = []
@@ -224,17 +207,12 @@ _EMPTY = (
 _NO_MEMORY = torch.empty(0, device="cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """New memory of a call: its shape and strides in elements."""
+# Shape, strides and dtype of new memory.
+_Memory = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
 
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Memory:
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+def _memory(tensor: torch.Tensor) -> _Memory:
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,13 +267,13 @@ class BoundPlan:
         if replay is None:
             return self._record(given) if self._tries else self._run(self.plan, *given)
         x: Any = given[0]
-        memory = replay.output
-        y: torch.Tensor = x.new_empty_strided(memory.shape, memory.strides, dtype=memory.dtype)
+        shape, strides, dtype = replay.output
+        y: torch.Tensor = x.new_empty_strided(shape, strides, dtype=dtype)
         if replay.is_alone:
             done = replay.launch((*given, y, None, None, _NO_MEMORY))
         else:
             flags = zeroed_flags(x.device, replay.flags) if replay.flags else None
-            works = [x.new_empty_strided(m.shape, m.strides, dtype=m.dtype) for m in replay.works]
+            works = [x.new_empty_strided(a, b, dtype=c) for a, b, c in replay.works]
             done = replay.launch((*given, y, flags, *works, None, _NO_MEMORY))
         return y if done else self._run(self.plan, *given)
 
@@ -372,7 +350,7 @@ def _replay_of(
     if launch is None:
         return None
     is_alone = not works and not flags
-    return _Replay(_Memory.of(y), tuple(map(_Memory.of, works)), flags, is_alone, launch)
+    return _Replay(_memory(y), tuple(map(_memory, works)), flags, is_alone, launch)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -16,6 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
+from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
@@ -25,10 +26,12 @@ __all__ = [
     "NO_ARGUMENTS",
     "TO_LAST",
     "TRITON_DTYPES",
-    "DgradRun",
+    "DgradPlan",
     "ForwardPlan",
     "InputGradientPlan",
-    "PointerPlan",
+    "dot_dtype",
+    "long_row_refusals",
+    "output_constants",
     "three",
     "vector_inputs",
 ]
@@ -50,36 +53,84 @@ TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
 NO_ARGUMENTS = (None,) * 8
 
 
+Inputs = Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
+
+
 @dataclass(slots=True, kw_only=True)
 class ForwardPlan:
-    """A forward convolution.
+    """A plan of fprop, or of a dgrad by a forward kernel, whose x is dy and whose y is dx.
 
     Attributes:
+        problem: The convolution.
+        epilogue: What is done to y before it is stored.
         y_shape: [N, Co, *output_size].
-        out_dtype: Of y.
-        store_through_tma: Whether y is stored by TMA, otherwise through a pointer.
-        launcher: Launches the kernel; it has all arguments but the tensors.  These are x, w, y as
-            a descriptor, y as a pointer, and what :meth:`_epilogue_arguments` returns.
+        out_dtype: The dtype of y.
+        config: The configuration; its class says which kernel runs.
+        launcher: The kernel; its tensors are ``inputs``, ``outputs`` and the epilogue's.
+        inputs: Returns the kernel's x and w for those of a call.
+        row_copies: Packs x and w before ``inputs``, where rows of the filter are packed.
+        y_tiles: Shape, strides and block of y's descriptor; ``None`` where y is a pointer.
+        outputs: Returns the kernel's y where it is not a descriptor or a pointer as above.
+        arguments_read: Which of the epilogue's arguments the kernel has; ``None`` for all.
     """
 
     problem: ConvProblem
     epilogue: EpilogueSpec
     y_shape: tuple[int, ...]
     out_dtype: torch.dtype
-    store_through_tma: bool
+    config: Any
     launcher: Launcher
+    inputs: Inputs
+    row_copies: Any = None
+    y_tiles: tuple[list[int], list[int], list[int]] | None = None
+    outputs: Callable[[torch.Tensor], tuple[Any, ...]] | None = None
+    arguments_read: tuple[int, ...] | None = None
     _is_plain: bool = field(init=False)
-    _y_strides: tuple[int, ...] = field(init=False, repr=False)
-    # shape, strides and block of a descriptor of y: lists that nobody changes.
-    # Only where the output is stored through TMA.
-    _y_layout: tuple[list[int], list[int], list[int]] = field(init=False, repr=False)
+    _y_strides: tuple[int, ...] = field(init=False)
+    _no_arguments: tuple[None, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self._is_plain = replace(self.epilogue, out_dtype=None) == PLAIN
         self._y_strides = channels_last_strides(self.y_shape)
-        if self.store_through_tma:
-            m_gemm, co = self.problem.geometry.m_gemm, self.problem.out_channels
-            self._y_layout = ([m_gemm, co], [co, 1], self._tile_shape())
+        read = self.arguments_read
+        self._no_arguments = NO_ARGUMENTS if read is None else (None,) * len(read)
+
+    @classmethod
+    def make(
+        cls,
+        case: Case,
+        config: Any,
+        inputs: Inputs,
+        launcher: Launcher,
+        *,
+        y_block: list[int] | None = None,
+        **fields: Any,
+    ) -> ForwardPlan:
+        """Returns the plan of a case.
+
+        Args:
+            case: What is computed.
+            config: The configuration.
+            inputs: As the attribute.
+            launcher: The kernel.
+            y_block: Rows and columns of the tiles of y that TMA stores; ``None`` for a pointer.
+            fields: Further attributes.
+        """
+        problem, co = case.problem, case.problem.out_channels
+        tiles = None
+        if y_block is not None:
+            tiles = ([problem.geometry.m_gemm, co], [co, 1], y_block)
+        return cls(
+            problem=problem,
+            epilogue=case.epilogue,
+            y_shape=problem.x_shape if case.direction == "dgrad" else problem.y_shape,
+            out_dtype=case.output_dtype,
+            config=config,
+            launcher=launcher,
+            inputs=inputs,
+            y_tiles=tiles,
+            **fields,
+        )
 
     def run(
         self,
@@ -132,39 +183,25 @@ class ForwardPlan:
         Raises:
             ValueError: The operands are not those that the epilogue asks for.
         """
-        inputs, variant = self._inputs(x, weight)
+        if self.row_copies is not None:
+            x, weight = self.row_copies.both(x, weight)
+        inputs = self.inputs(x, weight)
+        variant: Hashable = tuple(
+            isinstance(each, torch.Tensor) and each.data_ptr() % ROW_BYTES == 0 for each in inputs
+        )
         tensors = (*inputs, *self._outputs(y))
         if self._is_plain and operands is NO_OPERANDS:
-            return (*tensors, *self._no_arguments()), variant
+            return (*tensors, *self._no_arguments), variant
         arguments = self._epilogue_arguments(operands)
         if operands.extra:
             return (*tensors, *arguments), variant
         kinds = tuple(None if a is None else _specialization(a) for a in arguments)
         return (*tensors, *arguments), (variant, kinds)
 
-    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], Hashable]:
-        """Returns the kernel's x and w, and what of them Triton specializes on besides the plan."""
-        raise NotImplementedError
-
     def _outputs(self, y: torch.Tensor) -> tuple[Any, ...]:
-        """Returns y as the kernel's arguments behind the inputs: a descriptor, or a pointer."""
-        if self.store_through_tma:
-            return TensorDescriptor(y, *self._y_layout), None
-        return None, y
-
-    def _no_arguments(self) -> tuple[None, ...]:
-        """Returns the kernel's arguments behind y where there is no epilogue."""
-        return NO_ARGUMENTS
-
-    def _residual_descriptor(self, residual: torch.Tensor) -> TensorDescriptor | None:
-        """Returns the residual, packed rows, as a descriptor; None where it is read otherwise."""
-        if self.store_through_tma and self.y_shape[1] * residual.itemsize % ROW_BYTES == 0:
-            return TensorDescriptor(residual, *self._y_layout)
-        return None
-
-    def _tile_shape(self) -> list[int]:
-        """Returns the shape of the tiles of y that TMA stores."""
-        raise NotImplementedError
+        if self.outputs is not None:
+            return self.outputs(y)
+        return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
 
     def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
         """Returns the kernel's arguments from the bias to the function's.
@@ -191,9 +228,9 @@ class ForwardPlan:
         residual_desc = None
         if residual is not None:
             residual = self._residual_rows(residual)
-            if not spec.residual_per_image:
-                residual_desc = self._residual_descriptor(residual)
-            residual = None if residual_desc is not None else residual
+            rows_fit = co * residual.itemsize % ROW_BYTES == 0
+            if self.y_tiles is not None and rows_fit and not spec.residual_per_image:
+                residual_desc, residual = TensorDescriptor(residual, *self.y_tiles), None
         amax = operands.amax
         if amax is not None:
             if amax.dtype != torch.float32 or amax.numel() != 1:
@@ -202,7 +239,7 @@ class ForwardPlan:
         out_scale = operands.out_scale
         if out_scale is not None and out_scale.numel() != 1:
             raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
-        return (
+        arguments = (
             bias,
             None if one_scale else scale,
             scale if one_scale else None,
@@ -212,6 +249,8 @@ class ForwardPlan:
             amax,
             operands.extra or None,
         )
+        read = self.arguments_read
+        return arguments if read is None else tuple(arguments[number] for number in read)
 
     def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:
         """Returns the residual as packed rows on a 16-byte boundary, copied where it is not."""
@@ -265,40 +304,6 @@ def _specialization(argument: Any) -> tuple[torch.dtype, bool]:
     return tensor.dtype, tensor.data_ptr() % ROW_BYTES == 0
 
 
-@dataclass(slots=True, kw_only=True)
-class PointerPlan(ForwardPlan):
-    """A plan of a kernel that reads x and w, and writes y, through pointers.
-
-    Attributes:
-        config: The configuration; its class says which kernel runs.
-        prepare: Returns the kernel's x and w for those of a call.
-    """
-
-    config: Any
-    prepare: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-
-    @classmethod
-    def make(cls, case: Case, config: Any, prepare: Any, launcher: Launcher) -> PointerPlan:
-        """Returns the plan of fprop, or of a dgrad whose "x" is dy and whose "y" is dx."""
-        problem = case.problem
-        return cls(
-            problem=problem,
-            epilogue=case.epilogue,
-            y_shape=problem.x_shape if case.direction == "dgrad" else problem.y_shape,
-            out_dtype=case.output_dtype,
-            store_through_tma=False,
-            launcher=launcher,
-            config=config,
-            prepare=prepare,
-        )
-
-    def _inputs(
-        self, x: torch.Tensor, weight: torch.Tensor
-    ) -> tuple[tuple[Any, Any], tuple[bool, bool]]:
-        x, weight = self.prepare(x, weight)
-        return (x, weight), (x.data_ptr() % ROW_BYTES == 0, weight.data_ptr() % ROW_BYTES == 0)
-
-
 def vector_inputs(
     vector: int, x: torch.Tensor, weight: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -309,33 +314,56 @@ def vector_inputs(
     return x, weight.permute(TO_LAST[weight.dim() - 2]).contiguous()
 
 
+def dot_dtype(dtype: torch.dtype) -> tl.dtype:
+    """Returns the type of ``tl.dot``'s operands for that of tensors."""
+    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
+    return tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype]
+
+
+def output_constants(case: Case, **types: tl.dtype) -> dict[str, Any]:
+    """Returns a kernel's constants of its output; ``types`` are those of products or of sums."""
+    spec = case.epilogue
+    return {
+        "DTYPE": TRITON_DTYPES[case.output_dtype],
+        **types,
+        "ACTIVATION": spec.activation,
+        "FUNCTION": spec.function,
+        "RESIDUAL_PER_IMAGE": spec.residual_per_image,
+    }
+
+
+def long_row_refusals(problem: ConvProblem) -> list[str]:
+    """Returns why a kernel that counts elements of a padded row of x in 32 bits does not."""
+    pixels = problem.input_size[-1] + sum(problem.padding[-1])
+    if pixels * problem.in_channels < 1 << 31:
+        return []
+    return [f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements"]
+
+
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
     """Returns one value per spatial dimension of a kernel, None for those that are not there."""
     return (None,) * (3 - len(values)) + tuple(values)
 
 
-class DgradRun:
-    """What plans of the gradient of the input share: the output, the bias, the device.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DgradPlan:
+    """A plan of a kernel of dgrad.
 
     Attributes:
         problem: The convolution.
-        dtype: Of dy, weight and dx.
+        dtype: The dtype of dy, weight and dx.
+        config: The configuration; its class says which kernel runs.
+        launcher: The kernel; its tensors are ``describe``'s and the bias.
+        describe: Returns the kernel's tensors for dy, weight and dx.
         stores_aligned: Whether dx has to begin at a multiple of 16 bytes.
     """
 
-    __slots__ = ()
     problem: ConvProblem
     dtype: torch.dtype
-
-    @property
-    def stores_aligned(self) -> bool:
-        raise NotImplementedError
-
-    def launch(
-        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        """Launches the kernel on tensors that were checked, on the device that is current."""
-        raise NotImplementedError
+    config: Any
+    launcher: Launcher
+    describe: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]
+    stores_aligned: bool
 
     def run(
         self,
@@ -367,7 +395,12 @@ class DgradRun:
             out = torch.empty_strided(shape, strides, dtype=self.dtype, device=dy.device)
         else:
             _check_output(out, shape, self.dtype, is_aligned=self.stores_aligned)
-        self.launch(dy, weight, out, _checked_bias(self.problem, bias))
+        bias = _checked_bias(self.problem, bias)
+        variant = (
+            self.stores_aligned or out.data_ptr() % ROW_BYTES == 0,
+            None if bias is None else _specialization(bias),
+        )
+        self.launcher.launch((*self.describe(dy, weight, out), bias), variant)
         return out
 
 
@@ -432,7 +465,7 @@ class InputGradientPlan:
         out: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Launches the kernel; as :meth:`DgradRun.run`."""
+        """Launches the kernel; as :meth:`DgradPlan.run`."""
         if self.swaps_channels:
             weight = weight.transpose(0, 1)
         bias = _checked_bias(self.problem, bias)

@@ -6,6 +6,8 @@ compared, each with its correction.  :func:`offers` says what there was to choos
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,14 +28,17 @@ from triton_ext.ops.core.refusals import (
     tf32_refusals,
     type_refusals,
 )
-from triton_ext.ops.core.registry import families_of, family_of
-from triton_ext.ops.core.tables import find
+from triton_ext.ops.core.registry import FAMILIES, families_of, family_of
+from triton_ext.ops.core.tables import Entry, entry_for, find
+from triton_ext.ops.families.by_torch import TORCH
 
 __all__ = [
     "Choice",
     "Offer",
+    "candidates",
     "cheapest",
     "in_order",
+    "is_torch_faster",
     "make_plan",
     "measured",
     "offers",
@@ -42,7 +47,11 @@ __all__ = [
     "ranking",
     "refusals",
     "refusals_on",
+    "torch_offer",
 ]
+
+# A family that its model expects to take so many times what others do is not tried.
+_HOPELESS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,30 @@ def plan(
     return choice.family.bind(choice.config, case, device)
 
 
+def torch_offer(case: Case, device: Device) -> Offer:
+    """Returns what torch's own convolution has for a case."""
+    offer, family = _offer(TORCH[case.direction], case, device), TORCH[case.direction]
+    times = () if offer.refusals else tuple(family.candidates(case, device).items())
+    return replace(offer, times=times)
+
+
+@lru_cache(maxsize=4096)
+def is_torch_faster(case: Case, device: torch.device) -> bool:
+    """Tells whether torch takes less than a kernel does, even if its model errs as far as known."""
+    try:
+        found = device_of(device, case.operator)
+        check(case, device)
+    except TritonExtError:
+        return False
+    offer, choice = torch_offer(case, found), measured(case, found)
+    _, raw = entry_for(case.dense, found)
+    if choice is not None and raw is not None:
+        us = Entry.of(raw).us
+    elif (choice := cheapest(case, found)) is not None:
+        us = choice.family.candidates(case, found)[choice.config].counted_us
+    return choice is not None and any(expected.counted_us < us for _, expected in offer.times)
+
+
 def measured(case: Case, device: Device) -> Choice | None:
     """Returns the choice that a table holds, ``None`` where it holds none that can run."""
     config = find(case.dense, device)
@@ -206,6 +239,88 @@ def in_order(found: Iterable[Offer]) -> list[Any]:
         configs.remove(other)
         configs.insert(1, other)
     return configs
+
+
+def candidates(case: Case, device: Device, count: int) -> list[Any]:
+    """Returns the configurations worth measuring, the models' choice first.
+
+    Args:
+        case: What is computed.
+        device: Where.
+        count: How many at most.
+
+    Returns:
+        Configurations; none where no kernel takes the case, or its batch is empty.
+    """
+    best = None
+    if case.problem.batch and not refusals(case, device):
+        best = cheapest(case, device)
+    if best is None:
+        return []
+    found = [offer for offer in offers(case, device) if offer.times]
+    first = [each for each in found if _is_beside(each.family, best.family)]
+    others = [each for each in found if each not in first and _is_tried(each, found, case, device)]
+    few = count // 3 if others else 0
+    return _various(in_order(first), count - few) + _various(in_order(others), few)
+
+
+def _is_beside(family: Family[Any], other: Family[Any]) -> bool:
+    """Tells whether two families are one, or the two kernels of one algorithm."""
+    return family is other or (family.is_gemm and other.is_gemm)
+
+
+def _is_tried(offer: Offer, found: list[Offer], case: Case, device: Device) -> bool:
+    """Tells whether a family that the models do not choose may still be the fastest."""
+    if offer.family.is_hopeless(case, device):
+        return False
+    if not offer.passed_over and offer.family.is_gemm:
+        # Tried beside whatever is faster by a model of its own.
+        return True
+    us = offer.times[0][1].us
+    if math.isnan(us):  # no model
+        return not offer.passed_over
+    compared = (each for each in found if not (each.passed_over or each.superseded_by))
+    return us <= _HOPELESS * min(each.times[0][1].us for each in compared)
+
+
+def _various(ranked: list[Any], count: int) -> list[Any]:
+    """Returns so many of a ranking, in its order: of every kernel and of many tiles.
+
+    Models err by kernel and by tile more than by what else a configuration says.  So the first one
+    of every kernel is among them, and no more than a third are of one tile unless the others are
+    too few.
+    """
+    found: dict[Any, Any] = {}
+    for config in ranked:
+        # One with fewer stages is there for problems that leave less shared memory.
+        found.setdefault(_without_stages(config), config)
+    seen: Counter[Any] = Counter()
+    parts: tuple[list[Any], ...] = ([], [], [])
+    for config in found.values():
+        kernel, tile = _kernel_and_tile(config)
+        seen.update((kernel, (kernel, tile)))
+        is_surplus = seen[kernel, tile] > max(1, count // 3)
+        parts[0 if seen[kernel] == 1 else 2 if is_surplus else 1].append(config)
+    taken = set([config for part in parts for config in part][:count])
+    return [config for config in found.values() if config in taken]
+
+
+def _kernel_and_tile(config: Any) -> tuple[tuple[type, ...], tuple[Any, ...]]:
+    """Returns the classes of a configuration and of those in it, and the sizes of its tile."""
+    chain = [config]
+    while getattr(chain[-1], "config", None) is not None:
+        chain.append(chain[-1].config)
+    fields = {family.config_type: family.tile_fields for family in FAMILIES}
+    names = next(fields[type(each)] for each in reversed(chain) if type(each) in fields)
+    sizes = tuple([getattr(chain[-1], name) for name in names])
+    return tuple(map(type, chain)), sizes or (chain[-1],)
+
+
+def _without_stages(config: Any) -> Any:
+    inner = getattr(config, "config", None)
+    if inner is not None:
+        return replace(config, config=_without_stages(inner))
+    return replace(config, num_stages=1) if hasattr(config, "num_stages") else config
 
 
 def refusals(case: Case, device: Device | None = None) -> list[str]:

@@ -22,7 +22,7 @@ from triton_ext.ops.rewrites.as_fprop import AS_FPROP
 from triton_ext.ops.rewrites.operand_swap import OPERAND_SWAP
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2COL_WGRAD
 
-__all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of", "kind_of"]
+__all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of"]
 
 #: The first of two that are expected to take the same time is chosen.
 FAMILIES: tuple[Family[Any], ...] = (
@@ -81,8 +81,3 @@ def config_refusals(config: object, case: Case, device: Device) -> list[str]:
 def config_types() -> dict[str, type[Any]]:
     """Returns the classes of all configurations, by kind."""
     return {family.kind: family.config_type for family in FAMILIES}
-
-
-def kind_of(config: object) -> str | None:
-    """Returns the kind of a configuration; ``None`` where no family has it."""
-    return next((each.kind for each in FAMILIES if each.config_type is type(config)), None)

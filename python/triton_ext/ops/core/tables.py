@@ -15,7 +15,6 @@ A date that is none, or is in the future, is older than every other.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -27,7 +26,7 @@ import time
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -56,7 +55,6 @@ __all__ = [
     "kind_of",
     "lookup",
     "merged",
-    "observed",
     "parse_table",
     "read_choice",
     "read_file",
@@ -95,12 +93,10 @@ class KindError(ValueError):
 
 def kind_of(config: object) -> str:
     """Returns the name of a configuration's kind; raises KindError where no family has it."""
-    kind = registry.kind_of(config)
-    if kind is None:
-        raise KindError(
-            f"{type(config).__qualname__} has no kind: no family has such configurations"
-        )
-    return kind
+    for family in registry.FAMILIES:
+        if family.config_type is type(config):
+            return family.kind
+    raise KindError(f"{type(config).__qualname__} has no kind: no family has such configurations")
 
 
 def encode(config: Any) -> dict[str, Any]:
@@ -359,6 +355,7 @@ def parse_table(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
 
 # ---- Look-up ------------------------------------------------------------------------------------
 
+# Gets the case, the device, and whether its choice was known.
 Observer = Callable[[Case, Device, bool], None]
 
 
@@ -387,13 +384,7 @@ class Lookup:
         return merged(_read(user_path, gpu), self._added.get(gpu, {}))
 
     def add(self, gpu: str, entries: Mapping[str, RawEntry], origin: str) -> None:
-        """Takes entries into account in this process, whatever the files say.
-
-        Args:
-            gpu: For which GPU.
-            entries: By key, as JSON has them.
-            origin: Where they come from, for warnings.
-        """
+        """Takes entries by key into account, whatever the files say; the origin is for warnings."""
         with self._lock:
             self._origins |= {(gpu, key): origin for key in entries}
             self._added[gpu] = merged(self._added.get(gpu, {}), entries)
@@ -480,17 +471,3 @@ def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
     if refusals:
         raise KindError(f"{entry.kind}: {'; '.join(refusals)}")
     return entry, config
-
-
-@contextlib.contextmanager
-def observed(observer: Observer) -> Iterator[None]:
-    """Within, the observer is told of every case that a plan is made for, from any thread.
-
-    Args:
-        observer: Takes the case, the device, and whether its choice was known.
-    """
-    lookup.observers.append(observer)
-    try:
-        yield
-    finally:
-        lookup.observers.remove(observer)

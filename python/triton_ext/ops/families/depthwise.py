@@ -9,17 +9,23 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import triton.language as tl
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, InputGradientPlan, PointerPlan, three
+from triton_ext.ops.core.plan import (
+    TO_LAST,
+    ForwardPlan,
+    InputGradientPlan,
+    output_constants,
+    three,
+)
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.depthwise import conv_depthwise_kernel
 
@@ -63,32 +69,19 @@ class Sampling:
 
     Per spatial dimension, output pixel i reads through tap r the input pixel
     ``(i * step + r * dilation - low) / up``, where that is a whole number of the input.
-
-    Attributes:
-        batch: Images.
-        in_channels: Of the input.
-        out_channels: Of the output.
-        in_size: Input pixels.
-        out_size: Output pixels.
-        taps: Of the filter.
-        step: Distance of what two neighbouring output pixels read.
-        up: Distance of input pixels, in the same unit.
-        dilation: Distance of taps, in the same unit.
-        low: Padding in front, in the same unit; may be negative.
-        is_flipped: Whether the filter is read from its end.
     """
 
-    batch: int
-    in_channels: int
-    out_channels: int
-    in_size: tuple[int, ...]
-    out_size: tuple[int, ...]
-    taps: tuple[int, ...]
-    step: tuple[int, ...]
-    up: tuple[int, ...]
-    dilation: tuple[int, ...]
-    low: tuple[int, ...]
-    is_flipped: bool
+    batch: int  # images
+    in_channels: int  # of the input
+    out_channels: int  # of the output
+    in_size: tuple[int, ...]  # input pixels
+    out_size: tuple[int, ...]  # output pixels
+    taps: tuple[int, ...]  # of the filter
+    step: tuple[int, ...]  # distance of what two neighbouring output pixels read
+    up: tuple[int, ...]  # distance of input pixels, in the same unit
+    dilation: tuple[int, ...]  # distance of taps, in the same unit
+    low: tuple[int, ...]  # padding in front, in the same unit; may be negative
+    is_flipped: bool  # whether the filter is read from its end
 
     @classmethod
     def of(cls, case: Case) -> Sampling:
@@ -170,17 +163,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelStrides:
-    """The memory layout of a tensor [N, C, *spatial], as the kernels read it.
+    """The memory layout of a tensor [N, C, *spatial], as the kernels read it."""
 
-    Attributes:
-        pixel: Elements from one column to the next.
-        outer: Of images and of rows, ([D, [H]]), in pixels.
-        is_copied: Whether the tensor is copied to a packed one first.
-    """
-
-    pixel: int
-    outer: tuple[int, ...]
-    is_copied: bool = False
+    pixel: int  # elements from one column to the next
+    outer: tuple[int, ...]  # of images and of rows, ([D, [H]]), in pixels
+    is_copied: bool = False  # whether the tensor is copied to a packed one first
 
     @classmethod
     def make(cls, shape: tuple[int, ...], strides: tuple[int, ...]) -> PixelStrides:
@@ -268,30 +255,23 @@ class DepthwiseConfig:
         return positions * blocks, sampling.classes, 1
 
 
-class _Depthwise(Family[DepthwiseConfig]):
-    """Its model counts instructions, which no other model does: nothing is compared with it."""
+class Depthwise(Family[DepthwiseConfig]):
+    """fprop.  Its model counts instructions, which no other does: nothing is compared with it."""
 
     kind = "depthwise"
+    direction: ClassVar[Direction] = "fprop"
     config_type = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
-    def refusals(
-        self, case: Case, device: Device, config: DepthwiseConfig | None = None
-    ) -> list[str]:
+    def case_refusals(self, case: Case) -> list[str]:
         found = depthwise_refusals(case)
         if not found and Sampling.of(case).up[-1] > _MAX_UP:
             found.append(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
-        if config is not None and not found:
-            found = config.problems()
         return found
 
     def number_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> list[str]:
-        return config.problems()
-
-    def config_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> list[str]:
-        found = depthwise_refusals(case) or config.problems()
-        up = 1 if found else Sampling.of(case).up[-1]
-        if config.qw % up:
+        found, up = config.problems(), Sampling.of(case).up[-1]
+        if not found and config.qw % up:
             found.append(f"qw is {config.qw}: expected a multiple of the stride, {up}")
         return found
 
@@ -303,23 +283,18 @@ class _Depthwise(Family[DepthwiseConfig]):
         }
         return ranked(times)
 
-
-class DepthwiseFprop(_Depthwise):
-    """fprop."""
-
-    direction = "fprop"
-
-    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> PointerPlan:
-        return _plan(config, case)
+    def bind(
+        self, config: DepthwiseConfig, case: Case, device: Device
+    ) -> ForwardPlan | InputGradientPlan:
+        if case.direction == "fprop":
+            return _plan(config, case)
+        return InputGradientPlan.of(case.problem, case, partial(_plan, config))
 
 
-class DepthwiseDgrad(_Depthwise):
+class DepthwiseDgrad(Depthwise):
     """dgrad."""
 
     direction = "dgrad"
-
-    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> InputGradientPlan:
-        return InputGradientPlan.of(case.problem, case, partial(_plan, config))
 
 
 def _candidates(sampling: Sampling) -> list[DepthwiseConfig]:
@@ -374,9 +349,9 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
     return (max(computing, reading) + 0.2 * min(computing, reading)) * ends
 
 
-def _plan(config: DepthwiseConfig, case: Case) -> PointerPlan:
+def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy."""
-    sampling, epilogue = Sampling.of(case), case.epilogue
+    sampling = Sampling.of(case)
     if case.direction == "dgrad":
         strides = PixelStrides.make(case.problem.y_shape, case.strides_of_dy)
     else:
@@ -414,15 +389,13 @@ def _plan(config: DepthwiseConfig, case: Case) -> PointerPlan:
             "QW": config.qw,
             "BLOCK_P": config.block_p,
             "BLOCK_C": config.block_c,
-            "DTYPE": TRITON_DTYPES[case.output_dtype],
-            "ACTIVATION": epilogue.activation,
-            "FUNCTION": epilogue.function,
-            "ACC_DTYPE": tl.int32 if case.dtype == torch.int8 else tl.float32,
-            "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
+            **output_constants(
+                case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
+            ),
         },
         options={"num_warps": config.num_warps},
     )
-    return PointerPlan.make(case, config, partial(_inputs, strides), launcher)
+    return ForwardPlan.make(case, config, partial(_inputs, strides), launcher)
 
 
 def _inputs(
@@ -432,5 +405,5 @@ def _inputs(
     return strides.rows(tensor), weight.flatten(1).mT.contiguous()
 
 
-DEPTHWISE = DepthwiseFprop()
+DEPTHWISE = Depthwise()
 DEPTHWISE_DGRAD = DepthwiseDgrad()

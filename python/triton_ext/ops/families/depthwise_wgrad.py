@@ -18,7 +18,6 @@ from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TRITON_DTYPES, three
-from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise import (
     MOST_PIXELS,
     PixelStrides,
@@ -26,6 +25,7 @@ from triton_ext.ops.families.depthwise import (
     block_problems,
     depthwise_refusals,
 )
+from triton_ext.ops.families.wgrad import FilterGradientPlan
 from triton_ext.ops.kernels.depthwise_wgrad import depthwise_reduce_kernel, depthwise_wgrad_kernel
 
 __all__ = ["DEPTHWISE_WGRAD", "DepthwiseWgradConfig", "DepthwiseWgradPlan"]
@@ -105,13 +105,11 @@ class DepthwiseWgradConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DepthwiseWgradPlan:
-    """A gradient of depthwise filters, of one geometry on one device.
+class DepthwiseWgradPlan(FilterGradientPlan):
+    """A gradient of depthwise filters.
 
     Attributes:
-        problem: The convolution.
         config: The configuration.
-        out_dtype: Of dw.
         parts: Into how many parts the positions are split.
         x_strides: The layout of x.
         dy_strides: The layout of dy.
@@ -119,52 +117,24 @@ class DepthwiseWgradPlan:
         reducer: Adds them.
     """
 
-    problem: ConvProblem
     config: DepthwiseWgradConfig
-    out_dtype: torch.dtype
     parts: int
     x_strides: PixelStrides
     dy_strides: PixelStrides
     launcher: Launcher
     reducer: Launcher
 
-    def run(
-        self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Launches the kernels.
-
-        Args:
-            x: [N, C, *input_size], of the layout that the plan was made for.
-            dy: [N, C, *output_size], of the layout that the plan was made for.
-            out: Where dw goes, of ``out_dtype``; written in place where it is dense.
-
-        Returns:
-            dw [C, 1, *filter_size], channels-last; ``out`` if given.
-
-        Raises:
-            ValueError: ``out`` has another shape or dtype.
-        """
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.run(x, dy, out)
-        shape, taps = self.problem.w_shape, self.problem.taps
-        if out is not None and (tuple(out.shape) != shape or out.dtype != self.out_dtype):
-            raise ValueError(
-                f"out: expected {list(shape)} of {self.out_dtype}, got {list(out.shape)} of "
-                f"{out.dtype}"
-            )
-        dw = out
-        if dw is None or not dw.is_contiguous() or dw.data_ptr() % ROW_BYTES:
-            rows = torch.empty((*shape[:1], *shape[2:], 1), device=x.device, dtype=self.out_dtype)
-            dw = rows.movedim(-1, 1)
+    def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        dw = self._memory(x.device, out)
         if self.problem.batch == 0:
-            dw.zero_()
-        else:
-            parts = torch.empty((self.parts, taps, shape[0]), device=x.device, dtype=torch.float32)
-            operands = (self.x_strides.rows(x), self.dy_strides.rows(dy), parts)
-            for launcher, tensors in ((self.launcher, operands), (self.reducer, (parts, dw))):
-                launcher.launch(tensors, tuple(t.data_ptr() % ROW_BYTES == 0 for t in tensors))
-        return dw if out is None or dw is out else out.copy_(dw)
+            return dw.zero_()
+        shape = (self.parts, self.problem.taps, self.problem.in_channels)
+        parts = torch.empty(shape, device=x.device, dtype=torch.float32)
+        operands = (self.x_strides.rows(x), self.dy_strides.rows(dy), parts)
+        reduced = (parts, dw.movedim(-1, 1))
+        for launcher, tensors in ((self.launcher, operands), (self.reducer, reduced)):
+            launcher.launch(tensors, tuple(t.data_ptr() % ROW_BYTES == 0 for t in tensors))
+        return dw
 
 
 class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
@@ -175,23 +145,8 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
     config_type = DepthwiseWgradConfig
     supersedes = ("wgrad", "gluon_wgrad")
 
-    def refusals(
-        self, case: Case, device: Device, config: DepthwiseWgradConfig | None = None
-    ) -> list[str]:
-        found = depthwise_refusals(case)
-        if config is not None and not found:
-            found = config.problems()
-        return found
-
-    def number_refusals(
-        self, config: DepthwiseWgradConfig, case: Case, device: Device
-    ) -> list[str]:
-        return config.problems()
-
-    def config_refusals(
-        self, config: DepthwiseWgradConfig, case: Case, device: Device
-    ) -> list[str]:
-        return self.refusals(case, device, config)
+    def case_refusals(self, case: Case) -> list[str]:
+        return depthwise_refusals(case)
 
     def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseWgradConfig, Expected]:
         sampling = Sampling.of(case)

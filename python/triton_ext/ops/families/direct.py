@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 import triton
 import triton.language as tl
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import Device
@@ -23,9 +24,9 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.plan import (
     TO_LAST,
-    TRITON_DTYPES,
+    ForwardPlan,
     InputGradientPlan,
-    PointerPlan,
+    output_constants,
     three,
     vector_inputs,
 )
@@ -63,19 +64,17 @@ class DirectConfig:
         return self.block_m * self.block_n
 
 
-class _Direct(Family[DirectConfig]):
-    """One configuration, whose time no model expects: nothing is compared with it.
+class Direct(Family[DirectConfig]):
+    """fprop: one configuration, whose time no model expects: nothing is compared with it.
 
     The planner chooses it for groups of fewer than 16 bytes of channels, which TMA cannot address
     and would have to be copied apart.
     """
 
     kind = "direct"
+    direction: ClassVar[Direction] = "fprop"
     config_type = DirectConfig
     supersedes = ("gemm",)
-
-    def refusals(self, case: Case, device: Device, config: DirectConfig | None = None) -> list[str]:
-        return [] if config is None else config.problems()
 
     def passed_over(self, case: Case, device: Device) -> str:
         groups = case.problem.groups
@@ -83,9 +82,6 @@ class _Direct(Family[DirectConfig]):
         if groups > 1 and group_bytes < ROW_BYTES:
             return ""
         return f"chosen for several groups of less than {ROW_BYTES} bytes of channels"
-
-    def number_refusals(self, config: DirectConfig, case: Case, device: Device) -> list[str]:
-        return config.problems()
 
     def candidates(self, case: Case, device: Device) -> Mapping[DirectConfig, Expected]:
         """Returns a configuration; not measured: a thread has 8 channels, 16 bytes of a load."""
@@ -98,31 +94,26 @@ class _Direct(Family[DirectConfig]):
                 break
         return {DirectConfig(block_m=block_m, block_n=block_n): Expected.of(math.nan)}
 
+    def bind(
+        self, config: DirectConfig, case: Case, device: Device
+    ) -> ForwardPlan | InputGradientPlan:
+        if case.direction == "fprop":
+            return _plan(config, case.strides_of_x, case)
+        strides = case.strides_of_dy
+        if strides[1] != 1:
+            strides = channels_last_strides(case.problem.y_shape)  # _gradient_inputs copies dy
+        return InputGradientPlan.of(case.problem, case, partial(_plan, config, strides))
 
-class Direct(_Direct):
-    """fprop."""
 
-    direction = "fprop"
-
-    def bind(self, config: DirectConfig, case: Case, device: Device) -> PointerPlan:
-        return _plan(config, case, case.strides_of_x)
-
-
-class DirectDgrad(_Direct):
+class DirectDgrad(Direct):
     """dgrad."""
 
     direction = "dgrad"
 
-    def bind(self, config: DirectConfig, case: Case, device: Device) -> InputGradientPlan:
-        strides = case.strides_of_dy
-        if strides[1] != 1:
-            strides = channels_last_strides(case.problem.y_shape)  # _gradient_inputs copies it
-        return InputGradientPlan.of(case.problem, case, lambda each: _plan(config, each, strides))
 
-
-def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> PointerPlan:
+def _plan(config: DirectConfig, strides: tuple[int, ...], case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy, of these strides."""
-    problem, sampling, epilogue = case.problem, Sampling.of(case), case.epilogue
+    problem, sampling = case.problem, Sampling.of(case)
     is_gradient, pixels, channels = sampling.is_flipped, sampling.pixels, sampling.out_channels
     t, r, s = (1,) * (3 - problem.dims) + problem.filter_size
     launcher = Launcher(
@@ -149,16 +140,14 @@ def _plan(config: DirectConfig, case: Case, strides: tuple[int, ...]) -> Pointer
             "IS_GRADIENT": is_gradient,
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
-            "DTYPE": TRITON_DTYPES[case.output_dtype],
-            "ACTIVATION": epilogue.activation,
-            "FUNCTION": epilogue.function,
-            "ACC_DTYPE": tl.int32 if case.dtype == torch.int8 else tl.float32,
-            "RESIDUAL_PER_IMAGE": epilogue.residual_per_image,
+            **output_constants(
+                case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
+            ),
         },
         options={"num_warps": config.num_warps},
     )
     inputs = partial(_gradient_inputs, problem.groups) if is_gradient else partial(vector_inputs, 1)
-    return PointerPlan.make(case, config, inputs, launcher)
+    return ForwardPlan.make(case, config, inputs, launcher)
 
 
 def _gradient_inputs(

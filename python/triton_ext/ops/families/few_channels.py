@@ -12,23 +12,28 @@ from functools import partial
 
 import torch
 import triton
-import triton.language as tl
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
-from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TRITON_DTYPES, PointerPlan, three, vector_inputs
+from triton_ext.ops.core.plan import (
+    ForwardPlan,
+    dot_dtype,
+    long_row_refusals,
+    output_constants,
+    three,
+    vector_inputs,
+)
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.few_channels import conv_gather_kernel
 
 __all__ = ["FEW_CHANNELS", "GatherConfig", "Window"]
 
 _ELEMENT_BYTES = 2
-_MOST_ELEMENTS = 1 << 31
 
 # A filter of more steps, or of more bytes per CTA, is loaded again for every tile.
 _MOST_HELD_STEPS = 8
@@ -106,23 +111,14 @@ class GatherConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How the kernel reads the pixels of an output pixel's filter window; in elements.
+    """How the kernel reads the pixels of an output pixel's filter window; in elements."""
 
-    Attributes:
-        lines: Rows of the filter, T * R.
-        elements: Of a row of the filter, S * Ci.
-        pixel: Distance of two pixels of a row of x.
-        vector: Elements of a load.
-        shift: Columns in front of a row's first tap.
-        row: Columns of a row, whole vectors.
-    """
-
-    lines: int
-    elements: int
-    pixel: int
-    vector: int
-    shift: int
-    row: int
+    lines: int  # rows of the filter, T * R
+    elements: int  # of a row of the filter, S * Ci
+    pixel: int  # distance of two pixels of a row of x
+    vector: int  # elements of a load
+    shift: int  # columns in front of a row's first tap
+    row: int  # columns of a row, whole vectors
 
     @classmethod
     def make(cls, case: Case) -> Window:
@@ -179,11 +175,23 @@ class FewChannels(Family[GatherConfig]):
     direction = "fprop"
     config_type = GatherConfig
 
-    def refusals(self, case: Case, device: Device, config: GatherConfig | None = None) -> list[str]:
-        found = _problem_refusals(case)
-        if config is not None and not found:
-            found = config.problems() or _smem_refusals(config, Window.make(case), device)
-        return found
+    def case_refusals(self, case: Case) -> list[str]:
+        problem, found = case.problem, []
+        if case.dtype not in (torch.float16, torch.bfloat16):
+            found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
+        elif problem.in_channels * _ELEMENT_BYTES >= ROW_BYTES:
+            found.append(
+                f"{problem.in_channels} channels: from {ROW_BYTES} bytes of channels on, TMA reads "
+                "pixels in place"
+            )
+        if problem.groups != 1:
+            found.append(f"groups={problem.groups}: a window would hold channels of other groups")
+        if problem.filter_size[-1] > 1 and problem.dilation[-1] != 1:
+            found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
+        return found + long_row_refusals(problem)
+
+    def number_refusals(self, config: GatherConfig, case: Case, device: Device) -> list[str]:
+        return config.problems() or _smem_refusals(config, Window.make(case), device)
 
     def passed_over(self, case: Case, device: Device) -> str:
         columns = Window.make(case).columns
@@ -191,12 +199,9 @@ class FewChannels(Family[GatherConfig]):
             return ""
         return f"{columns} columns of a filter: chosen up to {_MOST_COLUMNS}"
 
-    def number_refusals(self, config: GatherConfig, case: Case, device: Device) -> list[str]:
-        return config.problems()
-
     def config_refusals(self, config: GatherConfig, case: Case, device: Device) -> list[str]:
         # Its memory depends on strides as well.
-        return _problem_refusals(case) + config.problems()
+        return self.case_refusals(case) + config.problems()
 
     def candidates(self, case: Case, device: Device) -> Mapping[GatherConfig, Expected]:
         problem, window, num_sms = case.problem, Window.make(case), device.num_sms
@@ -217,7 +222,7 @@ class FewChannels(Family[GatherConfig]):
             times[config] = Expected.of(us)
         return ranked(times)
 
-    def bind(self, config: GatherConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
         wrong = self.refusals(case, device, config)
         if wrong:
             raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
@@ -250,37 +255,12 @@ class FewChannels(Family[GatherConfig]):
                 "BLOCK_M": config.block_m,
                 "BLOCK_N": config.block_n,
                 "BLOCK_K": config.block_k,
-                "DTYPE": TRITON_DTYPES[case.output_dtype],
-                # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
-                "DOT_DTYPE": tl.float32 if IS_INTERPRETED else TRITON_DTYPES[case.dtype],
-                "ACTIVATION": case.epilogue.activation,
-                "FUNCTION": case.epilogue.function,
-                "RESIDUAL_PER_IMAGE": case.epilogue.residual_per_image,
+                **output_constants(case, DOT_DTYPE=dot_dtype(case.dtype)),
                 "HOLDS_FILTER": config.holds_filter(window.columns),
             },
             options={"num_warps": config.num_warps, "num_stages": config.loads_ahead + 1},
         )
-        return PointerPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
-
-
-def _problem_refusals(case: Case) -> list[str]:
-    """Returns why the kernel does not take a case, whatever its strides."""
-    problem, found = case.problem, []
-    if case.dtype not in (torch.float16, torch.bfloat16):
-        found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
-    elif problem.in_channels * _ELEMENT_BYTES >= ROW_BYTES:
-        found.append(
-            f"{problem.in_channels} channels: from {ROW_BYTES} bytes of channels on, TMA reads "
-            "pixels in place"
-        )
-    if problem.groups != 1:
-        found.append(f"groups={problem.groups}: a window would hold channels of other groups")
-    if problem.filter_size[-1] > 1 and problem.dilation[-1] != 1:
-        found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
-    row = problem.input_size[-1] + sum(problem.padding[-1])
-    if row * problem.in_channels >= _MOST_ELEMENTS:
-        found.append(f"{row} pixels of a row, padding included: expected fewer than 2^31 elements")
-    return found
+        return ForwardPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
 
 
 def _smem_refusals(config: GatherConfig, window: Window, device: Device) -> list[str]:

@@ -34,7 +34,7 @@ from triton_ext.ops.families.gemm_config import (
 from triton_ext.ops.kernels.gemm_fprop import conv_fprop_kernel, kernel_constants
 from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
 
-__all__ = ["GEMM", "ConvPlan", "tap_refusals"]
+__all__ = ["GEMM", "gemm_refusals", "tap_refusals"]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -63,6 +63,8 @@ class Gemm(Family[ConvConfig]):
     kind: ClassVar[str] = "gemm"
     direction: ClassVar[Direction] = "fprop"
     config_type: ClassVar[type[ConvConfig]] = ConvConfig
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = ("block_m", "block_n")
     reads_packed: ClassVar[bool] = True
 
     def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
@@ -97,7 +99,7 @@ class Gemm(Family[ConvConfig]):
             copies_us = H200.launch_us
         return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
 
-    def bind(self, config: ConvConfig, case: Case, device: Device) -> ConvPlan:
+    def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         wrong = config.problems(case.dtype.itemsize)
         if wrong:
             raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
@@ -120,12 +122,9 @@ class Gemm(Family[ConvConfig]):
             _, *rows, ci = case.packing.weight_shape
             taps = math.prod(rows)
         tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co // groups / config.block_n)
-        return ConvPlan(
+        operands = _Operands(
             problem=case.problem,
-            config=config,
-            epilogue=case.epilogue,
             x_desc=x_desc,
-            x_row_stride=row_stride,
             x_tiles=(
                 None
                 if row_stride is None
@@ -133,13 +132,16 @@ class Gemm(Family[ConvConfig]):
             ),
             w_tiles=([co, taps, ci], [taps * ci, ci, 1], [config.block_n, 1, config.block_k]),
             rounding=rounding(case.dtype),
-            y_shape=case.problem.y_shape,
-            out_dtype=case.output_dtype,
             fill=FilledChannels(walked.missing, walked.missing) if walked.missing else None,
-            row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
-            # TMA does not stop at the end of a group: its tiles have to.
-            store_through_tma=_stores_through_tma(case, config.block_n),
-            launcher=Launcher(
+            is_packed=case.packing is not None,
+        )
+        # TMA does not stop at the end of a group: its tiles have to.
+        through_tma = _stores_through_tma(case, config.block_n)
+        return ForwardPlan.make(
+            case,
+            config,
+            operands,
+            Launcher(
                 kernel=conv_fprop_kernel,
                 grid=(min(tiles * groups, device.num_sms), 1, 1),
                 scalars=(
@@ -161,51 +163,52 @@ class Gemm(Family[ConvConfig]):
                 ),
                 options={"num_stages": config.num_stages, "num_warps": config.num_warps},
             ),
+            y_block=(
+                [config.block_m, config.block_n // config.store_parts] if through_tma else None
+            ),
+            row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class ConvPlan(ForwardPlan):
-    """A plan of the implicit GEMM.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operands:
+    """Descriptors of x and w, without memory.
 
     Attributes:
-        config: The tile configuration.
-        x_desc: im2col descriptor of x [N, *input_size, Ci], channels padded, without memory.
-        x_row_stride: Distance of two pixels in elements where x is read as a matrix, else None.
+        problem: The convolution.
+        x_desc: im2col descriptor of x [N, *input_size, Ci], channels padded.
         x_tiles: Of the descriptor of x as a matrix; None where it is not read so.
         w_tiles: Of the descriptor of w [Co, taps, Ci / groups].
-        rounding: Options of both descriptors.
+        rounding: Options of both tiled descriptors.
         fill: Adds zeros to the channels of each group, of x and of the weight; None where TMA takes
             them.  It wants rows of multiples of 16 bytes, and an im2col copy that begins at a
             channel between two such multiples is an illegal instruction (measured on an H200).
-        row_copies: Packs rows of the filter, where x_desc describes packed pixels; else None.
+        is_packed: Whether both are packed, channels-last rows already.
     """
 
-    config: ConvConfig
+    problem: ConvProblem
     x_desc: Im2ColDescriptor
-    x_row_stride: int | None
     x_tiles: _Tiled | None
     w_tiles: _Tiled
     rounding: dict[str, bool]
     fill: FilledChannels | None
-    row_copies: RowCopies | None
+    is_packed: bool
 
-    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, Any], None]:
-        if self.row_copies is not None:
-            x_rows, w_rows = self.row_copies.both(x, weight)
-        else:
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[Any, Any]:
+        """Returns the kernel's x and w."""
+        if not self.is_packed:
             to_last = TO_LAST[self.problem.dims]
-            x_rows, w_rows = x.permute(to_last), weight.permute(to_last)
+            x, weight = x.permute(to_last), weight.permute(to_last)
             if self.fill is not None:
-                x_rows, w_rows = self._filled(self.fill, x_rows, w_rows)
-            w_rows = w_rows.contiguous()
-            if w_rows.data_ptr() % ROW_BYTES:
-                w_rows = w_rows.clone()
+                x, weight = self._filled(self.fill, x, weight)
+            weight = weight.contiguous()
+            if weight.data_ptr() % ROW_BYTES:
+                weight = weight.clone()
         # Also where it is not used: it checks the address.
-        x_desc = self.x_desc.with_base(x_rows)
+        x_desc = self.x_desc.with_base(x)
         if self.x_tiles is not None:
-            x_desc = TensorDescriptor(x_rows, *self.x_tiles, **self.rounding)
-        return (x_desc, TensorDescriptor(w_rows, *self.w_tiles, **self.rounding)), None
+            x_desc = TensorDescriptor(x, *self.x_tiles, **self.rounding)
+        return x_desc, TensorDescriptor(weight, *self.w_tiles, **self.rounding)
 
     def _filled(
         self, fill: FilledChannels, x_rows: torch.Tensor, w_rows: torch.Tensor
@@ -221,9 +224,6 @@ class ConvPlan(ForwardPlan):
         rows = x_rows.unflatten(-1, (groups, -1)).flatten(-3, -2)
         rows, w_rows = fill.fill(rows, w_rows)
         return rows.view(*pixels, -1), w_rows
-
-    def _tile_shape(self) -> list[int]:
-        return [self.config.block_m, self.config.block_n // self.config.store_parts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ the steps of its own taps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
+from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
@@ -21,7 +22,7 @@ from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, packed_strides, r
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradRun
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of, three_dims
 from triton_ext.ops.families.gemm import gemm_refusals
@@ -35,7 +36,9 @@ from triton_ext.ops.families.gemm_config import (
 from triton_ext.ops.kernels.gemm_dgrad import DgradProblem, conv_dgrad_kernel, kernel_constants
 from triton_ext.ops.kernels.row_copy import FilledChannels
 
-__all__ = ["CONFIGS", "GEMM_DGRAD", "DgradPlan", "expected_times", "group_channels", "with_steps"]
+__all__ = ["CONFIGS", "GEMM_DGRAD", "expected_times", "group_channels", "with_steps"]
+
+_Tiled = tuple[list[int], list[int], list[int]]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 
@@ -122,6 +125,8 @@ class GemmDgrad(Family[ConvConfig]):
     kind: ClassVar[str] = "gemm"
     direction: ClassVar[Direction] = "dgrad"
     config_type: ClassVar[type[ConvConfig]] = ConvConfig
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = ("block_m", "block_n")
 
     def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
         return [] if config is None else self.number_refusals(config, case, device)
@@ -185,11 +190,15 @@ class GemmDgrad(Family[ConvConfig]):
             problem=case.problem,
             dtype=dtype,
             config=config,
-            dy_desc=dy_desc,
-            w_tiles=([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
-            dx_tile=[config.block_m, config.block_n // config.store_parts] if through_tma else None,
-            missing_group_co=co - case.problem.out_channels // groups,
-            fill=FilledChannels(missing_co, missing_co if dtype == torch.float32 else missing_ci),
+            describe=_describe(
+                case.problem,
+                dy_desc,
+                ([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
+                [config.block_m, config.block_n // config.store_parts] if through_tma else None,
+                co - case.problem.out_channels // groups,
+                FilledChannels(missing_co, missing_co if dtype == torch.float32 else missing_ci),
+            ),
+            stores_aligned=through_tma,
             launcher=Launcher(
                 kernel=conv_dgrad_kernel,
                 grid=(min(tiles, device.num_sms), 1, 1),
@@ -235,14 +244,18 @@ def _is_packed(case: Case) -> bool:
     return set(problem.stride) == {1} and row_bytes % ROW_BYTES == 0
 
 
-@dataclass(slots=True, kw_only=True)
-class DgradPlan(DgradRun):
-    """The gradient of the input of one geometry on one device.
+def _describe(
+    problem: ConvProblem,
+    dy_desc: Im2ColDescriptor,
+    w_tiles: _Tiled,
+    dx_tile: list[int] | None,
+    missing_group_co: int,
+    fill: FilledChannels,
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
+    """Returns what describes dy, weight and dx to the kernel.
 
-    Attributes:
+    Args:
         problem: The convolution.
-        dtype: Of dy, weight and dx.
-        config: The tile configuration.
         dy_desc: im2col descriptor of dy [N, *output_size, Co], channels padded, without memory.
         w_tiles: Shape, strides and block of the descriptor of w.
         dx_tile: The block of the descriptor of dx [pixels, Ci]; None where it is stored through a
@@ -250,59 +263,30 @@ class DgradPlan(DgradRun):
         missing_group_co: Zeros to add to the output channels of each group.
         fill: Adds zeros to the channels of dy and of the weight, so that rows are multiples of 16
             bytes.
-        launcher: The kernel with all that is fixed.
     """
+    to_last, ci, groups = TO_LAST[problem.dims], problem.in_channels, problem.groups
 
-    problem: ConvProblem
-    dtype: torch.dtype
-    config: ConvConfig
-    dy_desc: Im2ColDescriptor
-    w_tiles: tuple[list[int], list[int], list[int]]
-    dx_tile: list[int] | None
-    missing_group_co: int
-    fill: FilledChannels
-    launcher: Launcher
-
-    @property
-    def stores_aligned(self) -> bool:
-        """Whether dx has to begin at a multiple of 16 bytes."""
-        return self.dx_tile is not None
-
-    def launch(
-        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        to_last = TO_LAST[self.problem.dims]
+    def described(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
         dy_rows = dy.permute(to_last)
-        if self.missing_group_co:
-            groups, more = self.problem.groups, self.missing_group_co
-            dy_rows = _pad(dy_rows.unflatten(-1, (groups, -1)), (0, more)).flatten(-2)
-            by_group = weight.unflatten(0, (groups, -1))
-            weight = _pad(by_group, (0, 0) * (weight.dim() - 1) + (0, more)).flatten(0, 1)
+        if missing_group_co:
+            by_group = dy_rows.unflatten(-1, (groups, -1))
+            dy_rows = pad(by_group, (0, missing_group_co)).flatten(-2)
+            more = (0, 0) * (weight.dim() - 1) + (0, missing_group_co)
+            weight = pad(weight.unflatten(0, (groups, -1)), more).flatten(0, 1)
         # [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups].
-        is_nk = self.dtype == torch.float32
+        is_nk = dy.dtype == torch.float32
         w_rows = weight.movedim(0, -1) if is_nk else weight.permute(to_last)
-        dy_rows, w_rows = self.fill.fill(dy_rows, w_rows)
+        dy_rows, w_rows = fill.fill(dy_rows, w_rows)
         w_rows = w_rows.contiguous()
         if w_rows.data_ptr() % ROW_BYTES:
             w_rows = w_rows.clone()
-        dx_desc = None
-        if self.dx_tile is not None:
-            ci = self.problem.in_channels
-            dx_desc = TensorDescriptor(dx, [dx.numel() // ci, ci], [ci, 1], self.dx_tile)
-        tensors = (
-            self.dy_desc.with_base(dy_rows),
-            TensorDescriptor(w_rows, *self.w_tiles, **rounding(self.dtype)),
-            dx_desc,
-            None if dx_desc is not None else dx,
-            bias,
-        )
-        variant = (
-            dx_desc is not None or dx.data_ptr() % ROW_BYTES == 0,
-            None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0),
-        )
-        self.launcher.launch(tensors, variant)
+        w_desc = TensorDescriptor(w_rows, *w_tiles, **rounding(dy.dtype))
+        if dx_tile is None:
+            return dy_desc.with_base(dy_rows), w_desc, None, dx
+        dx_desc = TensorDescriptor(dx, [dx.numel() // ci, ci], [ci, 1], dx_tile)
+        return dy_desc.with_base(dy_rows), w_desc, dx_desc, None
 
+    return described
 
-_pad = torch.nn.functional.pad
 
 GEMM_DGRAD: GemmDgrad = GemmDgrad()

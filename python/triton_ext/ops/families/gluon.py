@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,10 +24,9 @@ from triton_ext.ops.core.descriptors import (
     row_stride_of,
 )
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.epilogue import EpilogueOperands
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, DgradRun, ForwardPlan
+from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families.gemm import tap_refusals
@@ -45,7 +44,7 @@ from triton_ext.ops.families.gluon_config import (
 from triton_ext.ops.families.gluon_cost import dgrad_times, expected_times, step_channels
 from triton_ext.ops.kernels.row_copy import RowCopies
 
-__all__ = ["GLUON", "GLUON_DGRAD", "GluonDgradPlan", "GluonPlan"]
+__all__ = ["GLUON", "GLUON_DGRAD"]
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 with_base = backends.load("nvidia", "gluon.with_base")
@@ -60,7 +59,6 @@ _MOST_EXPECTED_NARROW = 1.08
 # The arguments of the fprop kernel among those of ForwardPlan: bias, scale, one scale, the residual
 # as a pointer, out_scale.
 _USED_ARGUMENTS = (0, 1, 2, 4, 5)
-_NO_ARGUMENTS = (None,) * len(_USED_ARGUMENTS)
 
 
 # ---- Plans -------------------------------------------------------------------------------------
@@ -77,16 +75,24 @@ class _Operands:
         columns: Those of the columns, for each accumulator.
         out: That of y or dx as a matrix [pixels, channels].
         rows_from_w: As in the configuration.
+        dims: Spatial dimensions of tensors in torch's order; ``None`` where both are packed,
+            channels-last rows.
     """
 
     pixels: Any
     matrix: Tiled | None
     columns: tuple[Tiled, ...]
     out: Tiled
+    dims: int | None
     rows_from_w: bool = False
 
-    def at(self, pixels: torch.Tensor, filters: torch.Tensor) -> tuple[Any, Any, Any]:
-        """Returns the kernel's descriptors of rows and columns, channels-last tensors."""
+    def __call__(self, pixels: torch.Tensor, filters: torch.Tensor) -> tuple[Any, Any, Any]:
+        """Returns the kernel's descriptors of rows and columns."""
+        if self.dims is not None:
+            pixels = pixels.permute(TO_LAST[self.dims])
+            filters = filters.permute(TO_LAST[self.dims]).contiguous()
+            if filters.data_ptr() % ROW_BYTES:
+                filters = filters.clone()
         # Also where it is not used: it checks the address.
         rows_desc = with_base(self.pixels, pixels)
         rows, columns = (filters, pixels) if self.rows_from_w else (pixels, filters)
@@ -94,83 +100,6 @@ class _Operands:
             rows_desc = self.matrix.at(rows)
         main, rest = [*(tiles.at(columns) for tiles in self.columns), None][:2]
         return rows_desc, main, rest
-
-
-def _filter_rows(weight: torch.Tensor, dims: int) -> torch.Tensor:
-    """Returns a filter packed, channels-last, on a 16-byte boundary."""
-    rows = weight.permute(TO_LAST[dims]).contiguous()
-    return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
-
-
-@dataclass(slots=True, kw_only=True)
-class GluonPlan(ForwardPlan):
-    """A plan of fprop.
-
-    Attributes:
-        config: The tile configuration.
-        operands: The descriptors.
-        row_copies: Packs rows of the filter, where pixels are packed; else ``None``.
-    """
-
-    config: TileConfig
-    operands: _Operands
-    row_copies: RowCopies | None = None
-
-    def _inputs(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[tuple[Any, ...], Hashable]:
-        if self.row_copies is None:
-            dims = self.problem.dims
-            x_rows, w_rows = x.permute(TO_LAST[dims]), _filter_rows(weight, dims)
-        else:
-            x_rows, w_rows = self.row_copies.both(x, weight)
-        return self.operands.at(x_rows, w_rows), None
-
-    def _outputs(self, y: torch.Tensor) -> tuple[Any, ...]:
-        return (self.operands.out.at(y),)
-
-    def _no_arguments(self) -> tuple[None, ...]:
-        return _NO_ARGUMENTS
-
-    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
-        arguments = ForwardPlan._epilogue_arguments(self, operands)
-        return tuple(arguments[number] for number in _USED_ARGUMENTS)
-
-    def _residual_descriptor(self, residual: torch.Tensor) -> None:
-        """The residual is read through a pointer."""
-
-    def _tile_shape(self) -> list[int]:
-        return self.config.y_block
-
-
-@dataclass(slots=True, kw_only=True)
-class GluonDgradPlan(DgradRun):
-    """A plan of dgrad.
-
-    Attributes:
-        problem: The convolution.
-        dtype: Of dy, weight and dx.
-        config: The tile configuration.
-        operands: The descriptors.
-        launcher: The kernel with all that is fixed.
-    """
-
-    problem: ConvProblem
-    dtype: torch.dtype
-    config: TileConfig
-    operands: _Operands
-    launcher: Launcher
-
-    @property
-    def stores_aligned(self) -> bool:
-        """Whether dx has to begin at a multiple of 16 bytes."""
-        return True
-
-    def launch(
-        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        dims = self.problem.dims
-        inputs = self.operands.at(dy.permute(TO_LAST[dims]), _filter_rows(weight, dims))
-        variant = None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0)
-        self.launcher.launch((*inputs, self.operands.out.at(dx), dx, bias), variant)
 
 
 # ---- Families ----------------------------------------------------------------------------------
@@ -181,6 +110,10 @@ class _Gluon(Family[TileConfig]):
 
     kind: ClassVar[str] = "gluon"
     config_type: ClassVar[type[TileConfig]] = TileConfig
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = (
+        *("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest"),
+    )
 
     @abstractmethod
     def _case_refusals(self, case: Case) -> list[str]:
@@ -200,26 +133,27 @@ class _Gluon(Family[TileConfig]):
     def config_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
         return self._case_refusals(case) or self._launch_refusals(config, case, device)
 
-    def _ranked(
-        self, times: Mapping[TileConfig, float], copies_us: float = 0.0
-    ) -> dict[TileConfig, Expected]:
-        def counted(config: TileConfig) -> float:
-            is_narrow = config.block_k * config.element_bytes < 128
-            return 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
-
-        return ranked({c: Expected.of(us, copies_us, counted(c)) for c, us in times.items()})
-
-    def _check(self, config: TileConfig, case: Case, device: Device) -> None:
-        """Refuses to bind.
-
-        Raises:
-            UnsupportedError: The case, or the configuration, has :meth:`refusals`.
-        """
+    def bind(self, config: TileConfig, case: Case, device: Device) -> Any:
         found = _Gluon.refusals(self, case, device, config)
         if found:
             raise UnsupportedError(
                 f"{case.operator}: the Gluon kernel does not take it: {'; '.join(found)}"
             )
+        return self._plan(config, case, device)
+
+    @abstractmethod
+    def _plan(self, config: TileConfig, case: Case, device: Device) -> Any:
+        """Returns the plan of a configuration without refusals."""
+
+
+def _ranked(
+    times: Mapping[TileConfig, float], copies_us: float = 0.0
+) -> dict[TileConfig, Expected]:
+    def correction(config: TileConfig) -> float:
+        is_narrow = config.block_k * config.element_bytes < 128
+        return 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
+
+    return ranked({c: Expected.of(us, copies_us, correction(c)) for c, us in times.items()})
 
 
 class GluonFprop(_Gluon):
@@ -235,21 +169,15 @@ class GluonFprop(_Gluon):
         return tap_refusals(case) or super().config_refusals(config, case, device)
 
     def _case_refusals(self, case: Case) -> list[str]:
-        problem, _ = _read(case)
-        out_dtype = case.epilogue.out_dtype or case.dtype
-        found = problem_refusals(problem, case.dtype, takes_fp8=True)
+        problem, out_dtype = _read(case)[0], case.output_dtype
+        allowed, expected = {*DTYPES}, "float16 or bfloat16"
         if case.dtype in FP8_DTYPES:
-            if out_dtype not in (*DTYPES, *FP8_DTYPES, torch.float32):
-                found.append(
-                    f"out_dtype is {out_dtype}, expected float32, float16, bfloat16 or fp8"
-                )
-            unit = ROW_BYTES // out_dtype.itemsize
-            if unit > 8 and problem.out_channels % unit:
-                found.append(
-                    f"Co is {problem.out_channels}, TMA needs rows of a multiple of {unit} channels"
-                )
-        elif case.epilogue.out_dtype not in (None, *DTYPES):
-            found.append(f"out_dtype is {out_dtype}, expected float16 or bfloat16")
+            allowed |= {*FP8_DTYPES, torch.float32}
+            expected = "float32, float16, bfloat16 or fp8"
+        co_unit = 16 if out_dtype in FP8_DTYPES else 8
+        found = problem_refusals(problem, case.dtype, takes_fp8=True, co_unit=co_unit)
+        if case.epilogue.out_dtype not in {None, *allowed}:
+            found.append(f"out_dtype is {out_dtype}, expected {expected}")
         if case.epilogue.function is not None:
             found.append("a function of the user's needs the @triton.jit kernel")
         if case.epilogue.amax:
@@ -264,7 +192,7 @@ class GluonFprop(_Gluon):
             problem.out_channels,
             device.num_sms,
             element_bytes=case.dtype.itemsize,
-            out_bytes=(case.epilogue.out_dtype or case.dtype).itemsize,
+            out_bytes=case.output_dtype.itemsize,
             may_turn=_is_matrix(problem, x_strides),
         )
 
@@ -278,13 +206,12 @@ class GluonFprop(_Gluon):
             device.num_sms,
             block_k=step_channels(problem.in_channels, case.dtype.itemsize),
             element_bytes=case.dtype.itemsize,
-            out_bytes=(case.epilogue.out_dtype or case.dtype).itemsize,
+            out_bytes=case.output_dtype.itemsize,
             x_is_matrix=_is_matrix(problem, x_strides),
         )
-        return self._ranked(times, 0.0 if case.packing is None else case.packing.copy_us)
+        return _ranked(times, 0.0 if case.packing is None else case.packing.copy_us)
 
-    def bind(self, config: TileConfig, case: Case, device: Device) -> GluonPlan:
-        self._check(config, case, device)
+    def _plan(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
         from triton_ext.ops.kernels import gluon_fprop
 
         problem, x_strides = _read(case)
@@ -292,38 +219,30 @@ class GluonFprop(_Gluon):
         # Of packed pixels, what the weight is filled up with is none of x's channels.
         x_ci = ci if case.packing is None else case.packing.window_channels
         x_block = [config.rows, config.block_k]
+        strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
         x_desc = TensorDescriptorIm2Col.for_conv(
-            Layout(
-                (problem.batch, *problem.input_size, x_ci),
-                tuple(x_strides[i] for i in TO_LAST[problem.dims]),
-                case.dtype,
-            ),
-            conv.filter_size,
-            conv.stride,
-            conv.padding,
-            conv.dilation,
-            block_shape=x_block,
-        )
+            Layout((problem.batch, *problem.input_size, x_ci), strides, case.dtype),
+            conv.filter_size, conv.stride, conv.padding, conv.dilation, block_shape=x_block,
+        )  # fmt: skip
         # How many there are, channels of each, and from one to the next.
         pixels, filters = (conv.m_gemm, x_ci, matrix_row_stride(x_desc)), (co, ci, ci)
         rows, columns = (filters, pixels) if config.rows_from_w else (pixels, filters)
         (m_gemm, row_ci, row_step), (n_gemm, column_ci, column_step) = rows, columns
         assert column_step is not None  # pixels are columns where they are rows of a matrix only
+        matrix = None
+        if row_step is not None:
+            matrix = Tiled.of(case.dtype, [m_gemm, row_ci], row_step, x_block)
         column_shape = [n_gemm, problem.taps, column_ci]
-        out_dtype = case.epilogue.out_dtype or case.dtype
         operands = _Operands(
             pixels=x_desc,
-            matrix=(
-                None
-                if row_step is None
-                else Tiled.of(case.dtype, [m_gemm, row_ci], row_step, x_block)
-            ),
+            matrix=matrix,
             columns=tuple(
                 Tiled.of(case.dtype, column_shape, column_step, [width, 1, config.block_k])
                 for width in config.fprop_boxes
             ),
-            out=Tiled.of(out_dtype, [conv.m_gemm, co], co, config.y_block),
+            out=Tiled.of(case.output_dtype, [conv.m_gemm, co], co, config.y_block),
             rows_from_w=config.rows_from_w,
+            dims=problem.dims if case.packing is None else None,
         )
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(n_gemm / config.block_n)
         ones = (1,) * (3 - problem.dims)
@@ -337,26 +256,19 @@ class GluonFprop(_Gluon):
             stride=conv.stride,
             padding=tuple(low for low, _ in conv.padding),
         )
-        return GluonPlan(
-            problem=case.problem,
-            config=config,
-            epilogue=case.epilogue,
-            operands=operands,
+        launcher = _launcher(
+            gluon_fprop.conv_fprop_kernel, num_programs(config, tiles, n_gemm, device.num_sms),
+            kernel_problem, CONFIG=config, ACTIVATION=case.epilogue.activation,
+            RESIDUAL_PER_IMAGE=case.epilogue.residual_per_image,
+        )  # fmt: skip
+        return ForwardPlan.make(
+            case,
+            config,
+            operands,
+            launcher,
+            outputs=lambda y: (operands.out.at(y),),
+            arguments_read=_USED_ARGUMENTS,
             row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
-            y_shape=case.problem.y_shape,
-            out_dtype=out_dtype,
-            store_through_tma=True,
-            launcher=Launcher(
-                kernel=gluon_fprop.conv_fprop_kernel,
-                grid=(num_programs(config, tiles, n_gemm, device.num_sms), 1, 1),
-                scalars=(kernel_problem,),
-                constants={
-                    "CONFIG": config,
-                    "ACTIVATION": case.epilogue.activation,
-                    "RESIDUAL_PER_IMAGE": case.epilogue.residual_per_image,
-                },
-                options={"num_warps": 4},
-            ),
         )
 
 
@@ -395,12 +307,10 @@ class GluonDgrad(_Gluon):
         ci, co = problem.in_channels, problem.out_channels
         block_k = channel_block(co, 2, problem.groups)
         dims = phases_of(problem)
-        return self._ranked(
-            dgrad_times(dims, problem.batch, ci, co, device.num_sms, block_k=block_k)
-        )
+        times = dgrad_times(dims, problem.batch, ci, co, device.num_sms, block_k=block_k)
+        return _ranked(times)
 
-    def bind(self, config: TileConfig, case: Case, device: Device) -> GluonDgradPlan:
-        self._check(config, case, device)
+    def _plan(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
         from triton_ext.ops.kernels import gluon_dgrad
 
         problem, dims = case.problem, phases_of(case.problem)
@@ -410,17 +320,15 @@ class GluonDgrad(_Gluon):
         shape = (n, *problem.output_size, co)
         strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
         block = [config.rows, config.block_k]
+        corners = [
+            (dim.lower, dim.lower + dim.walk_size - out)
+            for dim, out in zip(dims, problem.output_size, strict=True)
+        ]
         dy_desc = TensorDescriptorIm2Col(
-            Layout(shape, strides, case.dtype),
-            shape,
-            strides,
-            block,
-            pixel_box_lower_corner=[dim.lower for dim in dims],
-            pixel_box_upper_corner=[
-                dim.lower + dim.walk_size - out
-                for dim, out in zip(dims, problem.output_size, strict=True)
-            ],
-        )
+            Layout(shape, strides, case.dtype), shape, strides, block,
+            pixel_box_lower_corner=[lower for lower, _ in corners],
+            pixel_box_upper_corner=[upper for _, upper in corners],
+        )  # fmt: skip
         row = pixel_stride(dy_desc.geometry) if problem.is_pointwise else None
         pixels = n * math.prod(problem.input_size)
         operands = _Operands(
@@ -431,22 +339,28 @@ class GluonDgrad(_Gluon):
                 for width in config.widths
             ),
             out=Tiled.of(case.dtype, [pixels, ci], ci, config.y_block),
+            dims=problem.dims,
         )
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
-        blocks = math.ceil(co / config.block_k)
-        return GluonDgradPlan(
+        return DgradPlan(
             problem=problem,
             dtype=case.dtype,
             config=config,
-            operands=operands,
-            launcher=Launcher(
-                kernel=gluon_dgrad.conv_dgrad_kernel,
-                grid=(num_programs(config, tiles, ci, device.num_sms), 1, 1),
-                scalars=(gluon_dgrad.dgrad_problem(dims, n, ci, blocks),),
-                constants={"CONFIG": config, "CLASSES": gluon_dgrad.residue_classes(dims)},
-                options={"num_warps": 4},
+            describe=lambda dy, weight, dx: (*operands(dy, weight), operands.out.at(dx), dx),
+            stores_aligned=True,
+            launcher=_launcher(
+                gluon_dgrad.conv_dgrad_kernel, num_programs(config, tiles, ci, device.num_sms),
+                gluon_dgrad.dgrad_problem(dims, n, ci, math.ceil(co / config.block_k)),
+                CONFIG=config, CLASSES=gluon_dgrad.residue_classes(dims),
             ),
-        )
+        )  # fmt: skip
+
+
+def _launcher(kernel: Any, programs: int, problem: Any, **constants: Any) -> Launcher:
+    return Launcher(
+        kernel=kernel, grid=(programs, 1, 1), scalars=(problem,), constants=constants,
+        options={"num_warps": 4},
+    )  # fmt: skip
 
 
 GLUON: GluonFprop = GluonFprop()

@@ -67,8 +67,7 @@ class TileConfig:
         ping_pong: Whether consumers take turns with whole tiles; otherwise they share each tile.
         block_n_main: Output channels of the first accumulator.
         block_n_rest: Output channels of the second accumulator, 0 for none.
-        block_k: Input channels of a step; 64 of 16 bits, and 128 of 8, are one 128-byte swizzle
-            row.
+        block_k: Input channels of a step, one swizzle row of 32, 64 or 128 bytes.
         stages: Depth of the ring of loads.
         store_n: Output channels of one TMA store.
         store_buffers: Staging buffers of a consumer: 2 let it convert while the last store reads.
@@ -193,58 +192,46 @@ class TileConfig:
 
     def problems(self) -> list[str]:
         """Returns why the configuration cannot run; nothing where it can."""
-        found = []
-        if self.rows not in (64, 128):
-            found.append(f"rows is {self.rows}: a consumer multiplies 64 or 128")
         if not 1 <= self.consumers <= 3:
-            return [*found, f"consumers is {self.consumers}: expected 1 to 3"]
-        if self.ping_pong and self.consumers != 2:
-            found.append(f"ping-pong is for 2 consumers, not {self.consumers}")
-        for width in self.widths:
-            if width not in (16, 32, 64, 128, 256):
-                found.append(
-                    f"block_n of {width}: an accumulator has 16 to {WGMMA_MAX_N} columns, "
-                    "a power of two"
-                )
-            if width % self.store_n:
-                found.append(f"store_n is {self.store_n}: it must divide {width}")
+            return [f"consumers is {self.consumers}: expected 1 to 3"]
         if self.element_bytes not in (1, 2):
-            message = f"element_bytes is {self.element_bytes}: WGMMA reads 8 or 16 bits here"
-            return [*found, message]
+            return [f"element_bytes is {self.element_bytes}: WGMMA reads 8 or 16 bits here"]
         if self.out_bytes not in (1, 2, 4):
-            return [*found, f"out_bytes is {self.out_bytes}: expected 1, 2 or 4"]
-        return found + self._memory_problems()
-
-    def _memory_problems(self) -> list[str]:
-        """Returns why it does not fit shared memory or registers, with elements of legal sizes."""
-        found = []
+            return [f"out_bytes is {self.out_bytes}: expected 1, 2 or 4"]
+        small, middle, large = (row // self.element_bytes for row in SWIZZLE_BYTES)
         least = max(MIN_STORE_N, SWIZZLE_BYTES[0] // self.out_bytes)
-        if self.store_n < least:
-            found.append(f"store_n is {self.store_n}: expected at least {least}, one swizzle row")
-        steps = [row // self.element_bytes for row in SWIZZLE_BYTES]
-        if self.block_k not in steps:
-            found.append(
-                f"block_k is {self.block_k}: {steps[0]}, {steps[1]} or {steps[2]} are one "
-                "swizzle row"
-            )
-        if self.stages < 2:
-            found.append(f"stages is {self.stages}: the producer needs at least 2")
-        if self.smem_bytes + RESERVED_BYTES > SMEM_BYTES:
-            found.append(f"{self.smem_bytes} B of shared memory, a CTA has {SMEM_BYTES}")
-        if self.filter_steps and self.block_n_rest:
-            found.append("a filter that stays in shared memory has one accumulator")
-        if self.rows_from_w and (self.rows != 64 or self.filter_steps or self.out_bytes != 2):
-            found.append(
-                "rows_from_w: a consumer has 64 output channels of 16 bits, one swizzle row, and "
-                "no filter stays"
-            )
-        # Some 30 registers hold addresses and counters beside the fp32 accumulators.
-        registers = self.rows * self.block_n // WARP_GROUP_THREADS
-        if registers + 30 > self.consumer_registers:
-            found.append(
-                f"accumulators take {registers} registers of a thread's {self.consumer_registers}"
-            )
-        return found
+        registers = self.rows * self.block_n // WARP_GROUP_THREADS  # of the fp32 accumulators
+        turns = self.rows == 64 and not self.filter_steps and self.out_bytes == 2
+        is_wrong = {
+            f"rows is {self.rows}: a consumer multiplies 64 or 128": self.rows not in (64, 128),
+            f"ping-pong is for 2 consumers, not {self.consumers}": (
+                self.ping_pong and self.consumers != 2
+            ),
+            f"store_n is {self.store_n}: expected at least {least}, one swizzle row": (
+                self.store_n < least
+            ),
+            f"block_k is {self.block_k}: {small}, {middle} or {large} are one swizzle row": (
+                self.block_k not in (small, middle, large)
+            ),
+            f"stages is {self.stages}: the producer needs at least 2": self.stages < 2,
+            f"{self.smem_bytes} B of shared memory, a CTA has {SMEM_BYTES}": (
+                self.smem_bytes + RESERVED_BYTES > SMEM_BYTES
+            ),
+            "a filter that stays in shared memory has one accumulator": (
+                bool(self.filter_steps and self.block_n_rest)
+            ),
+            "rows_from_w: a consumer has 64 output channels of 16 bits, one swizzle row, and "
+            "no filter stays": self.rows_from_w and not turns,
+            # Some 30 registers hold addresses and counters beside the accumulators.
+            f"accumulators take {registers} registers of a thread's {self.consumer_registers}": (
+                registers + 30 > self.consumer_registers
+            ),
+        }
+        for n in self.widths:
+            message = f"block_n of {n}: an accumulator has 16 to 256 columns, a power of two"
+            is_wrong[message] = n not in (16, 32, 64, 128, 256)
+            is_wrong[f"store_n is {self.store_n}: it must divide {n}"] = n % self.store_n != 0
+        return [message for message, holds in is_wrong.items() if holds]
 
     def __str__(self) -> str:
         rest = f"+{self.block_n_rest}" if self.block_n_rest else ""
@@ -304,16 +291,11 @@ def num_programs(config: TileConfig, tiles: int, columns: int, num_sms: int) -> 
     """Returns the CTAs; where the filter stays, a multiple of the tiles of columns.
 
     Args:
-        config: How the kernel is compiled.
         tiles: All tiles.
         columns: Columns of the product.
-        num_sms: Multiprocessors of the GPU.
     """
     num_n = math.ceil(columns / config.block_n)
     return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
-
-
-# ---- Refusals ----------------------------------------------------------------------------------
 
 
 def launch_refusals(
@@ -329,10 +311,8 @@ def launch_refusals(
     """Returns why a configuration cannot run, or not this convolution; nothing where it can.
 
     Args:
-        config: The configuration.
         steps: Steps of the whole reduction, 0 where the filter cannot stay in shared memory.
         columns: Columns of the product.
-        num_sms: Multiprocessors of the GPU.
         element_bytes: Bytes of an element of the convolution's operands.
         out_bytes: Those of its output.
         may_turn: Whether rows of the product can be output channels.
@@ -376,15 +356,9 @@ def host_refusals(device: Device) -> list[str]:
 
 
 def problem_refusals(
-    problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False
+    problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False, co_unit: int = 8
 ) -> list[str]:
-    """Returns why no Gluon kernel computes a problem, on whatever host and device.
-
-    Args:
-        problem: What is computed.
-        dtype: Of the operands.
-        takes_fp8: Whether the kernel takes fp8.
-    """
+    """Returns why no Gluon kernel computes a problem; rows of Co are multiples of ``co_unit``."""
     found: list[str] = []
     is_fp8 = takes_fp8 and dtype in FP8_DTYPES
     if dtype not in DTYPES and not is_fp8:
@@ -392,37 +366,30 @@ def problem_refusals(
         found.append(f"dtype is {dtype}, expected {expected}")
     if problem.groups != 1:
         found.append(f"groups={problem.groups}, expected 1")
-    channels = (("Ci", problem.in_channels, 16 if is_fp8 else 8), ("Co", problem.out_channels, 8))
-    for name, count, unit in channels:
+    ci_unit = 16 if is_fp8 else 8
+    for name, count, unit in (
+        ("Ci", problem.in_channels, ci_unit), ("Co", problem.out_channels, co_unit),
+    ):  # fmt: skip
         if count % unit:
             found.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
     return found
 
 
-# ---- Descriptors -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """A tiled descriptor of Gluon's without memory.
+    """A tiled descriptor of Gluon's that was checked, without memory."""
 
-    Attributes:
-        kind: Its class.
-        fields: All but the tensor, checked.
-    """
-
-    kind: Any
-    fields: dict[str, Any]
+    desc: Any
 
     @classmethod
     def of(cls, dtype: torch.dtype, shape: list[int], row: int, block: list[int]) -> Tiled:
         """Checks and returns a descriptor.
 
         Args:
-            dtype: Of the tensor.
+            dtype: Dtype of the tensor.
             shape: Its sizes.
             row: Distance of two entries of the last but one dimension.
-            block: Of a load or a store.
+            block: Block of a load or a store.
         """
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -431,15 +398,13 @@ class Tiled:
         strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
         stand_in = Layout(tuple(shape), tuple(strides), dtype)
         layout = smem_layout(block, dtype.itemsize)
-        checked = TensorDescriptor(stand_in, shape, strides, block, layout)
-        fields = {name: value for name, value in vars(checked).items() if name != "base"}
-        return cls(TensorDescriptor, fields)
+        return cls(TensorDescriptor(stand_in, shape, strides, block, layout))
 
     def at(self, base: torch.Tensor) -> Any:
         """Returns the descriptor of a tensor on a 16-byte boundary.
 
         Checking all again would take longer than a launch.
         """
-        made = self.kind.__new__(self.kind)
-        made.__dict__.update(self.fields, base=base)
+        made = object.__new__(type(self.desc))
+        made.__dict__.update(self.desc.__dict__, base=base)
         return made

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from triton_ext.ops.core.stride_phases import StridePhases, phase_taps
 from triton_ext.ops.families import gemm_config
@@ -42,86 +43,73 @@ class Cost(gemm_config.Cost):
     """What a configuration costs on one multiprocessor, in microseconds.
 
     Attributes:
-        joined: What it costs where WGMMAs are joined; ``None`` where they never are.
+        joined: ``step_us`` and ``tile_us`` where WGMMAs are joined; ``None`` where they never are.
     """
 
-    joined: Cost | None = None
+    joined: tuple[float, float] | None = None
 
+
+# A consumer converts 32 columns of a tile while the last store reads 32 others.
+_S32: dict[str, int] = {"store_n": 32, "store_buffers": 2}
 
 # Measured on an H200 (Triton 3.9.0, fp16) over 29 shapes on 2026-11-20 (docs/gluon-conv.md), joined
 # WGMMAs on 2026-11-23: 128+32 and 256+64 over ten layers, the others over up to three 1x1 layers.
 _COSTS: dict[TileConfig, Cost] = {
-    ping_pong(128, 128, 6, store_n=32, store_buffers=2, group_m=2): Cost(0.323, 0.55, 7.0),
-    ping_pong(64, 128, 8, store_n=32, store_buffers=2, group_m=2): Cost(0.165, 1.10, 6.7),
+    ping_pong(128, 128, 6, **_S32, group_m=2): Cost(0.323, 0.55, 7.0),
+    ping_pong(64, 128, 8, **_S32, group_m=2): Cost(0.165, 1.10, 6.7),
     ping_pong(64, 64, 10): Cost(0.130, 0.40, 7.1),
     cooperative(64, 3, 128, 5, group_m=2): Cost(0.468, 1.25, 7.8),
     cooperative(64, 2, 256, 4, store_buffers=2): Cost(0.633, 2.06, 7.1),
     cooperative(64, 2, 256, 3, block_n_rest=64, store_buffers=2, group_m=1): Cost(0.815, 2.1, 7.0),
-    cooperative(64, 2, 128, 5, block_n_rest=32, store_n=32, store_buffers=2): (
-        Cost(0.436, 1.6, 6.7, joined=Cost(0.408, 1.6, 6.7))
-    ),
+    cooperative(64, 2, 128, 5, block_n_rest=32, **_S32): Cost(0.436, 1.6, 6.7, (0.408, 1.6)),
     cooperative(64, 2, 128, 6, store_buffers=2, group_m=2): Cost(0.323, 1.14, 6.5),
     # 192 and 384 columns without waste.  Not measured: interpolated between the others, and joined
     # as turned round, below.
-    cooperative(64, 2, 128, 5, block_n_rest=64, group_m=2): (
-        Cost(0.500, 1.80, 6.9, joined=Cost(0.478, 1.80, 6.9))
-    ),
+    cooperative(64, 2, 128, 5, block_n_rest=64, group_m=2): Cost(0.500, 1.80, 6.9, (0.478, 1.80)),
     # Measured over two layers (2026-11-22), joined over one.
-    cooperative(64, 3, 128, 4, block_n_rest=64, group_m=2): (
-        Cost(0.800, 1.36, 7.8, joined=Cost(0.775, 1.50, 7.8))
-    ),
+    cooperative(64, 3, 128, 4, block_n_rest=64, group_m=2): Cost(0.800, 1.36, 7.8, (0.775, 1.50)),
 }
 
 # For x that is no matrix, where WGMMAs are joined: measured so only, over seven layers (H200,
 # Triton 3.9.0, fp16, 2026-11-23).
 _JOINED_COSTS: dict[TileConfig, Cost] = {
-    ping_pong(128, 128, 5, block_n_rest=32, store_n=32, store_buffers=2, group_m=2): (
-        Cost(0.408, 1.05, 6.7)
-    ),
+    ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): Cost(0.408, 1.05, 6.7),
 }
 
 # With the filter kept in shared memory, where it fits; keep_filter sets the stages.
 _KEEPING_COSTS: dict[TileConfig, Cost] = {
-    ping_pong(128, 64, 4, store_n=32, store_buffers=2): Cost(0.205, 0.70, 7.0),
-    ping_pong(128, 128, 4, store_n=32, store_buffers=2): Cost(0.323, 0.50, 7.0),
+    ping_pong(128, 64, 4, **_S32): Cost(0.205, 0.70, 7.0),
+    ping_pong(128, 128, 4, **_S32): Cost(0.323, 0.50, 7.0),
 }
 
 # For few columns.  Measured over one layer, of three dimensions (H200, Triton 3.9.0, fp16,
 # 2026-11-23), where the model expects too little of the other tiles.
 _FEW_COLUMNS = 64
 _FEW_COLUMNS_COSTS: dict[TileConfig, Cost] = {
-    cooperative(128, 3, 64, 3, store_n=32, store_buffers=2): Cost(0.869, 1.40, 7.0),
-    cooperative(128, 2, 64, 4, store_n=32, store_buffers=2): Cost(0.577, 1.20, 7.0),
+    cooperative(128, 3, 64, 3, **_S32): Cost(0.869, 1.40, 7.0),
+    cooperative(128, 2, 64, 4, **_S32): Cost(0.577, 1.20, 7.0),
 }
 
 # For x that is a matrix: its tiled copies bring more pixels in a time than im2col does.  Measured
 # over 1x1 layers, up to three for a configuration (H200, Triton 3.9.0, fp16, 2026-11-23;
 # docs/gluon-conv.md).
 _MATRIX_COSTS: dict[TileConfig, Cost] = {
-    ping_pong(128, 128, 5, block_n_rest=32, store_n=32, store_buffers=2, group_m=2): (
-        Cost(0.423, 1.52, 7.0, joined=Cost(0.398, 1.42, 7.0))
+    ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): Cost(
+        0.423, 1.52, 7.0, (0.398, 1.42)
     ),
-    cooperative(64, 3, 64, 6, store_n=32, store_buffers=2, group_m=2): Cost(0.266, 0.90, 8.0),
+    cooperative(64, 3, 64, 6, **_S32, group_m=2): Cost(0.266, 0.90, 8.0),
 }
 
 # For the same, with output channels as rows and pixels as columns.
+_W32: dict[str, Any] = {**_S32, "rows_from_w": True}
+_W16: dict[str, Any] = {**_W32, "store_n": 16}
 _TURNED_COSTS: dict[TileConfig, Cost] = {
-    cooperative(64, 2, 64, 7, block_n_rest=32, store_n=32, store_buffers=2, rows_from_w=True): Cost(
-        0.246, 2.26, 6.6, joined=Cost(0.222, 2.20, 6.6)
-    ),
-    cooperative(
-        64, 2, 128, 6, block_n_rest=16, store_n=16, store_buffers=2, rows_from_w=True
-    ): Cost(0.417, 1.58, 6.6, joined=Cost(0.368, 1.72, 6.6)),
-    cooperative(64, 3, 64, 5, block_n_rest=32, store_n=32, store_buffers=2, rows_from_w=True): Cost(
-        0.411, 1.25, 7.8, joined=Cost(0.360, 1.60, 7.8)
-    ),
+    cooperative(64, 2, 64, 7, block_n_rest=32, **_W32): Cost(0.246, 2.26, 6.6, (0.222, 2.20)),
+    cooperative(64, 2, 128, 6, block_n_rest=16, **_W16): Cost(0.417, 1.58, 6.6, (0.368, 1.72)),
+    cooperative(64, 3, 64, 5, block_n_rest=32, **_W32): Cost(0.411, 1.25, 7.8, (0.360, 1.60)),
     # A step costs by columns what it does with 144 of them.
-    cooperative(
-        64, 3, 128, 5, block_n_rest=16, store_n=16, store_buffers=2, rows_from_w=True
-    ): Cost(0.625, 1.50, 7.0, joined=Cost(0.552, 1.45, 7.0)),
-    cooperative(
-        64, 2, 128, 5, block_n_rest=64, store_n=32, store_buffers=2, rows_from_w=True
-    ): Cost(0.500, 2.73, 6.6, joined=Cost(0.478, 2.60, 6.6)),
+    cooperative(64, 3, 128, 5, block_n_rest=16, **_W16): Cost(0.625, 1.50, 7.0, (0.552, 1.45)),
+    cooperative(64, 2, 128, 5, block_n_rest=64, **_W32): Cost(0.500, 2.73, 6.6, (0.478, 2.60)),
 }
 
 CONFIGS, JOINED_CONFIGS, KEEPING_CONFIGS, FEW_COLUMNS_CONFIGS, MATRIX_CONFIGS, TURNED_CONFIGS = (
@@ -174,10 +162,7 @@ def expected_times(
 
     Args:
         m_gemm: Output pixels; of each class.
-        co: Output channels.
-        ci: Input channels.
         taps: Filter taps; of every class of pixels, where they differ.
-        num_sms: Multiprocessors of the GPU.
         repeats: How often there are these classes of pixels; 1 where a filter may stay.
         block_k: Channels of a step.  Steps of fewer than 128 bytes cost their part of one, where
             there are several; a single one was not measured, and counts as a whole one.
@@ -215,8 +200,9 @@ def expected_times(
             joins = may_join and config.joins
             if joins or not joined_only:
                 tiles = math.ceil(rows / config.block_m) * math.ceil(columns / config.block_n)
-                counted = (cost.joined if joins else None) or cost
-                times[config] = counted.expected_us(tiles * repeats, class_steps, num_sms)
+                if joins and cost.joined is not None:
+                    cost = Cost(*cost.joined, cost.launch_us)
+                times[config] = cost.expected_us(tiles * repeats, class_steps, num_sms)
 
     consider(_COSTS, m_gemm, co)
     if not x_is_matrix:
@@ -246,9 +232,6 @@ def dgrad_times(
     Args:
         dims: The stride phases of the spatial dimensions.
         n: Images.
-        ci: Input channels.
-        co: Output channels.
-        num_sms: Multiprocessors of the GPU.
         block_k: Output channels of a step.
     """
     class_pixels, class_taps, repeats = phase_taps(dims)

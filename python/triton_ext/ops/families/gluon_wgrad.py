@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -20,6 +20,7 @@ from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import DTYPES, Tiled, common_refusals, problem_refusals
 from triton_ext.ops.families.gluon_wgrad_config import (
@@ -32,7 +33,7 @@ from triton_ext.ops.families.gluon_wgrad_config import (
 from triton_ext.ops.families.wgrad import Launches, Operand, WgradPlan
 from triton_ext.ops.families.wgrad_config import ranked_tiles
 
-__all__ = ["GLUON_WGRAD", "MOST_EXPECTED", "GluonWgradPlan"]
+__all__ = ["GLUON_WGRAD", "MOST_EXPECTED", "GluonWgradPlan", "WgradProblem"]
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 with_base = backends.load("nvidia", "gluon.with_base")
@@ -44,11 +45,70 @@ with_base = backends.load("nvidia", "gluon.with_base")
 MOST_EXPECTED = 0.96
 
 
+class WgradProblem(NamedTuple):
+    """The convolution as both kernels get it: a runtime argument with named fields.
+
+    Attributes:
+        co: Output channels.
+        ci: Input channels.
+        dy_tiles: Tiles along the blocks of dy.
+        steps: k iterations of a tile.
+        waves: Full rounds of whole tiles.
+        rest: Tiles that remain after these, at least 1 here.
+        first_split: Number of the first of these.
+        splits: Parts of each tile that remains.
+        parts: rest * splits, 0 if no tile remains.
+        add_in_place: 1 if the CTA with a tile's last part adds the others', else 0.
+        filter_size: (T, R, S), 1 for missing dimensions.
+        dilation: As filter_size.
+        output_size: Per spatial dimension.
+        stride: Per spatial dimension.
+        padding: In front of each spatial dimension.
+    """
+
+    co: int
+    ci: int
+    dy_tiles: int
+    steps: int
+    waves: int
+    rest: int
+    first_split: int
+    splits: int
+    parts: int
+    add_in_place: int
+    filter_size: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    @classmethod
+    def make(cls, work: WgradWork, problem: ConvProblem) -> WgradProblem:
+        """Returns the argument for a convolution and its tiles."""
+        partition, ones = work.partition, (1,) * (3 - problem.dims)
+        return cls(
+            co=problem.out_channels,
+            ci=problem.in_channels,
+            dy_tiles=work.dy_tiles,
+            steps=partition.steps,
+            waves=partition.waves,
+            rest=max(partition.rest, 1),
+            first_split=partition.waves * partition.programs,
+            splits=partition.splits,
+            parts=partition.slots,
+            add_in_place=int(work.add_in_place),
+            filter_size=(*ones, *problem.filter_size),
+            dilation=(*ones, *problem.dilation),
+            output_size=problem.output_size,
+            stride=problem.stride,
+            padding=tuple(low for low, _ in problem.padding),
+        )
+
+
 @cache
 def load_kernels() -> tuple[Any, Any]:
     """Returns both kernels; hosts without im2col in Gluon cannot import them."""
-    from triton_ext.ops.hopper.wgrad import conv_wgrad_kernel
-    from triton_ext.ops.hopper.wgrad_parts import reduce_kernel
+    from triton_ext.ops.kernels.gluon_wgrad import conv_wgrad_kernel, reduce_kernel
 
     return conv_wgrad_kernel, reduce_kernel
 
@@ -85,6 +145,10 @@ class GluonWgrad(Family[WgradTileChoice]):
     kind: ClassVar[str] = "gluon_wgrad"
     direction: ClassVar[Direction] = "wgrad"
     config_type: ClassVar[type[WgradTileChoice]] = WgradTileChoice
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = (
+        *("rows_from_x", "consumers", "main_blocks", "rest_blocks"),
+    )
 
     def refusals(
         self, case: Case, device: Device, config: WgradTileChoice | None = None
@@ -122,8 +186,6 @@ class GluonWgrad(Family[WgradTileChoice]):
         found = self.refusals(case, device, config)
         if found:
             raise UnsupportedError("wgrad: the Gluon kernel does not take it: " + "; ".join(found))
-        from triton_ext.ops.hopper.wgrad import wgrad_problem
-
         problem, dtype, size = case.problem, case.dtype, case.dtype.itemsize
         co, ci, strides = problem.out_channels, problem.in_channels, case.strides_of_x
         x = Operand.make(problem.x_shape, strides, size, as_matrix=False)
@@ -146,7 +208,7 @@ class GluonWgrad(Family[WgradTileChoice]):
         x_matrix = None
         if problem.is_pointwise and x.pixel_stride:
             x_matrix = Tiled.of(dtype, [pixels, ci], x.pixel_stride, block)
-        told = wgrad_problem(work, problem)
+        told = WgradProblem.make(work, problem)
         first, second = load_kernels()
         adding, reducer = Reduction.of(work), None
         if adding is not None:

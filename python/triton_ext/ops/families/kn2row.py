@@ -13,23 +13,27 @@ from functools import partial
 
 import torch
 import triton
-import triton.language as tl
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
-from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TRITON_DTYPES, PointerPlan, vector_inputs
+from triton_ext.ops.core.plan import (
+    ForwardPlan,
+    dot_dtype,
+    long_row_refusals,
+    output_constants,
+    vector_inputs,
+)
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.kernels.kn2row import conv_col2im_kernel
 
 __all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "column_shape", "vector_of"]
 
 _ELEMENT_BYTES = 2
-_MOST_ELEMENTS = 1 << 31
 _MOST_COLUMNS = 64
 # Of all rows of the filter: a program holds the sums of all.
 _MOST_SUMS = 256
@@ -90,21 +94,13 @@ class Schedule:
 
     A program computes ``rows`` output rows of a segment of the width, top to bottom, and reads
     R - 1 rows more; over one dimension it computes ``rows`` segments.
-
-    Attributes:
-        segment: Output pixels of a row that a program computes at once.
-        segments: Of a row.
-        strips: Into how many the rows of one image are divided, per residue of the dilation; over
-            one dimension, the segments.
-        programs: CTAs of a launch.
-        steps: Of a program at most.
     """
 
-    segment: int
-    segments: int
-    strips: int
-    programs: int
-    steps: int
+    segment: int  # output pixels of a row that a program computes at once
+    segments: int  # of a row
+    strips: int  # of an image's rows, per residue of the dilation; in 1-D, of its segments
+    programs: int  # CTAs of a launch
+    steps: int  # of a program at most
 
     @classmethod
     def make(cls, config: Col2ImConfig, problem: ConvProblem) -> Schedule:
@@ -135,24 +131,41 @@ class Kn2Row(Family[Col2ImConfig]):
     direction = "fprop"
     config_type = Col2ImConfig
 
-    def refusals(self, case: Case, device: Device, config: Col2ImConfig | None = None) -> list[str]:
-        found = _problem_refusals(case)
-        if not found and vector_of(case) * _ELEMENT_BYTES != ROW_BYTES:
+    def case_refusals(self, case: Case) -> list[str]:
+        problem, found = case.problem, []
+        if case.dtype not in (torch.float16, torch.bfloat16):
+            found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
+        if problem.dims > 2:
+            found.append(f"{problem.dims} dimensions: expected 1 or 2")
+        if problem.groups != 1:
+            found.append(f"groups={problem.groups}: a product would hold channels of other groups")
+        if set(problem.stride) != {1}:
+            found.append(f"stride {problem.stride}: expected 1, as every pixel meets every tap")
+        taps, channels = column_shape(problem)
+        columns, filter_rows = taps * channels, _filter_rows(problem)
+        if columns > _MOST_COLUMNS:
             found.append(
-                f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
+                f"{taps} x {channels} columns, taps of a row and output channels rounded up: "
+                f"expected at most {_MOST_COLUMNS}"
             )
-        if config is not None and not found:
-            found = _config_refusals(config, case.problem, device)
+        elif filter_rows * columns > _MOST_SUMS:
+            found.append(
+                f"{filter_rows} rows of the filter of {columns} columns each: expected at most "
+                f"{_MOST_SUMS} columns in all"
+            )
+        return found + long_row_refusals(problem)
+
+    def refusals(self, case: Case, device: Device, config: Col2ImConfig | None = None) -> list[str]:
+        found = super().refusals(case, device, config)
+        if not found and vector_of(case) * _ELEMENT_BYTES != ROW_BYTES:
+            return [f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"]
         return found
 
     def passed_over(self, case: Case, device: Device) -> str:
         return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
 
     def number_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> list[str]:
-        return config.problems()
-
-    def config_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> list[str]:
-        return _problem_refusals(case) or _config_refusals(config, case.problem, device)
+        return config.problems() or _launch_refusals(config, case.problem, device)
 
     def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
         """Returns times of bytes, those read twice included, and of steps, the longer of both.
@@ -175,7 +188,7 @@ class Kn2Row(Family[Col2ImConfig]):
             times[config] = Expected.of(us, correction=_CORRECTION)
         return ranked(times)
 
-    def bind(self, config: Col2ImConfig, case: Case, device: Device) -> PointerPlan:
+    def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
         wrong = self.config_refusals(config, case, device)
         if wrong:
             raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
@@ -216,17 +229,12 @@ class Kn2Row(Family[Col2ImConfig]):
                 "VECTOR": vector,
                 "BLOCK_M": config.block_m,
                 "BLOCK_K": _block_k(problem),
-                "DTYPE": TRITON_DTYPES[case.output_dtype],
-                # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
-                "DOT_DTYPE": tl.float32 if IS_INTERPRETED else TRITON_DTYPES[case.dtype],
-                "ACTIVATION": case.epilogue.activation,
-                "FUNCTION": case.epilogue.function,
-                "RESIDUAL_PER_IMAGE": case.epilogue.residual_per_image,
+                **output_constants(case, DOT_DTYPE=dot_dtype(case.dtype)),
                 "PREFETCHES": config.num_stages == 1,
             },
             options={"num_warps": config.num_warps, "num_stages": config.num_stages},
         )
-        return PointerPlan.make(case, config, partial(vector_inputs, vector), launcher)
+        return ForwardPlan.make(case, config, partial(vector_inputs, vector), launcher)
 
 
 def vector_of(case: Case) -> int:
@@ -250,40 +258,8 @@ def column_shape(problem: ConvProblem) -> tuple[int, int]:
     return taps, max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
 
 
-def _problem_refusals(case: Case) -> list[str]:
-    """Returns why the kernel does not take a case, whatever its strides."""
-    problem, found = case.problem, []
-    if case.dtype not in (torch.float16, torch.bfloat16):
-        found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
-    if problem.dims > 2:
-        found.append(f"{problem.dims} dimensions: expected 1 or 2")
-    if problem.groups != 1:
-        found.append(f"groups={problem.groups}: a product would hold channels of other groups")
-    if set(problem.stride) != {1}:
-        found.append(f"stride {problem.stride}: expected 1, as every pixel meets every tap")
-    taps, channels = column_shape(problem)
-    columns, filter_rows = taps * channels, _filter_rows(problem)
-    if columns > _MOST_COLUMNS:
-        found.append(
-            f"{taps} x {channels} columns, taps of a row and output channels rounded up: expected "
-            f"at most {_MOST_COLUMNS}"
-        )
-    elif filter_rows * columns > _MOST_SUMS:
-        found.append(
-            f"{filter_rows} rows of the filter of {columns} columns each: expected at most "
-            f"{_MOST_SUMS} columns in all"
-        )
-    row = problem.input_size[-1] + sum(problem.padding[-1])
-    if row * problem.in_channels >= _MOST_ELEMENTS:
-        found.append(f"{row} pixels of a row, padding included: expected fewer than 2^31 elements")
-    return found
-
-
-def _config_refusals(config: Col2ImConfig, problem: ConvProblem, device: Device) -> list[str]:
-    found = config.problems()
-    if found:
-        return found
-    halo, needed = _halo(problem), config.smem_bytes(problem)
+def _launch_refusals(config: Col2ImConfig, problem: ConvProblem, device: Device) -> list[str]:
+    halo, needed, found = _halo(problem), config.smem_bytes(problem), []
     if config.block_m <= halo:
         found.append(
             f"block_m is {config.block_m}: expected more pixels than the {halo} that taps of a row "
@@ -304,7 +280,7 @@ def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
         one = Col2ImConfig(block_m=block_m, rows=1, num_stages=num_stages)
         thread_elements = block_m * _padded_channels(problem) // (32 * one.num_warps)
         is_large = num_stages == 1 and thread_elements > _PREFETCHED
-        if is_large or _config_refusals(one, problem, device):
+        if is_large or _launch_refusals(one, problem, device):
             continue
         schedule = Schedule.make(one, problem)
         at_once = _at_once(one, problem, device)

@@ -6,27 +6,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
-    ROUNDS_TO_TF32,
     ROW_BYTES,
     Layout,
     packed_strides,
     pixel_stride,
+    rounding,
 )
-from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradRun
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
@@ -37,7 +36,7 @@ from triton_ext.ops.families.gemm_config import (
 from triton_ext.ops.kernels.patches import patch_dgrad_kernel
 from triton_ext.ops.kernels.row_copy import FilledChannels
 
-__all__ = ["PATCHES", "PatchConfig", "PatchDgradPlan", "has_patches"]
+__all__ = ["PATCHES", "PatchConfig", "has_patches"]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 
@@ -59,25 +58,15 @@ class PatchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Patches:
-    """Sizes of patches; triples are (d, h, w).
+    """Sizes of patches; triples are (d, h, w)."""
 
-    Attributes:
-        taps: Of the filter, which are its strides.
-        size: Pixels of dx.
-        output: Patches of dy.
-        covering: Patches of dx, incomplete ones at its end included.
-        row: S * Ci, elements of a row of a patch.
-        columns: T * R * S * Ci, elements of a patch.
-        unit: Elements of which rows of patches and rows of dx are multiples: 1 to 8.
-    """
-
-    taps: tuple[int, ...]
-    size: tuple[int, ...]
-    output: tuple[int, ...]
-    covering: tuple[int, ...]
-    row: int
-    columns: int
-    unit: int
+    taps: tuple[int, ...]  # of the filter, which are its strides
+    size: tuple[int, ...]  # pixels of dx
+    output: tuple[int, ...]  # patches of dy
+    covering: tuple[int, ...]  # patches of dx, incomplete ones at its end included
+    row: int  # S * Ci, elements of a row of a patch
+    columns: int  # T * R * S * Ci, elements of a patch
+    unit: int  # elements of which rows of patches and rows of dx are multiples: 1 to 8
 
     @classmethod
     def of(cls, problem: ConvProblem) -> _Patches:
@@ -112,63 +101,42 @@ def has_patches(problem: ConvProblem) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchDgradPlan(DgradRun):
-    """The gradient of the input of one geometry on one device; holds no tensor.
+def _describe(
+    problem: ConvProblem,
+    config: ConvConfig,
+    dy_desc: Any,
+    dy_row_stride: int | None,
+    filling: FilledChannels,
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
+    """Returns what describes dy, weight and dx to the kernel.
 
-    Attributes:
-        problem: The convolution.
-        dtype: Of dy, weight and dx.
-        config: The tile configuration.
-        dy_desc: im2col descriptor of dy [N, out_d, out_h, out_w, Co], without memory.
-        dy_row_stride: Distance of two of its pixels where it is read as a matrix, else None.
-        filling: Fills up channels of dy, and rows of w, to multiples of 16 bytes.
-        launcher: The kernel with all that is fixed.
+    ``dy_desc`` is an im2col descriptor of dy [N, out_d, out_h, out_w, Co] without memory;
+    ``dy_row_stride`` the distance of two pixels where dy is read as a matrix, else None;
+    ``filling`` fills up channels of dy, and rows of w, to multiples of 16 bytes.
     """
+    to_last, ones = TO_LAST[problem.dims], (1,) * (3 - problem.dims)
 
-    problem: ConvProblem
-    dtype: torch.dtype
-    config: ConvConfig
-    dy_desc: Any
-    dy_row_stride: int | None
-    filling: FilledChannels
-    launcher: Launcher
-
-    @property
-    def stores_aligned(self) -> bool:
-        """Whether dx has to begin at a multiple of 16 bytes."""
-        return False
-
-    def launch(
-        self, dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor, bias: torch.Tensor | None
-    ) -> None:
-        problem, config = self.problem, self.config
-        to_last = TO_LAST[problem.dims]
-        ones = (1,) * (3 - problem.dims)
+    def described(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
         dy_rows = dy.permute(to_last).unflatten(0, (-1, *ones)) if ones else dy.permute(to_last)
         w_rows = weight.permute(to_last).reshape(problem.out_channels, -1)
-        w_block, is_fp32 = [config.block_k, config.block_n], self.dtype == torch.float32
-        if is_fp32:
+        w_block = [config.block_k, config.block_n]
+        if dy.dtype == torch.float32:
             w_rows, w_block = w_rows.t(), [config.block_n, config.block_k]
-        dy_rows, w_rows = self.filling.fill(dy_rows, w_rows)
+        dy_rows, w_rows = filling.fill(dy_rows, w_rows)
         w_rows = w_rows.contiguous()
         if w_rows.data_ptr() % ROW_BYTES:
             w_rows = w_rows.clone()
-        rounding = {"round_f32_to_tf32": True} if ROUNDS_TO_TF32 and is_fp32 else {}
+        options = rounding(dy.dtype)
         # Also where dy is read as a matrix: it checks the address.
-        dy_desc = self.dy_desc.with_base(dy_rows)
-        if self.dy_row_stride is not None:
+        rows_desc = dy_desc.with_base(dy_rows)
+        if dy_row_stride is not None:
             shape = [math.prod(dy_rows.shape[:-1]), dy_rows.shape[-1]]
             block = [config.block_m, config.block_k]
-            dy_desc = TensorDescriptor(dy_rows, shape, [self.dy_row_stride, 1], block, **rounding)
-        w_desc = TensorDescriptor(
-            w_rows, [*w_rows.shape], [w_rows.shape[1], 1], w_block, **rounding
-        )
-        variant = (
-            dx.data_ptr() % ROW_BYTES == 0,
-            None if bias is None else (bias.dtype, bias.data_ptr() % ROW_BYTES == 0),
-        )
-        self.launcher.launch((dy_desc, w_desc, dx, bias), variant)
+            rows_desc = TensorDescriptor(dy_rows, shape, [dy_row_stride, 1], block, **options)
+        w_desc = TensorDescriptor(w_rows, [*w_rows.shape], [w_rows.shape[1], 1], w_block, **options)
+        return rows_desc, w_desc, dx
+
+    return described
 
 
 class Patches(Family[PatchConfig]):
@@ -214,7 +182,7 @@ class Patches(Family[PatchConfig]):
             }
         )
 
-    def bind(self, config: PatchConfig, case: Case, device: Device) -> PatchDgradPlan:
+    def bind(self, config: PatchConfig, case: Case, device: Device) -> DgradPlan:
         problem, dtype, tiles = case.problem, case.dtype, config.config
         patches, co = _Patches.of(problem), problem.out_channels
         unit, is_fp32 = ROW_BYTES // dtype.itemsize, dtype == torch.float32
@@ -242,13 +210,13 @@ class Patches(Family[PatchConfig]):
         row_stride = pixel_stride(dy_desc.geometry) if is_whole else None
         m_gemm, ci = problem.batch * math.prod(patches.covering), problem.in_channels
         num_tiles = math.ceil(m_gemm / tiles.block_m) * math.ceil(patches.columns / tiles.block_n)
-        return PatchDgradPlan(
+        filling = FilledChannels(missing_co, missing_co if is_fp32 else -patches.columns % unit)
+        return DgradPlan(
             problem=problem,
             dtype=dtype,
             config=tiles,
-            dy_desc=dy_desc,
-            dy_row_stride=row_stride,
-            filling=FilledChannels(missing_co, missing_co if is_fp32 else -patches.columns % unit),
+            describe=_describe(problem, tiles, dy_desc, row_stride, filling),
+            stores_aligned=False,
             launcher=Launcher(
                 kernel=patch_dgrad_kernel,
                 grid=(min(num_tiles, device.num_sms), 1, 1),
@@ -272,8 +240,7 @@ class Patches(Family[PatchConfig]):
                     "BLOCK_N": tiles.block_n,
                     "BLOCK_K": tiles.block_k,
                     "DTYPE": TRITON_DTYPES[dtype],
-                    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands.
-                    "DOT_DTYPE": tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype],
+                    "DOT_DTYPE": dot_dtype(dtype),
                 },
                 options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
             ),

@@ -290,6 +290,8 @@ class Wgrad(Family[WgradChoice]):
     kind: ClassVar[str] = "wgrad"
     direction: ClassVar[Direction] = "wgrad"
     config_type: ClassVar[type[WgradChoice]] = WgradChoice
+    is_gemm: ClassVar[bool] = True
+    tile_fields: ClassVar[tuple[str, ...]] = ("block_co", "block_ci", "taps")
     reads_packed: ClassVar[bool] = True
 
     def refusals(self, case: Case, device: Device, config: WgradChoice | None = None) -> list[str]:

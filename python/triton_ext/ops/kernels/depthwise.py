@@ -15,8 +15,8 @@ Pointers and masks: no tensor maps, so any stride, padding, dilation and alignme
 lies outside of the input counts as zero and is not read.
 """
 
-# Tuples of a kernel have no starred items, and what is compiled in is an "if" of its own.
-# ruff: noqa: RUF005, SIM114
+# Tuples of a kernel have no starred items.
+# ruff: noqa: RUF005
 # mypy: disable-error-code="assignment"
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def conv_depthwise_kernel(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
     DTYPE: tl.constexpr,  # of the output
+    ACC_DTYPE: tl.constexpr,
     ACTIVATION: tl.constexpr,
     FUNCTION: tl.constexpr,
-    ACC_DTYPE: tl.constexpr,
     RESIDUAL_PER_IMAGE: tl.constexpr,
 ):
     NUM_C: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
@@ -168,23 +168,20 @@ def conv_depthwise_kernel(
             row = h * STEP_H + from_h // UP_H
             inside = inside & (row >= 0) & (row < size_h)
             pixels += row * x_stride_h
-            is_hit = from_h % UP_H == 0
+            if UP_H > 1:
+                is_hit = from_h % UP_H == 0
         if DIMS > 2:
             from_d = class_d + line // R * DILATION_D - low_d
             plane = d * STEP_D + from_d // UP_D
             inside = inside & (plane >= 0) & (plane < size_d)
             pixels += plane * x_stride_d
-            is_hit = is_hit & (from_d % UP_D == 0)
+            if UP_D > 1:
+                is_hit = is_hit & (from_d % UP_D == 0)
         mask = inside[:, None] & is_channel
         columns_from = x_ptr + (pixels * X_STRIDE_W)[:, None] + channels[None, :]
         tap = T * R * S - 1 - line * S if IS_FLIPPED else line * S
         line_from = weights_from + tap * C
-        if UP_H * UP_D == 1:
-            accs = _add_line(
-                accs, columns_from, mask, column, size_w, line_from, is_channel, S, C, X_STRIDE_W,
-                STEP_W, UP_W, DILATION_W, PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
-            )  # fmt: skip
-        elif is_hit:
+        if is_hit:
             accs = _add_line(
                 accs, columns_from, mask, column, size_w, line_from, is_channel, S, C, X_STRIDE_W,
                 STEP_W, UP_W, DILATION_W, PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,

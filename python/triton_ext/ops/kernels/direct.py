@@ -67,9 +67,9 @@ def conv_direct_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     DTYPE: tl.constexpr,  # of y
+    ACC_DTYPE: tl.constexpr,
     ACTIVATION: tl.constexpr,
     FUNCTION: tl.constexpr,
-    ACC_DTYPE: tl.constexpr,
     RESIDUAL_PER_IMAGE: tl.constexpr,
 ):
     image_pixels = pixels_of_image(out_d, out_h, out_w, DIMS) if RESIDUAL_PER_IMAGE else None

@@ -10,20 +10,14 @@ Symbols
     s, d, p     stride, dilation and padding in front, per spatial dimension
     a           residue: a pixel's position mod s
 
-Residue classes
-    Pixel h of dx gets dy[q] * w[r] for every q, r with q * s - p + r * d = h.  With h = a + s * y:
+Stride phases (core/stride_phases.py)
+    The pixels of dx whose position is a mod s are a class: a convolution of dy with stride 1 and
+    the taps r0, r0 + s/g, ..., with g = gcd(d, s).  From tap to tap the position in dy falls by
+    d/g.  A class without taps is a tile without steps: its zeros are stored like any other result.
 
-        q = y + f(a, r),    f(a, r) = (a + p - r * d) / s    for taps r that make this an integer
-
-    So the pixels of one residue are a convolution of dy with stride 1 and some of the taps.  With
-    g = gcd(d, s) these taps are r0, r0 + s/g, ..., where r0 = (a + p)/g * (d/g)^-1 mod s/g, or none
-    where g does not divide a + p or r0 is no tap.  From tap to tap f falls by d/g.
-
-    A class without taps is a tile without steps: its zeros are stored like any other result.
-
-    All classes share one tensor map.  Its box starts at lower = min f over all classes and is
-    ceil(D/s), ceil(H/s), ceil(W/s) large; the taps' im2col offsets are f - lower, never negative.
-    Classes with one pixel less compute it and do not store it.
+    All classes share one tensor map.  Its box starts at lower, the least position of all classes,
+    and is ceil(D/s), ceil(H/s), ceil(W/s) large; im2col offsets are relative to lower, never
+    negative.  Classes with one pixel less compute it and do not store it.
 
 GEMM mapping of a class
     M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s)
@@ -80,18 +74,12 @@ class Classes:
     """The stride phases; constants of the kernel, because it divides by them for every tile.
 
     Tuples are (d, h, w), with 1 for missing dimensions.
-
-    Attributes:
-        stride: Stride of the convolution; its product is the number of classes.
-        divisor: gcd of dilation and stride.
-        tap_step: From one tap of a class to its next.
-        inverse: For the first tap of a class.
     """
 
     stride: tuple[int, ...]
-    divisor: tuple[int, ...]
-    tap_step: tuple[int, ...]
-    inverse: tuple[int, ...]
+    divisor: tuple[int, ...]  # gcd of dilation and stride
+    tap_step: tuple[int, ...]  # from one tap of a class to its next
+    inverse: tuple[int, ...]  # for the first tap of a class
 
     @property
     def count(self) -> int:
@@ -103,28 +91,17 @@ class DgradProblem(NamedTuple):
     """The convolution, as a runtime argument with named fields.
 
     Tuples are (d, h, w), with 1 (or 0 where 0 means nothing) for missing dimensions.
-
-    Attributes:
-        m_gemm: Pixels of a class.
-        ci: Input channels.
-        channel_blocks: cdiv(Co, BLOCK_K).
-        size: Pixels of dx.
-        filter_size: Taps.
-        dilation: Distance of two taps.
-        padding: Before the first pixel.
-        lower: Lower corner of the pixel box.
-        walk_size: Pixels of a class.
     """
 
-    m_gemm: int
+    m_gemm: int  # pixels of a class, of all images
     ci: int
-    channel_blocks: int
-    size: tuple[int, ...]
+    channel_blocks: int  # cdiv(Co, BLOCK_K)
+    size: tuple[int, ...]  # pixels of dx
     filter_size: tuple[int, ...]
     dilation: tuple[int, ...]
-    padding: tuple[int, ...]
-    lower: tuple[int, ...]
-    walk_size: tuple[int, ...]
+    padding: tuple[int, ...]  # before the first pixel
+    lower: tuple[int, ...]  # lower corner of the pixel box
+    walk_size: tuple[int, ...]  # pixels of a class, of one image
 
 
 def residue_classes(dims: Sequence[StridePhases]) -> Classes:

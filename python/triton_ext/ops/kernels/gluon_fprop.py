@@ -1,11 +1,8 @@
 """Forward convolution (fprop) on Hopper: a warp-specialised, persistent kernel in Gluon.
 
 1-D, 2-D and 3-D with any stride, dilation and padding come from one kernel text: the rank is the
-descriptor's.  fp16, bf16 and fp8 (e4m3, e5m2), stock Triton 3.6 or newer, sm_90.
-
-Sums are fp32.  With fp8 they are of the class of ``tl.dot`` as Triton sets it for sm_90: a tile's
-whole reduction stays in the tensor cores (``max_num_imprecise_acc`` is that of the host, 2^30),
-whose additions of fp8 products keep fewer bits than fp32, about 14.
+descriptor's.  fp16, bf16 and fp8 (e4m3, e5m2), stock Triton 3.6 or newer, sm_90.  Sums are fp32;
+those of fp8 keep about 14 bits in the tensor cores, as ``tl.dot`` on sm_90 has them.
 
 Symbols
     x           [N, (D, (H,)) W, Ci]             input, channels-last
@@ -15,29 +12,24 @@ Symbols
 GEMM mapping
     M_GEMM = N * out_d * out_h * out_w   output pixels
     N_GEMM = Co                          output channels
-    K_GEMM = T * R * S * Ci              filter taps x input channels
+    K_GEMM = T * R * S * Ci              blocks of channels outside, taps inside: consecutive taps
+                                         read nearly the same pixels, which come from L2
 
-    The left operand [M_GEMM, K_GEMM] is never written down.  A TMA load in im2col mode brings
-    [ROWS, BLOCK_K] of it: BLOCK_K channels of one filter tap for ROWS consecutive output pixels.
-    Pixels of the padding, behind the last image, and channels behind Ci arrive as zeros, so no
-    tail needs a mask.  The filter's tensor map has the taps as a dimension of its own: its channel
-    tail is zero too, and 0 * Inf never happens.
+    A TMA load in im2col mode brings [ROWS, BLOCK_K] of the left operand: BLOCK_K channels of one
+    filter tap for ROWS consecutive output pixels.  Pixels of the padding, pixels after the last
+    image and channels after Ci arrive as zeros, so no tail needs a mask.  The filter's tensor map
+    has the taps as a dimension of its own: its channel tail is zero too, and 0 * Inf never happens.
 
     A 1x1 filter with stride 1 and no padding takes x as a matrix, through tiled loads.  Then the
     product may be turned round (ROWS_FROM_W): M_GEMM counts output channels, N_GEMM pixels, x and w
     change places, and tiles are turned back as they are stored.
 
-    K order: blocks of channels outside, taps inside.  Consecutive taps read nearly the same pixels,
-    which come from L2.
-
 Tiles
     BLOCK_N is BLOCK_N_MAIN + BLOCK_N_REST, two accumulators side by side: 256 + 64 or 128 + 32
     divide widths such as 320 or 640 without waste, and powers of two do not.
     A tile has ROW_GROUPS * ROWS pixels.  Every group of rows is one TMA load.
-
     A small filter stays in shared memory (FILTER_STEPS > 0): its blocks come with the stages of a
-    CTA's first tile, and all later tiles of the CTA have the same columns.  With few output
-    channels that saves a good part of the traffic between L2 and shared memory, which is the limit.
+    CTA's first tile, and all later tiles of the CTA have the same columns.
 
 Warp roles
     producer    1 warp, the last partition: all loads of all tiles
@@ -86,10 +78,7 @@ from triton_ext.ops.kernels.gluon_pipeline import (
     tile_origin,
 )
 
-__all__ = ["EPILOGUE_POINTERS", "FpropProblem", "conv_fprop_kernel"]
-
-# Names of the kernel's arguments that are None without an epilogue.
-EPILOGUE_POINTERS = ("bias_ptr", "scale_ptr", "tile_scale_ptr", "residual_ptr", "out_scale_ptr")
+__all__ = ["FpropProblem", "conv_fprop_kernel"]
 
 
 # What one prefetch brings (PTX ISA, prefetch): a line of the cache.
@@ -97,27 +86,16 @@ LINE_BYTES = gl.constexpr(128)
 
 
 class FpropProblem(NamedTuple):
-    """What the kernel is told about the convolution; a runtime argument with named fields.
+    """The convolution, as a runtime argument with named fields."""
 
-    Attributes:
-        m_gemm: Rows of the product: output pixels; with rows_from_w output channels.
-        co: Columns of the product: output channels; with rows_from_w output pixels.
-        channel_blocks: cdiv(Ci, BLOCK_K).
-        filter_size: (T, R, S), 1 for missing dimensions.
-        dilation: As filter_size.
-        output_size: Per spatial dimension.
-        stride: Per spatial dimension.
-        padding: In front of each spatial dimension.
-    """
-
-    m_gemm: int
-    co: int
-    channel_blocks: int
-    filter_size: tuple[int, ...]
-    dilation: tuple[int, ...]
-    output_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
+    m_gemm: int  # rows of the product: output pixels; with rows_from_w output channels
+    co: int  # columns of the product: output channels; with rows_from_w output pixels
+    channel_blocks: int  # cdiv(Ci, BLOCK_K)
+    filter_size: tuple[int, ...]  # (T, R, S), 1 for missing dimensions
+    dilation: tuple[int, ...]  # as filter_size
+    output_size: tuple[int, ...]  # per spatial dimension
+    stride: tuple[int, ...]  # per spatial dimension
+    padding: tuple[int, ...]  # before each spatial dimension
 
 
 # ---- Device helpers ----------------------------------------------------------------------------
@@ -159,15 +137,8 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
 def prefetch_residual(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
     """Brings the residual of an accumulator into L2 before its sums begin.
 
-    A hint: rows that do not begin with a line miss their last one, a residual per image is small
-    and shared.  Addresses stay within the residual.
-
-    Args:
-        row: First row of the product.
-        column: First column of the product.
-        epilogue: That of :func:`finish_columns`.
-        COLUMNS: Columns of the accumulator.
-        CONFIG: The configuration.
+    row and column are the first ones of the product; see finish_columns for epilogue.  A hint: rows
+    that do not begin with a line miss their last one, a residual per image is small and shared.
     """
     _, _, _, residual_ptr, _, m_gemm, co, image_size = epilogue
     if residual_ptr is not None and image_size is None:

@@ -225,15 +225,11 @@ def load_step(
     """
     ready = shared.ready_bars.index(stage)
     mbarrier.wait(shared.empty_bars.index(stage), phase)
-    if CONFIG.filter_steps == 0:
+    block = step if CONFIG.filter_steps > 0 else stage
+    if CONFIG.filter_steps == 0 or is_first_tile:
         mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
         load_filter(
-            w_main_desc, w_rest_desc, shared, ready, stage, column, tap, channel, CONFIG, W_IS_NK
-        )
-    elif is_first_tile:
-        mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-        load_filter(
-            w_main_desc, w_rest_desc, shared, ready, step, column, tap, channel, CONFIG, W_IS_NK
+            w_main_desc, w_rest_desc, shared, ready, block, column, tap, channel, CONFIG, W_IS_NK
         )
     else:
         mbarrier.expect(ready, CONFIG.x_bytes)
@@ -461,21 +457,18 @@ def split_columns(accs, CONFIG: gl.constexpr):
     """The columns of accumulators, in tensors of STORE_N columns."""
     parts = ()
     for i in gl.static_range(len(accs)):
-        parts = parts + halves(accs[i], CONFIG)
+        acc = accs[i]
+        if acc.shape[1] > CONFIG.store_n:
+            # The columns of a WGMMA accumulator are registers: halving it moves nothing.
+            halves = acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute(0, 2, 1).split()
+            parts = parts + split_columns(halves, CONFIG)
+        else:
+            parts = parts + (
+                gl.convert_layout(
+                    acc, accumulator_layout(acc.shape[1], CONFIG.element_bytes), assert_trivial=True
+                ),
+            )
     return parts
-
-
-@gluon.jit
-def halves(acc, CONFIG: gl.constexpr):
-    """As split_columns, of one accumulator."""
-    if acc.shape[1] > CONFIG.store_n:
-        # The columns of a WGMMA accumulator are registers: halving it moves nothing.
-        HALF: gl.constexpr = acc.shape[1] // 2
-        left, right = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
-        return halves(left, CONFIG) + halves(right, CONFIG)
-    else:
-        layout: gl.constexpr = accumulator_layout(acc.shape[1], CONFIG.element_bytes)
-        return (gl.convert_layout(acc, layout, assert_trivial=True),)
 
 
 @gluon.jit

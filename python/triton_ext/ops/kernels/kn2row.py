@@ -194,20 +194,17 @@ def conv_col2im_kernel(
             segment, DIMS, S, DILATION_H, DILATION_W, CI, VECTOR, BLOCK_M, BLOCK_K, DOT_DTYPE,
         )  # fmt: skip
     for step in range(count):
+        # Prefetched rows are those of the next step; behind the last row they are read in vain.
+        loaded = _load_row(
+            x_image, first, column, step + 1 if PREFETCHES else step, size_h, size_w, pad_h, pad_w,
+            x_stride_w, x_stride_h, segment, DIMS, S, DILATION_H, DILATION_W, CI, VECTOR, BLOCK_M,
+            BLOCK_K, DOT_DTYPE,
+        )  # fmt: skip
         if PREFETCHES:
             current = parts
-            # Behind the last row this is read in vain.
-            parts = _load_row(
-                x_image, first, column, step + 1, size_h, size_w, pad_h, pad_w, x_stride_w,
-                x_stride_h, segment, DIMS, S, DILATION_H, DILATION_W, CI, VECTOR, BLOCK_M,
-                BLOCK_K, DOT_DTYPE,
-            )  # fmt: skip
+            parts = loaded
         else:
-            current = _load_row(
-                x_image, first, column, step, size_h, size_w, pad_h, pad_w, x_stride_w,
-                x_stride_h, segment, DIMS, S, DILATION_H, DILATION_W, CI, VECTOR, BLOCK_M,
-                BLOCK_K, DOT_DTYPE,
-            )  # fmt: skip
+            current = loaded
         moved = ()
         for place_of in tl.static_range(R):
             if place_of < R - 1:

@@ -157,36 +157,22 @@ def row_copy_kernel(
 class RowCopy:
     """A copy of rows of pixels into rows of more pixels of more channels.
 
-    Attributes:
-        size: [N, D, H, W] of the source.
-        strides: Of the source [N, D, H, W, C], in elements.
-        start: Of the source's first element; not 0 where strides are negative.
-        target_h: Rows of an image of the target.
-        target_elements: Of a row of the target, a multiple of 16 bytes.
-        low: Zeros above and in front of the source.
-        step_h: Rows of the source from one row of the target to the next.
-        dilation_h: Rows of the source from one pixel of a column to the next.
-        channels: Of the source.
-        column: Pixels of a column.
-        target_channels: Of the target.
-        element_bytes: Size of an element.
-
     Raises:
         UnsupportedError: Rows of the target have more elements than the kernel counts.
     """
 
-    size: tuple[int, ...]
-    strides: tuple[int, ...]
-    start: int = 0
-    target_h: int
-    target_elements: int
-    low: tuple[int, int] = (0, 0)
-    step_h: int = 1
-    dilation_h: int = 1
-    channels: int
-    column: int = 1
-    target_channels: int
-    element_bytes: int
+    size: tuple[int, ...]  # [N, D, H, W] of the source
+    strides: tuple[int, ...]  # of the source [N, D, H, W, C], in elements
+    start: int = 0  # of the source's first element; not 0 where strides are negative
+    target_h: int  # rows of an image of the target
+    target_elements: int  # of a row of the target, a multiple of 16 bytes
+    low: tuple[int, int] = (0, 0)  # zeros above and in front of the source
+    step_h: int = 1  # rows of the source from one row of the target to the next
+    dilation_h: int = 1  # rows of the source from one pixel of a column to the next
+    channels: int  # of the source
+    column: int = 1  # pixels of a column
+    target_channels: int  # of the target
+    element_bytes: int  # size of an element
 
     def __post_init__(self) -> None:
         if self.target_elements > _MOST_ELEMENTS:

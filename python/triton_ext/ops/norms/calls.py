@@ -78,26 +78,15 @@ def in_order(tensor: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Call:
-    """Arguments of a call other than x, weight, bias and residual.
-
-    Attributes:
-        plan: Its kernels.
-        running_mean: [C] or None.
-        running_var: [C] or None.
-        uses_batch: Whether statistics are those of x.
-        momentum: How far running statistics are moved, from 0 to 1.
-        is_cached: Whether the plan was cached for the call's key, so that its tensors are aligned.
-        batches: int64 [], how many batches there were, to be counted where statistics are those of
-            x; or None.
-    """
+    """Arguments of a call other than x, weight, bias and residual."""
 
     plan: NormPlan
-    running_mean: Tensor | None = None
-    running_var: Tensor | None = None
-    uses_batch: bool = True
-    momentum: float = 0.0
-    is_cached: bool = False
-    batches: Tensor | None = None
+    running_mean: Tensor | None = None  # [C]
+    running_var: Tensor | None = None  # [C]
+    uses_batch: bool = True  # whether statistics are those of x
+    momentum: float = 0.0  # how far running statistics are moved, from 0 to 1
+    is_cached: bool = False  # whether the plan was cached for the call's key: tensors are aligned
+    batches: Tensor | None = None  # int64 [], counts batches where statistics are those of x
 
     def moments(self, x: Tensor) -> Tensor:
         """Returns means and rstd, [2, images * groups]; moves running ones."""
@@ -299,13 +288,13 @@ def differentiable_gradients(
         y: Output of a ReLU after a residual, which tells where it passed; or None.
         shape: Which elements are normalized together.
         statistics: Mean and variance [C]; ``None`` for those of x.
-        activation: ``"identity"`` where there was a residual.
+        activation: Its name; of no meaning with a y.
         eps: Added to variances.
         out_dtype: Dtype of the result.
         needs: Which gradients are computed.
     """
     if y is not None:
-        dy = dy * (y > 0)
+        dy, activation = dy * (y > 0), "identity"
     found = activated(_normalized(x, shape, statistics, weight, bias, eps), activation)
     terms = zip((x, weight, bias), needs[:3], strict=True)
     inputs = [term for term, is_needed in terms if is_needed]

@@ -55,17 +55,9 @@ _MOST_GROUP_CHANNELS = 1 << 13
 def check_kinds(
     name: str, tensors: Mapping[str, object], numbers: Mapping[str, object], activation: object
 ) -> None:
-    """Refuses arguments of a norm that are of another kind.
+    """Raises TypeError where an argument is no tensor or no number, ValueError for an activation.
 
-    Args:
-        name: The function.
-        tensors: Tensors, or None for those that may be missing, by name; x first.
-        numbers: Numbers by name.
-        activation: Its name.
-
-    Raises:
-        TypeError: A value that is no tensor or no number.
-        ValueError: An activation that there is not.
+    Tensors but x may be None.
     """
     for which, value in tensors.items():
         if not isinstance(value, Tensor) and (value is not None or which == "x"):
@@ -132,11 +124,7 @@ def is_negated(tensor: Tensor) -> bool:
 
 
 def is_left_to_torch(*tensors: object) -> bool:
-    """Tells whether torch observes operators, which kernels are not, so that it is to compute.
-
-    Args:
-        tensors: The tensors of the call; values of other classes do not count.
-    """
+    """Tells whether torch observes operators, which kernels are not, so that it is to compute."""
     if (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
@@ -166,13 +154,7 @@ def _dispatches(tensor: object) -> bool:
 def recall(
     groups: int | None, words: tuple[object, ...], *tensors: Tensor | None
 ) -> tuple[Hashable, Any]:
-    """Returns the key of a normalization, and what is cached under it; ``None`` without.
-
-    Args:
-        groups: Number of groups for GroupNorm.
-        words: Further arguments.
-        tensors: The tensors.
-    """
+    """Returns the key of a normalization, and the value that is cached under it, or None."""
     # Equal numbers of other types are the same key.
     if groups is None or type(groups) is int:
         try:
@@ -231,12 +213,7 @@ def refusal(
 ) -> Refusal | None:
     """Returns the first mistake in arguments, else why no kernel takes them, or None.
 
-    Args:
-        x: [N, C, *size].
-        groups: Number of groups; ``None`` for BatchNorm.
-        terms: Tensors [C] or None, by name.
-        residual: As x, or None.
-        activation: Its name.
+    Without groups it is BatchNorm; the terms are tensors [C] or None, by name.
     """
     tensors = {"x": x, **{name: term for name, term in terms.items() if term is not None}}
     if residual is not None:

@@ -23,7 +23,7 @@ from triton_ext.ops.norms.checks import (
 )
 from triton_ext.ops.norms.library import is_operator
 
-__all__ = ["batch_key", "batch_norm", "group_key", "group_norm", "normalize"]
+__all__ = ["batch_norm", "group_norm", "norm_key", "normalize"]
 
 Tensor = torch.Tensor
 
@@ -84,18 +84,13 @@ def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]
     return differentiable_gradients(
         dy, x, weight, bias, y, shape=plan.shape,
         statistics=None if ctx.call.uses_batch else (mean, rstd),
-        # For a residual, only where the ReLU passed was saved.
-        activation="identity" if ctx.has_residual else plan.activation,
-        eps=plan.eps, out_dtype=plan.out_dtype, needs=ctx.needs_input_grad[:4],
+        activation=plan.activation, eps=plan.eps, out_dtype=plan.out_dtype,
+        needs=ctx.needs_input_grad[:4],
     )  # fmt: skip
 
 
 def normalize(
-    call: Call,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
+    call: Call, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
 ) -> Tensor:
     """Returns y of a call with its plan; autograd records it."""
     if torch.is_grad_enabled() and (
@@ -118,39 +113,26 @@ def _group_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def batch_key(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    residual: Any,
-    training: Any,
-    activation: Any,
-    eps: Any,
-) -> Hashable:
-    """Returns the key of a call of ``batch_norm``, whose plan is cached; ``None`` if it has none.
+def norm_key(tensors: tuple[Any, ...], how: Any, activation: Any, eps: Any) -> Hashable:
+    """Returns the key of a call, under which its plan is cached; ``None`` if it has none.
 
-    The arguments may be anything: nothing was checked.
+    Args:
+        tensors: x, weight, bias and for ``batch_norm`` running mean and variance and residual.
+            They may be anything, as all arguments: nothing was checked.
+        how: ``training`` of ``batch_norm``, a bool, or ``groups`` of ``group_norm``, an int.
+        activation: Its name.
+        eps: Added to variances.
     """
     # Equal values of other types are other arguments.
-    if type(eps) is not float or type(training) is not bool or type(activation) is not str:
+    kind = type(how)
+    if type(eps) is not float or type(activation) is not str or not (kind is bool or kind is int):
         return None
-    tensors = (x, weight, bias, running_mean, running_var, residual)
     if has_torch_function_variadic(*tensors):
         return None
-    return tensor_key(("batch_norm", training, activation, eps), tensors)
-
-
-def group_key(x: Any, groups: Any, weight: Any, bias: Any, activation: Any, eps: Any) -> Hashable:
-    """Returns the key of a call of ``group_norm``, as :func:`batch_key`."""
-    if type(eps) is not float or type(groups) is not int or type(activation) is not str:
-        return None
-    if has_torch_function_variadic(x, weight, bias):
-        return None
+    x = tensors[0]
     # Other classes have no key.
-    is_wide = type(x) in PLAIN_TYPES and is_autocast(x.device.type)
-    return tensor_key(("group_norm", groups, is_wide, activation, eps), (x, weight, bias))
+    is_wide = kind is int and type(x) in PLAIN_TYPES and is_autocast(x.device.type)
+    return tensor_key(("norm", kind, how, is_wide, activation, eps), tensors)
 
 
 def batch_norm(
@@ -195,17 +177,16 @@ def batch_norm(
         TypeError: A value that is no dense tensor; ``training`` that is no bool; ``eps`` or
             ``momentum`` that is no number; mixed dtypes.
     """
-    terms = (weight, bias, running_mean, running_var, residual)
-    key = batch_key(x, weight, bias, running_mean, running_var, residual, training, activation, eps)
+    given = (x, weight, bias, running_mean, running_var, residual)
+    key = norm_key(given, training, activation, eps)
     plan = cached(key)
     if plan is not None and type(momentum) is float:
         call = Call(plan, running_mean, running_var, training, momentum, is_cached=True)
         return normalize(call, x, weight, bias, residual)
-    if not torch.compiler.is_compiling() and has_torch_function_variadic(x, *terms):
+    if not torch.compiler.is_compiling() and has_torch_function_variadic(*given):
         result: Tensor = handle_torch_function(
-            batch_norm, (x, *terms), x, weight, bias, running_mean, running_var,
-            training=training, momentum=momentum, eps=eps, activation=activation,
-            residual=residual,
+            batch_norm, given, *given[:5], training=training, momentum=momentum, eps=eps,
+            activation=activation, residual=residual,
         )  # fmt: skip
         return result
     running = {"running_mean": running_mean, "running_var": running_var}
@@ -219,7 +200,7 @@ def batch_norm(
         raise ValueError(
             "batch_norm: expected running_mean and running_var for training=False, got None"
         )
-    if is_left_to_torch(x, *terms):
+    if is_left_to_torch(*given):
         if (
             is_operator("training" if training else "evaluation")
             and are_numbers(*numbers.values())
@@ -278,7 +259,7 @@ def group_norm(
             not divide.
         TypeError: As :func:`batch_norm`.
     """
-    key = group_key(x, groups, weight, bias, activation, eps)
+    key = norm_key((x, weight, bias), groups, activation, eps)
     plan = cached(key)
     if plan is not None:
         return normalize(Call(plan, is_cached=True), x, weight, bias, None)

@@ -32,17 +32,7 @@ Tensor = torch.Tensor
 Kind = Literal["group", "training", "evaluation"]
 
 #: Whether it is an operator of ours in graphs of torch.compile; Inductor generates the others.
-#:
-#: By bytes, in tensors of x's size.  Assumed, not measured: nothing stays in L2, and Inductor's
-#: GroupNorm has torch's order, NCHW, in which a group's values lie side by side.
-#:
-#:     GroupNorm                Ours: 2 reads, 1 write, the activation among them.  Inductor's as
-#:                              many, and copies of channels-last tensors before and after: 2 reads
-#:                              and 2 writes more.
-#:     BatchNorm, training      Ours: 2 reads (3 with a residual), 1 write; backward 4 (5), 1 (2).
-#:                              Inductor's are the same passes with the same neighbours, and it
-#:                              fuses what else is there (casts, pooling, gradients that meet).
-#:     BatchNorm, evaluation    One pass either way, which Inductor fuses with its neighbours.
+#: docs/norms.md counts the bytes that either moves.
 IS_OPERATOR: dict[Kind, bool] = {"group": True, "training": False, "evaluation": False}
 
 
@@ -183,7 +173,7 @@ class _Norm(torch.autograd.Function):
         # y tells where a ReLU after a residual passed, as in the eager call.
         needs_y = residual is not None and activation == "relu"
         ctx.save_for_backward(x, weight, bias, moments, *running, y if needs_y else None)
-        ctx.has_residual, ctx.rest = residual is not None, (groups, eps, activation, out_dtype)
+        ctx.rest = (groups, eps, activation, out_dtype)
         return y
 
     @staticmethod
@@ -197,9 +187,7 @@ class _Norm(torch.autograd.Function):
             found = differentiable_gradients(
                 dy, x, weight, bias, y, shape=NormShape.of(x, groups),
                 statistics=running if moments is None else None,
-                # For a residual, only where the ReLU passed was saved.
-                activation="identity" if ctx.has_residual else activation,
-                eps=eps, out_dtype=out_dtype, needs=needs,
+                activation=activation, eps=eps, out_dtype=out_dtype, needs=needs,
             )  # fmt: skip
             return (*found, *nothing)
         is_given = needs[3] and activation == "identity"

@@ -76,25 +76,14 @@ class NormShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormTiles:
-    """How a kernel walks a tensor.
+    """How a kernel walks a tensor."""
 
-    Attributes:
-        unit: Channels come in multiples of it; what a thread loads at once.
-        block_c: Channels of a tile.
-        block_rows: Rows of a tile that the threads of a program hold side by side.
-        unroll: How many such rows a tile has below each other: loads in flight of a thread.
-        chunk_rows: Rows of a chunk.
-        chunks: Chunks of an image.
-        num_warps: Warps of a program.
-        programs: Programs of a kernel.
-    """
-
-    unit: int
-    block_c: int
-    block_rows: int
-    unroll: int
+    unit: int  # channels come in multiples of it; what a thread loads at once
+    block_c: int  # channels of a tile
+    block_rows: int  # rows of a tile that the threads of a program hold side by side
+    unroll: int  # how many such rows a tile has below each other: loads in flight of a thread
     chunk_rows: int
-    chunks: int
+    chunks: int  # of an image
     num_warps: int
     programs: int
 
@@ -118,15 +107,7 @@ def _choose_block_c(channels: int, element_bytes: int) -> int:
 def choose_tiles(
     shape: NormShape, element_bytes: int, num_sms: int, programs_per_sm: int, least_tiles: int = 1
 ) -> NormTiles:
-    """Returns tiles that keep every multiprocessor's loads in flight; not measured.
-
-    Args:
-        shape: What is walked.
-        element_bytes: Of the widest type that is loaded.
-        num_sms: Multiprocessors.
-        programs_per_sm: Programs of 8 warps that are wanted for each multiprocessor.
-        least_tiles: Of a chunk that is not all rows.
-    """
+    """Returns tiles that keep every multiprocessor's loads in flight; not measured."""
     vector = _LOAD_BYTES // element_bytes
     block_c = _choose_block_c(shape.channels, element_bytes)
     block_rows = max(1, 32 * _NUM_WARPS * vector // block_c)
@@ -148,12 +129,7 @@ def choose_tiles(
 
 
 def choose_merge_tiles(parts: int, group_channels: int) -> tuple[int, int]:
-    """Returns parts and channels of a tile that adds parts: as few rounds as registers allow.
-
-    Args:
-        parts: To be added.
-        group_channels: Channels that are added, too; 1 for none, then a tile has several.
-    """
+    """Returns parts and channels of a tile that adds parts: as few rounds as registers allow."""
     block_c = _MERGE_CHANNELS if group_channels == 1 else _power_up(group_channels)
     return min(_power_up(parts), max(1, _MERGE_ELEMENTS // block_c)), block_c
 
@@ -201,12 +177,7 @@ class Launches:
         self._tries = _MOST_TRIES
 
     def launch(self, tensors: Tensors, is_aligned: bool) -> None:
-        """Launches the kernels on the device of the first tensor.
-
-        Args:
-            tensors: Those of the call.
-            is_aligned: Whether all of them begin at multiples of 16 bytes.
-        """
+        """Launches the kernels on the device of the first tensor."""
         x: Any = tensors[0]
         if x.is_cuda and x.device.index != torch.cuda.current_device():
             with torch.cuda.device(x.device):
@@ -249,22 +220,14 @@ def _bits(number: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """How the gradients of a call are computed.
-
-    Attributes:
-        launches: Its kernels, of tensors in the order of ``_BACKWARD``.
-        in_two: The same in two parts, of which the second writes dx and reads no y; ``None`` where
-            there is no such part.
-        adds: Whether a kernel leaves parts to be merged.
-        writes_g: Whether the gradient of the activation's input is written.
-        needs_means: Whether dx needs means of gradients.
-    """
+    """How the gradients of a call are computed."""
 
     launches: Launches
+    # The same in two parts, of which the second writes dx and reads no y.
     in_two: tuple[Launches, Launches] | None
-    adds: bool
-    writes_g: bool
-    needs_means: bool
+    adds: bool  # whether a kernel leaves parts to be merged
+    writes_g: bool  # whether the gradient of the activation's input is written
+    needs_means: bool  # whether dx needs means of gradients
 
 
 @dataclass(slots=True, kw_only=True)
@@ -275,30 +238,18 @@ class NormPlan:
     residual are [N, C, *size] in the order of x; weight, bias and running statistics [C]; mean and
     rstd, which is 1 / standard deviation or the variance, [images * groups]; the number of
     batches int64 []; parts and means of gradients fp32, ``parts_size`` and ``means_size`` of them.
-
-    Attributes:
-        shape: The tensor, and what is normalized together.
-        strides: Strides of x.
-        term_dtypes: Dtypes of running mean and variance, weight and bias, or None.
-        num_sms: Multiprocessors.
-        dtype: Dtype of x.
-        out_dtype: Dtype of y.
-        activation: Applied last.
-        eps: Added to variances.
-        parts_size: Numbers that a kernel which adds leaves for the one that merges.
-        means_size: Numbers that dx needs, two per group of an image.
     """
 
     shape: NormShape
-    strides: tuple[int, ...]
-    term_dtypes: tuple[torch.dtype | None, ...]
+    strides: tuple[int, ...]  # of x
+    term_dtypes: tuple[torch.dtype | None, ...]  # of running mean and variance, weight and bias
     num_sms: int
-    dtype: torch.dtype
-    out_dtype: torch.dtype
+    dtype: torch.dtype  # of x
+    out_dtype: torch.dtype  # of y
     activation: str
     eps: float
-    parts_size: int = field(init=False)
-    means_size: int = field(init=False)
+    parts_size: int = field(init=False)  # what a kernel that adds leaves for the one that merges
+    means_size: int = field(init=False)  # two per group of an image
     _launchers: dict[Hashable, Launcher] = field(default_factory=dict)
     _forwards: DispatchCache[Launches] = field(default_factory=lambda: DispatchCache(16))
     _gradients: dict[Hashable, Gradients] = field(default_factory=dict)
@@ -311,9 +262,8 @@ class NormPlan:
     def forward(self, key: tuple[float, bool, bool, bool, bool]) -> Launches:
         """Returns the kernels of y, mean and rstd, which move running statistics.
 
-        Args:
-            key: By how much of their distance running ones are moved, from 0 to 1; whether there is
-                a running mean, a running variance, a number of batches, a y.
+        The key: by how much of their distance running ones are moved, from 0 to 1; whether there is
+        a running mean, a running variance, a number of batches, a y.
         """
         launches = self._forwards.get(key)
         if launches is None:
@@ -338,10 +288,9 @@ class NormPlan:
     def gradients(self, key: tuple[tuple[bool, ...], bool, bool]) -> Gradients:
         """Returns how gradients are computed.
 
-        Args:
-            key: Which of x, weight, bias and residual have gradients; whether there is a y, the
-                output of a ReLU that tells where it passed; whether the rstd is the variance, which
-                does not depend on x.
+        The key: which of x, weight, bias and residual have gradients; whether there is a y, the
+        output of a ReLU that tells where it passed; whether the rstd is the variance, which does
+        not depend on x.
         """
         found = self._gradients.get(key)
         if found is None:

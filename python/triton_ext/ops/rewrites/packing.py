@@ -324,17 +324,11 @@ class RowPacking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingCost:
-    """Expected times of partial im2col and of im2col tap by tap: copies and steps of the K loop.
+    """Expected times of partial im2col and of im2col tap by tap: copies and steps of the K loop."""
 
-    Attributes:
-        unpacked_k_gemm: Multiplications per output element tap by tap; those with zeros count.
-        packed_us: Time of copies and steps, packed.
-        unpacked_us: The same tap by tap; infinite where im2col has no such stride.
-    """
-
-    unpacked_k_gemm: int
-    packed_us: float
-    unpacked_us: float
+    unpacked_k_gemm: int  # multiplications per output element tap by tap; those with zeros count
+    packed_us: float  # time of copies and steps, packed
+    unpacked_us: float  # the same tap by tap; infinite where im2col has no such stride
 
     @property
     def pays(self) -> bool:

@@ -1,7 +1,4 @@
-"""Which convolutions a model has: what it calls is recorded while it runs, for the most part faked.
-
-Recorded are torch's own convolutions and those of this package, forward and backward.
-"""
+"""Records the convolutions of a model, torch's own and ours, while it runs on fake tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from triton_ext.ops.api.checks import kind_of
 from triton_ext.ops.api.operators import OPERATORS, Operator
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.parameters import ConvParameters, numbers
 from triton_ext.ops.core.planner import refusals_on
 from triton_ext.ops.core.problem import ConvProblem
 
@@ -30,10 +27,10 @@ __all__ = ["Calls", "check_inputs", "collect", "parse_shape", "record"]
 
 @dataclass(slots=True)
 class Calls:
-    """What was recorded; it iterates over what can be tuned.
+    """Recorded convolutions; it iterates over those that can be tuned.
 
     Attributes:
-        cases: Those that a kernel of ours takes, each once, in the order in which they were met.
+        cases: Those that a kernel of ours takes, each once, in the order of the first calls.
         refused: The others, and why not.
     """
 
@@ -44,7 +41,7 @@ class Calls:
         return iter(self.cases)
 
     def add(self, case: Case) -> None:
-        """Takes a case that was met."""
+        """Adds a case."""
         if case in self.refused or case in self.cases or not case.problem.batch:
             return
         meta = torch.device("meta")
@@ -71,13 +68,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self._calls = calls
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = _READERS.get(str(func))
         if read is not None and not kwargs:
             for case in read(*args):
@@ -101,7 +92,10 @@ def _shape(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
 
 
-def _torchs(
+# ---- Readers of operators' calls ----------------------------------------------------------------
+
+
+def _torch_problem(
     x_shape: Sequence[Any],
     weight: torch.Tensor,
     stride: Sequence[Any],
@@ -112,36 +106,26 @@ def _torchs(
     groups: int,
 ) -> ConvProblem:
     """Returns the problem of a call of torch's; for a transposed one, the problem of its dgrad."""
-    dims = len(x_shape) - 2
-
-    def each(values: Sequence[Any]) -> tuple[int, ...]:
-        # torch takes one number for all dimensions.
-        return _shape(values) if len(values) == dims else _shape(values) * dims
-
-    sides = tuple(side for side in each(padding) for _ in range(2))
-    parameters = ConvParameters(each(stride), sides, each(dilation), groups)
-    size = _shape(x_shape)
+    size, taps = _shape(x_shape), _shape(weight.shape[2:])
+    given = (_shape(stride), _shape(padding), _shape(dilation), groups)
+    parameters = ConvParameters.parse(given, taps)
     if transposed:
-        taps = _shape(weight.shape[2:])
-        pixels = parameters.transposed_size(size[2:], taps, each(output_padding))
+        extra = numbers("output_padding", _shape(output_padding), len(taps))
+        pixels = parameters.transposed_size(size[2:], taps, extra)
         size = (size[0], int(weight.shape[1]) * groups, *pixels)
     return parameters.problem(size, _shape(weight.shape))
 
 
-def _read_convolution(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *arguments: Any
-) -> Iterator[Case]:
-    problem, transposed = _torchs(x.shape, weight, *arguments), arguments[3]
+def _read_convolution(x: Any, weight: Any, bias: Any, *arguments: Any) -> Iterator[Case]:
+    problem, transposed = _torch_problem(x.shape, weight, *arguments), arguments[3]
     epilogue = PLAIN if bias is None or transposed else EpilogueSpec(bias=True)
     direction: Direction = "dgrad" if transposed else "fprop"
     yield Case(direction=direction, problem=problem, dtype=x.dtype, epilogue=epilogue)
 
 
-def _read_backward(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, _: Any, *rest: Any
-) -> Iterator[Case]:
+def _read_backward(grad: Any, x: Any, weight: Any, _: Any, *rest: Any) -> Iterator[Case]:
     *arguments, wanted = rest
-    problem, transposed = _torchs(x.shape, weight, *arguments), arguments[3]
+    problem, transposed = _torch_problem(x.shape, weight, *arguments), arguments[3]
     if wanted[0]:
         direction: Direction = "fprop" if transposed else "dgrad"
         yield Case(direction=direction, problem=problem, dtype=grad.dtype)
@@ -161,12 +145,16 @@ def _reader(operator: Operator) -> Callable[..., Iterator[Case]]:
 _READERS: dict[str, Callable[..., Iterator[Case]]] = {
     "aten.convolution.default": _read_convolution,
     "aten.convolution_backward.default": _read_backward,
+    **{
+        f"triton_ext.{name}.default": _reader(operator)
+        for operator in OPERATORS
+        for name in (operator.name, operator.differentiable)
+        if name
+    },
 }
 
 
-for _operator in OPERATORS:
-    for _name in filter(None, (_operator.name, _operator.differentiable)):
-        _READERS[f"triton_ext.{_name}.default"] = _reader(_operator)
+# ---- A model's calls ----------------------------------------------------------------------------
 
 
 def collect(
@@ -216,15 +204,12 @@ def collect(
 
 
 def check_inputs(name: str, model: object, example_inputs: object) -> None:
-    """Refuses what can be run on nothing, and arrays where tensors are wanted.
+    """Raises TypeError where a model is no module, or inputs are none that it is called with.
 
     Args:
-        name: Who asks, for the errors.
+        name: The function or file that has them, for the error.
         model: A module.
         example_inputs: As for :func:`collect`.
-
-    Raises:
-        TypeError: It is none, or they are none.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
@@ -261,7 +246,7 @@ def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
         if not (buffer.is_meta or is_lazy(buffer))
     ]
     devices = {leaf.device.index for leaf in leaves if leaf.device.type == "cuda"}
-    for leaf, _ in grads:
+    for leaf in leaves:
         # Or the gradients of the run would be added to the user's.
         leaf.grad = None
     try:
@@ -271,31 +256,25 @@ def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
         for leaf, grad in grads:
             leaf.grad = grad
         for module, before in buffers:
-            _set_buffers(module, before)
-        with torch.no_grad():
-            for buffer, value in values:
-                # Through data, which counts no version: a graph of the user's may hold the buffer.
-                if buffer.shape != value.shape:
-                    buffer.data = value
-                elif not torch.equal(buffer, value):
-                    buffer.data.copy_(value)
-
-
-def _set_buffers(module: torch.nn.Module, buffers: Mapping[str, torch.Tensor | None]) -> None:
-    """Puts back which tensors a module's buffers are."""
-    if isinstance(module, torch.jit.ScriptModule):
-        # Its dictionary is a view of what the compiled module holds; none are added there.
-        for name, buffer in buffers.items():
-            setattr(module, name, buffer)
-        return
-    module._buffers.clear()
-    module._buffers.update(buffers)
+            if isinstance(module, torch.jit.ScriptModule):
+                # Its dictionary is a view of the compiled module; none are added there.
+                for name, tensor in before.items():
+                    setattr(module, name, tensor)
+            else:
+                module._buffers.clear()
+                module._buffers.update(before)
+        for buffer, value in values:
+            # Through data, which counts no version: a graph of the user's may hold the buffer.
+            if buffer.shape != value.shape:
+                buffer.data = value
+            elif not torch.equal(buffer, value):
+                buffer.data.copy_(value)
 
 
 def _backward(output: Any, training: bool) -> None:
     if not training:
         return
-    # What is no pytree of torch's, such as an output class of a library, often is a mapping.
+    # A class of outputs that torch does not know, such as a library's, often is a mapping.
     leaves = tree_leaves(dict(output) if isinstance(output, Mapping) else output)
     sums = [
         leaf.sum(dtype=torch.float32)
@@ -306,10 +285,11 @@ def _backward(output: Any, training: bool) -> None:
         torch.stack(sums).sum().backward()
 
 
+_N = r"[1-9]\d*"
 _SHAPE = re.compile(
-    r"(?P<x>\d+(?:x\d+){2,4})_(?P<co>\d+)_k(?P<k>\d+(?:x\d+)*)"
-    r"(?:_s(?P<s>\d+(?:x\d+)*))?(?:_d(?P<d>\d+(?:x\d+)*))?"
-    r"(?:_p(?P<p>\d+(?:-\d+)?(?:x\d+(?:-\d+)?)*))?(?:_g(?P<g>\d+))?"
+    rf"(?P<x>{_N}(?:x{_N}){{2,4}})_(?P<co>{_N})_k(?P<k>{_N}(?:x{_N})*)"
+    rf"(?:_s(?P<s>{_N}(?:x{_N})*))?(?:_d(?P<d>{_N}(?:x{_N})*))?"
+    rf"(?:_p(?P<p>\d+(?:-\d+)?(?:x\d+(?:-\d+)?)*))?(?:_g(?P<g>{_N}))?"
 )
 
 
@@ -330,43 +310,33 @@ def parse_shape(text: str) -> ConvProblem:
     if match is None:
         raise ValueError(
             f"shape '{text}': expected NxCixSIZE_Co_kTAPS[_sSTRIDE][_dDILATION][_pPADDING]"
-            "[_gGROUPS], such as 32x64x56x56_128_k3x3_s2x2"
+            "[_gGROUPS], such as 32x64x56x56_128_k3x3_s2x2, of numbers from 1"
         )
-    batch, ci, *size = map(int, match["x"].split("x"))
-    dims = len(size)
-
-    def each(name: str, default: int) -> tuple[int, ...]:
-        values = tuple(map(int, match[name].split("x"))) if match[name] else (default,)
-        if len(values) not in (1, dims):
-            raise ValueError(f"shape '{text}': {name} has {len(values)} numbers, expected {dims}")
-        return values if len(values) == dims else values * dims
-
-    taps, stride, dilation = each("k", 1), each("s", 1), each("d", 1)
-    numbers = {"x": (batch, ci, *size), "co": (int(match["co"]),)}
-    for name, values in (numbers | {"k": taps, "s": stride, "d": dilation}).items():
-        if min(values) < 1:
-            where = {"x": "batch, input channels or size", "co": "output channels"}.get(name, name)
-            raise ValueError(f"shape '{text}': {where} 0: expected at least 1")
-    halves = tuple(d * (k // 2) for k, d in zip(taps, dilation, strict=True))
-    padding = tuple((half, half) for half in halves)
-    if match["p"]:
-        pairs = [pair.partition("-")[::2] for pair in match["p"].split("x")]
-        padding = tuple((int(low), int(high or low)) for low, high in pairs)
-        padding = padding if len(padding) == dims else padding * dims
-    co, groups = int(match["co"]), int(match["g"] or 1)
-    if groups < 1 or ci % groups or co % groups:
+    shape = tuple(map(int, match["x"].split("x")))
+    ci, co, dims, groups = shape[1], int(match["co"]), len(shape) - 2, int(match["g"] or 1)
+    if ci % groups or co % groups:
         raise ValueError(
             f"shape '{text}': g{groups} must divide both {ci} input channels and {co} output "
             "channels"
         )
-    return ConvProblem(
-        batch=batch,
-        in_channels=ci,
-        out_channels=co,
-        input_size=tuple(size),
-        filter_size=taps,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-    )
+
+    def each(name: str, parse: Callable[[str], Any] = int) -> tuple[Any, ...]:
+        values = tuple(map(parse, (match[name] or "1").split("x")))
+        if len(values) not in (1, dims):
+            raise ValueError(f"shape '{text}': {name} has {len(values)} numbers, expected {dims}")
+        return values if len(values) == dims else values * dims
+
+    taps, stride, dilation = each("k"), each("s"), each("d")
+    padding: Sequence[tuple[int, int]] = [
+        (d * (k // 2),) * 2 for k, d in zip(taps, dilation, strict=True)
+    ]
+    if match["p"]:
+        padding = each("p", _low_and_high)
+    sides = tuple(side for pair in padding for side in pair)
+    parameters = ConvParameters(stride, sides, dilation, groups)
+    return parameters.problem(shape, (co, ci // groups, *taps))
+
+
+def _low_and_high(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
+    return int(low), int(high or low)

@@ -1,4 +1,4 @@
-"""What ``triton-ext tune`` does; its options are declared in ``triton_ext.tools.tune``."""
+"""The commands ``triton-ext tune`` and ``explain``; ``triton_ext.tools`` has their options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pathlib
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -83,19 +82,18 @@ def _merge(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and len(gpus) > 1:
         raise CommandError(f"--out takes tables of one GPU, these are of {', '.join(gpus)}")
     for table in tables:
-        path = arguments.out or user_path(table.gpu)
-        result = _write(path, table)
-        sys.stdout.write(f"{path}: {len(result.entries)} choices for {table.gpu}\n")
+        _write(arguments.out or user_path(table.gpu), table)
     reload()
     return 0
 
 
-def _write(path: pathlib.Path, table: Table) -> Table:
-    """Merges choices into a file and returns what it then holds."""
+def _write(path: pathlib.Path, table: Table) -> None:
+    """Merges choices into a file."""
     try:
-        return update_table(path, table)
+        result = update_table(path, table)
     except OSError as error:
         raise _unwritable(path, error) from error
+    sys.stdout.write(f"{path}: {len(result.entries)} choices for {table.gpu}\n")
 
 
 def _unwritable(path: pathlib.Path, error: OSError) -> CommandError:
@@ -113,13 +111,11 @@ def _tune(arguments: argparse.Namespace) -> int:
             "there is no GPU to measure on: torch.cuda.is_available() is false "
             f"(torch {torch.__version__}, CUDA {built})"
         )
-    with ExitStack() as stack:
-        pool = stack.enter_context(CompilePool(arguments.jobs))
+    with CompilePool(arguments.jobs) as pool:
         # What they import takes as long as the model.
         pool.start()
-        cases = _cases(arguments)
         report = tune(
-            cases,
+            _cases(arguments),
             rounds=arguments.rounds,
             count=arguments.candidates,
             force=arguments.force,
@@ -129,14 +125,13 @@ def _tune(arguments: argparse.Namespace) -> int:
             compiler=pool,
         )
     shown = any(outcome.is_new for outcome in report.outcomes) and not arguments.quiet
-    # What was measured has been told as it came.
+    # Outcomes that were measured were shown one by one.
     text = "\n".join([*report.failures, report.summary]) if shown else str(report)
     sys.stdout.write(f"{text}\n")
     if report.outcomes and is_kept:
         sys.stdout.write(f"kept in {user_path(report.gpu)}\n")
     if arguments.out is not None:
-        result = _write(arguments.out, report.table)
-        sys.stdout.write(f"{arguments.out}: {len(result.entries)} choices for {report.gpu}\n")
+        _write(arguments.out, report.table)
     return int(bool(report.failures) or report.unreached > 0)
 
 
@@ -156,14 +151,7 @@ def _check_words(arguments: argparse.Namespace) -> None:
 
 
 def _is_kept(out: pathlib.Path | None) -> bool:
-    """Whether the user's table can be written, as far as can be seen.
-
-    Args:
-        out: Where choices go besides.
-
-    Raises:
-        CommandError: It cannot, and choices would go nowhere.
-    """
+    """Tells whether the user's table can be written; refuses where choices would go nowhere."""
     try:
         folder = user_folder()
         check_writable(folder / "table.json")
@@ -181,12 +169,11 @@ def _is_kept(out: pathlib.Path | None) -> bool:
 
 
 def _directions(arguments: argparse.Namespace) -> tuple[Direction, ...]:
-    """Returns the directions that are asked for."""
     if arguments.direction:
         return tuple(each for each in DIRECTIONS if each in arguments.direction)
-    return (
-        DIRECTIONS if arguments.training else ("fprop", "dgrad") if arguments.model else ("fprop",)
-    )
+    if arguments.training:
+        return DIRECTIONS
+    return ("fprop", "dgrad") if arguments.model else ("fprop",)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -229,9 +216,8 @@ def _collected(model: torch.nn.Module, example_inputs: Any, training: bool) -> C
         return collect(model, example_inputs, training=training)
     except Exception as error:  # whatever a model does that fake tensors cannot
         text = str(error).partition("\n")[0][:200]
-        sys.stderr.write(
-            f"the model is run, because fake tensors do not do: {type(error).__name__}: {text}\n"
-        )
+        reason = f"{type(error).__name__}: {text}"
+        sys.stderr.write(f"fake-tensor run failed ({reason}); running the model for real\n")
     try:
         return collect(model, example_inputs, training=training, fake=False)
     except Exception as error:  # whatever a model does that its inputs do not fit
@@ -270,22 +256,8 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
     try:
         spec.loader.exec_module(module)
         build = getattr(module, "build", None)
-        if build is not None:
-            built = build()
-            if not isinstance(built, tuple) or len(built) != 2:
-                raise CommandError(
-                    f"{path}: build() returned {type(built).__name__}: expected the model and its "
-                    "example_inputs"
-                )
-            model, example_inputs = built
-        elif hasattr(module, "model") and hasattr(module, "example_inputs"):
-            model, example_inputs = module.model, module.example_inputs
-        else:
-            raise CommandError(
-                f"{path}: defines neither model and example_inputs nor build(), which returns both"
-            )
-    except CommandError:
-        raise
+        names = [name for name in ("model", "example_inputs") if hasattr(module, name)]
+        found = build() if build is not None else tuple(getattr(module, name) for name in names)
     except (Exception, SystemExit) as error:  # whatever the file does
         raise CommandError(
             f"{path}: {_place(error, path)}{type(error).__name__}: {error}"
@@ -293,6 +265,13 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
     finally:
         if folder in sys.path:  # whatever the file did to it
             sys.path.remove(folder)
+    if not isinstance(found, tuple) or len(found) != 2:
+        text = "defines neither model and example_inputs nor build(), which returns both"
+        if build is not None:
+            name = type(found).__name__
+            text = f"build() returned {name}: expected the model and its example_inputs"
+        raise CommandError(f"{path}: {text}")
+    model, example_inputs = found
     if not isinstance(model, torch.nn.Module):
         raise CommandError(f"{path}: the model is a {type(model).__name__}: expected a Module")
     try:

@@ -1,10 +1,9 @@
-"""Tuning in a job: what the first steps meet is tuned at their ends, once for all ranks.
+"""Tuning in a job: cases of the first steps are tuned at the end of each, once for all ranks.
 
 While steps run, plans that are made are watched, whoever makes them: eager code, the backward,
 compiled graphs.  At a step's end the ranks put together what no table knew, rank 0 measures it, and
-all others get the results through the default process group.  Every rank calls ``step`` as often as
-every other, as it does with collectives of its own.  While rank 0 measures it tells the others so
-behind every case, because no wait in a process group may be longer than the group's timeout.
+all others get the results through the default process group.  While rank 0 measures it tells the
+others so after every case, because no wait in a process group may be longer than its timeout.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import torch.distributed as dist
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.tables import RawEntry, lookup
+from triton_ext.ops.core.tables import lookup
 from triton_ext.ops.tuning.runs import Outcome, Report, check_options, reload, tune
 
 __all__ = ["JobError", "Warmup", "warmup_steps"]
 
 
-# What rank 0 tells the others while it measures.
+# Rank 0's message to the others while it measures.
 _GOING_ON = "going on"
 
 
@@ -63,16 +62,16 @@ class Warmup:
             self._met[case] = None
 
     def step(self) -> Report | None:
-        """Tunes what the step has met; to be called by every rank at the end of its step.
+        """Tunes the cases of the step; to be called by every rank at the end of its step.
 
         Returns:
-            What was measured; ``None`` on other ranks than 0, where there was nothing to measure,
+            The measurements; ``None`` on other ranks than 0, where there was nothing to measure,
             and after the last of the steps.
 
         Raises:
             UnsupportedError: A CUDA graph is being captured.
             JobError: Rank 0 could not measure; on every rank.  Or a rank did not hear of rank 0 for
-                longer than the process group waits, or rank 0 not of it.
+                longer than the timeout of the process group.
         """
         if not self._left:
             return None
@@ -91,20 +90,18 @@ class Warmup:
                 self.close()
 
     def _together(self, met: tuple[Case, ...]) -> Report | None:
-        """Tunes what any rank has met, on rank 0, and tells all what came out."""
+        """Tunes the cases of all ranks, on rank 0, which tells all others the choices."""
         gathered: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(gathered, met)
         every = tuple(dict.fromkeys(case for cases in gathered for case in cases))
         if not every:
             return None
-        report = None
+        report, answer = None, None
         if dist.get_rank() == 0:
             report, answer = self._measured(every)
-            _told(answer)
-        else:
-            answer = _GOING_ON
-            while answer == _GOING_ON:
-                answer = _told(None)
+        answer = _told(answer)
+        while answer == _GOING_ON:
+            answer = _told(None)
         if isinstance(answer, str):
             raise JobError(f"warmup_steps: rank 0 could not measure: {answer}")
         gpu, entries = answer
@@ -113,7 +110,7 @@ class Warmup:
         return report
 
     def _measured(self, cases: tuple[Case, ...]) -> tuple[Report | None, Any]:
-        """Returns the report, and what to tell the others: GPU and entries, or what went wrong."""
+        """Returns the report, and the message to the others: GPU and entries, or the error."""
         device = torch.cuda.current_device() if torch.cuda.is_available() else -1
         also = self._options.get("on_outcome")
 
@@ -130,12 +127,11 @@ class Warmup:
             raise
         except Exception as error:  # the others wait for an answer, whatever it is
             return None, f"{type(error).__name__}: {error}"
-        entries: dict[str, RawEntry] = report.table.entries
-        return report, (report.gpu, entries)
+        return report, (report.gpu, report.table.entries)
 
 
 def _told(message: Any) -> Any:
-    """Returns what rank 0 tells all ranks: its ``message``."""
+    """Returns rank 0's ``message`` on all ranks."""
     messages = [message]
     try:
         dist.broadcast_object_list(messages, src=0)
@@ -163,8 +159,7 @@ def warmup_steps(steps: int, **options: Any) -> Warmup:
 
     Raises:
         TypeError: ``steps`` is no int, or ``tune`` has no such option.
-        ValueError: ``steps`` is negative, or an option is what ``tune`` refuses anywhere: too small
-            a number, no device, or one that is no GPU and without a ``clock``.
+        ValueError: ``steps`` is negative, or ``tune`` refuses an option anywhere.
     """
     if type(steps) is not int:
         raise TypeError(f"warmup_steps: steps is {steps!r}: expected an int")

@@ -1,7 +1,9 @@
-"""Processes that do jobs one line at a time, and survive jobs that end their process.
+"""Compiling processes: they do jobs one line at a time, and survive jobs that end their process.
 
 A process reads a JSON object per line and answers each with a JSON line, the fields of
 :class:`Compiled`.  A compiler that crashes or hangs takes one process with it, never the caller.
+Kernels are compiled into Triton's cache on disk without a GPU: tensors are torch's "meta" tensors,
+Triton's driver is a stand-in that names the target, and launches compile only.
 """
 
 from __future__ import annotations
@@ -13,16 +15,36 @@ import os
 import pickle
 import queue
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from triton_ext.host.children import command
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
 
-__all__ = ["CompilePool", "Compiled", "Processes", "usable_cores"]
+from triton_ext.host.children import command
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, assumed_device
+from triton_ext.ops.core.launcher import compiling
+from triton_ext.ops.tuning.measure import make_tensors, run_plan
+
+__all__ = [
+    "CompilePool",
+    "Compiled",
+    "Processes",
+    "TargetOnlyDriver",
+    "compile_kernels",
+    "compile_plan",
+    "serve",
+    "target_only",
+]
 
 # A configuration takes one to ten seconds.
 _JOB_SECONDS = 120.0
@@ -30,22 +52,85 @@ _JOB_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What became of a job.
+    """The result of a job."""
 
-    Attributes:
-        error: Why there is no kernel; empty where there is one.
-        shared_bytes: Shared memory that the kernel asks for.
-        seconds: Time that it took.
-    """
-
-    error: str
-    shared_bytes: int = 0
+    error: str  # why there is no kernel; empty where there is one
+    shared_bytes: int = 0  # shared memory that the kernel asks for
     seconds: float = 0.0
 
 
-def usable_cores() -> int:
-    """Returns on how many cores this process may run."""
-    return len(os.sched_getaffinity(0))
+# ---- In a compiling process ---------------------------------------------------------------------
+
+
+class TargetOnlyDriver:
+    """Stands in for Triton's driver where kernels are compiled and never launched."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def target_only(capability: tuple[int, int]) -> None:
+    """Has Triton compile for a GPU of a compute capability, from now on in this process."""
+    major, minor = capability
+    driver.set_active(TargetOnlyDriver(GPUTarget("cuda", major * 10 + minor, 32)))
+
+
+def compile_kernels(case: Case, config: Any, machine: Device) -> list[Any]:
+    """Compiles all kernels of a case's plan for a GPU that need not be there.
+
+    Returns:
+        Triton's compiled kernels; their ``asm`` holds TTGIR, PTX and cubin.
+    """
+    meta = torch.device("meta")
+    with assumed_device(machine), compiling() as kernels:
+        # A plan that was made before could hold kernels that were compiled for another machine.
+        planner.make_plan.cache_clear()
+        plan = planner.make_plan(case.dense, meta, config)
+        run_plan(case, plan, make_tensors(case, meta))
+    return kernels
+
+
+def compile_plan(case: Case, config: Any, machine: Device) -> int:
+    """Compiles as :func:`compile_kernels`; returns the largest shared memory of a kernel."""
+    return max(int(kernel.metadata.shared) for kernel in compile_kernels(case, config, machine))
+
+
+def serve(do: Callable[[dict[str, Any]], int]) -> None:
+    """Answers jobs by the bytes of shared memory that ``do`` returns, until standard input ends."""
+    # Whatever a compiler prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        begin = time.perf_counter()
+        try:
+            shared = do(json.loads(line))
+            result = Compiled("", shared, time.perf_counter() - begin)
+        except Exception as error:  # any failure of one job is an answer, not an end
+            result = Compiled(f"{type(error).__name__}: {str(error)[:300]}")
+        answers.write(json.dumps(asdict(result)) + "\n")
+        answers.flush()
+
+
+def _compile(job: dict[str, Any]) -> int:
+    # Pickled by the process that started this one.
+    case, config, machine = pickle.loads(base64.b64decode(job["job"]))
+    target_only(machine.capability)
+    return compile_plan(case, config, machine)
+
+
+_WORKER = f"from {__name__} import _compile, serve; serve(_compile)"
+
+
+# ---- Pools of processes -------------------------------------------------------------------------
 
 
 class _Process:
@@ -54,12 +139,9 @@ class _Process:
     One thread at a time has it do jobs; any thread may end it.
     """
 
-    def __init__(
-        self, command: Sequence[str], folder: str | None, environment: Mapping[str, str] | None
-    ) -> None:
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
         self._command = list(command)
-        self._folder = folder
-        self._environment = environment
+        self._options = options
         self._lock = threading.Lock()  # of the two below
         self._running: subprocess.Popen[str] | None = None
         self._ended = False
@@ -68,17 +150,13 @@ class _Process:
 
     def start(self) -> subprocess.Popen[str] | None:
         """Returns the running process; ``None`` after :meth:`end`."""
+        pipe = subprocess.PIPE
         with self._lock:
             if self._running is None and not self._ended:
                 self._running = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=self._errors,
-                    text=True,
-                    cwd=self._folder,
-                    env=self._environment,
-                )
+                    self._command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True,
+                    **self._options,
+                )  # fmt: skip
             return self._running
 
     def run(self, job: Mapping[str, object]) -> Compiled:
@@ -134,21 +212,14 @@ class Processes:
     """Processes, each fed by a thread; use it as a context manager.
 
     Args:
-        count: Of processes.
+        count: Number of processes.
         command: Starts one.
-        folder: Where it starts; here by default.
-        environment: Its variables; those of this process by default.
+        options: Further options of ``subprocess.Popen``, such as ``cwd``.
     """
 
-    def __init__(
-        self,
-        count: int,
-        command: Sequence[str],
-        folder: str | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, count: int, command: Sequence[str], **options: Any) -> None:
         self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
-        self._all = [_Process(command, folder, environment) for _ in range(count)]
+        self._all = [_Process(command, **options) for _ in range(count)]
         for process in self._all:
             self._idle.put(process)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")
@@ -185,17 +256,15 @@ class CompilePool(Processes):
     """Processes that compile candidates.
 
     Args:
-        count: Of processes; one per core but one by default, 32 at most.
+        count: Number of processes; one per core but one by default, 32 at most.
     """
 
     def __init__(self, count: int | None = None) -> None:
         environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
         environment.pop("TRITON_INTERPRET", None)
-        super().__init__(
-            count or min(32, max(1, usable_cores() - 1)),
-            command("-m", "triton_ext.ops.tuning.worker"),
-            environment=environment,
-        )
+        cores = len(os.sched_getaffinity(0))
+        count = count or min(32, max(1, cores - 1))
+        super().__init__(count, command("-c", _WORKER), env=environment)
 
     def __enter__(self) -> CompilePool:
         return self

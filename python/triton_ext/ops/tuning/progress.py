@@ -1,32 +1,15 @@
-"""How far a tuning run is: a bar where rich is installed, lines where it is not."""
+"""Progress of a tuning run: a bar where rich is installed, lines where it is not."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
-__all__ = ["Progress", "Silence", "make_progress"]
-
-
-class Progress(Protocol):
-    """What a run tells of itself; a context manager around it."""
-
-    def __enter__(self) -> Progress: ...
-
-    def __exit__(self, *exception: object) -> None: ...
-
-    def begin(self, compiles: int, cases: int) -> None:
-        """Says how much there is to do."""
-
-    def compiled(self) -> None:
-        """One more configuration is compiled."""
-
-    def tuned(self, text: str) -> None:
-        """One more case is done; what came out."""
+__all__ = ["Progress", "make_progress"]
 
 
-class Silence:
-    """Says nothing."""
+class Progress:
+    """Shows nothing; a context manager around a run."""
 
     def __enter__(self) -> Progress:
         return self
@@ -35,16 +18,16 @@ class Silence:
         pass
 
     def begin(self, compiles: int, cases: int) -> None:
-        """As for :class:`Progress`."""
+        """Shows how much there is to do."""
 
     def compiled(self) -> None:
-        """As for :class:`Progress`."""
+        """Shows that one more configuration is compiled."""
 
     def tuned(self, text: str) -> None:
-        """As for :class:`Progress`."""
+        """Shows the result of one more case."""
 
 
-class _Lines(Silence):
+class _Lines(Progress):
     """A line per case."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -64,7 +47,7 @@ class _Lines(Silence):
         self._stream.flush()
 
 
-class _Bars(Silence):
+class _Bars(Progress):
     """Two bars of rich's, and a line per case above them."""
 
     def __init__(self, rich_progress: Any) -> None:
@@ -91,34 +74,20 @@ class _Bars(Silence):
 
 
 def make_progress(is_wanted: bool, stream: TextIO | None = None) -> Progress:
-    """Returns what shows a run's progress.
-
-    Args:
-        is_wanted: Whether anything is to be shown.
-        stream: Where; standard error by default.
-    """
+    """Returns bars on a terminal where rich is installed, else lines; standard error by default."""
     stream = sys.stderr if stream is None else stream
     if not is_wanted:
-        return Silence()
+        return Progress()
     if not stream.isatty():
         return _Lines(stream)
     try:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.progress import Progress as RichProgress
     except ImportError:
         return _Lines(stream)
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    return _Bars(RichProgress(*columns, console=Console(file=stream)))
+        progress.TextColumn("{task.description}"), progress.BarColumn(),
+        progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    return _Bars(progress.Progress(*columns, console=Console(file=stream)))

@@ -17,41 +17,32 @@ from typing import Any, Protocol
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core import dispatch_cache, planner
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core import dispatch_cache, planner, tables
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device, device_of
-from triton_ext.ops.core.tables import (
-    Entry,
-    KindError,
-    RawEntry,
-    Table,
-    TableError,
-    TuningWarning,
-    encode,
-    kind_of,
-    lookup,
-    read_choice,
-    read_table,
-    user_path,
-)
-from triton_ext.ops.tuning.calls import (
-    MOST_CANDIDATES,
-    candidates,
-    make_plan,
-    make_tensors,
-    run_plan,
-)
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.tables import Entry, Table, TableError, TuningWarning, lookup
+from triton_ext.ops.tuning import measure
+from triton_ext.ops.tuning.measure import Clock, Trial
 from triton_ext.ops.tuning.processes import Compiled, CompilePool
 from triton_ext.ops.tuning.progress import Progress, make_progress
 from triton_ext.ops.tuning.store import update_table
-from triton_ext.ops.tuning.timing import Clock, EventClock, interleaved
 
-__all__ = ["Compiler", "Outcome", "Report", "Trial", "check_options", "reload", "tune", "use"]
+__all__ = [
+    "Compiler",
+    "Outcome",
+    "Report",
+    "candidates",
+    "check_options",
+    "reload",
+    "tune",
+    "use",
+]
 
+#: Compiling one takes 1.5 s of a core, which is most of what tuning costs.
+MOST_CANDIDATES = 6
 # Even, so that all candidates have as many of the longer measurements; see turns.
 ROUNDS = 6
-# Candidates may add in another order: so many units in the last place of the largest value.
-_ROUNDING_UNITS = 8.0
 _NO_TIME = "no time left"
 
 
@@ -62,37 +53,14 @@ class Compiler(Protocol):
         """Begins to compile one."""
 
 
-@dataclass(slots=True)
-class Trial:
-    """A configuration of a case as a function that runs it, which clocks measure.
-
-    Attributes:
-        case: What is computed.
-        config: The configuration.
-    """
-
-    case: Case
-    config: Any
-    _device: torch.device
-    _tensors: Any
-    _plan: Any = None
-
-    def __call__(self) -> torch.Tensor:
-        if self._plan is None:
-            self._plan = make_plan(self.case, self._device, self.config)
-        return run_plan(self.case, self._plan, self._tensors)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a case.
+    """The result of a case, the first one with its key in tables.
 
     Attributes:
-        case: The first one with its key.
-        key: Under which its choice is kept.
-        entry: The choice; ``None`` where there is none, and ``note`` says why.
+        entry: The choice; ``None`` where there is none.
         is_new: Whether it was measured now.
-        note: What was noticed.
+        note: Why there is no choice, or that it was known.
         failures: Candidates that did not compile, did not run, or disagreed with the others.
     """
 
@@ -115,10 +83,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run found; its text is a table.
+    """The results of a run; its text is a table.
 
     Attributes:
-        gpu: Where.
+        gpu: Name of the GPU.
         outcomes: One per key, in the order in which they were met.
         seconds: Time of the run.
     """
@@ -165,6 +133,38 @@ class Report:
         return "\n".join([*map(str, self.outcomes), *failures, self.summary])
 
 
+def candidates(
+    problem: ConvProblem,
+    direction: Direction,
+    dtype: torch.dtype,
+    machine: Device,
+    *,
+    count: int = MOST_CANDIDATES,
+    **fields: Any,
+) -> list[Any]:
+    """Returns the configurations worth measuring, the model's choice first.
+
+    Args:
+        problem: The convolution.
+        direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
+        dtype: Dtype of the operands.
+        machine: The GPU.
+        count: How many at most.
+        fields: Further fields of :class:`Case`, such as ``epilogue`` and ``out_dtype``.
+
+    Returns:
+        Configurations; none where no kernel of ours takes the problem, or its batch is empty.
+
+    Raises:
+        TypeError: An argument of another type; there is no such direction.
+    """
+    # Refuses what would be an error in the depths of a model.
+    case = Case(direction=direction, problem=problem, dtype=dtype, **fields)
+    if not isinstance(machine, Device):
+        raise TypeError(f"candidates: machine is {machine!r}: expected a Device")
+    return planner.candidates(case, machine, count)
+
+
 def reload() -> None:
     """Has tables read again, and plans made anew when they are next asked for.
 
@@ -188,7 +188,7 @@ def use(path: pathlib.Path | str) -> int:
     """
     if not isinstance(path, (str, pathlib.PurePath)):
         raise TypeError(f"use: expected the path of a file, got {type(path).__name__}")
-    table = read_table(pathlib.Path(path))
+    table = tables.read_table(pathlib.Path(path))
     if table is None:
         raise TableError(f"{path}: there is no such file")
     lookup.add(table.gpu, table.entries, str(path))
@@ -242,7 +242,7 @@ def tune(
     """
     begin = time.perf_counter()
     cases = _checked_cases(cases)
-    _check_values("tune", rounds, count, seconds, jobs, save)
+    check_options("tune", rounds=rounds, count=count, save=save, seconds=seconds, jobs=jobs)
     place = _checked_device(device, machine is not None)
     found = device_of(place, "tune") if machine is None else machine
     asked: dict[str, Case] = {}
@@ -252,7 +252,7 @@ def tune(
     todo: list[tuple[str, Case, list[Any]]] = []
     for key, case in asked.items():
         entry = None if force else _known(key, case, found)
-        configs = [] if entry is not None else _candidates(case, found, count)
+        configs = [] if entry is not None else planner.candidates(case, found, count)
         if entry is not None:
             outcomes[key] = Outcome(case=case, key=key, entry=entry, note="known")
         elif len(configs) < 2:
@@ -276,29 +276,22 @@ def tune(
                 if on_outcome is not None:
                     on_outcome(outcome)
             if place.type == "cuda":
-                # What was taken for measuring is not kept from whoever called.
+                # Memory that was taken for measuring is not kept from the caller.
                 torch.cuda.empty_cache()
         reload()
-    return Report(
-        found.name,
-        tuple(outcomes[key] for key in asked if key in outcomes),
-        time.perf_counter() - begin,
-    )
+    found_outcomes = tuple(outcomes[key] for key in asked if key in outcomes)
+    return Report(found.name, found_outcomes, time.perf_counter() - begin)
 
 
 def _checked_cases(cases: object) -> list[Case]:
-    """Returns what is to be tuned, as a list."""
+    """Returns the cases as a list."""
+    expected = "tune: expected cases, such as what collect returns, got"
     if not isinstance(cases, Iterable) or isinstance(cases, (str, bytes)):
-        raise TypeError(
-            f"tune: expected cases, such as what collect returns, got {type(cases).__name__}"
-        )
+        raise TypeError(f"{expected} {type(cases).__name__}")
     found = list(cases)
     for case in found:
         if not isinstance(case, Case):
-            raise TypeError(
-                f"tune: expected cases, such as what collect returns, got a {type(case).__name__} "
-                "among them"
-            )
+            raise TypeError(f"{expected} a {type(case).__name__} among them")
     return found
 
 
@@ -317,26 +310,13 @@ def check_options(
     """Refuses options of :func:`tune` that are wrong whatever there is to tune, and anywhere.
 
     Args:
-        name: Who got them, for the errors.
+        name: The function that got them, for the errors.
         device: As for ``tune``, as are the others.
 
     Raises:
         TypeError: ``save`` is no path.
         ValueError: A number is too small, or the device is none, or no GPU and without a clock.
     """
-    _check_values(name, rounds, count, seconds, jobs, save)
-    if device is not None:
-        _check_clock(name, _parsed_device(name, device), clock)
-
-
-def _check_values(
-    name: str,
-    rounds: int,
-    count: int,
-    seconds: float | None,
-    jobs: int | None,
-    save: bool | str | pathlib.Path,
-) -> None:
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and seconds > 0):
         raise ValueError(f"{name}: seconds is {seconds!r}: expected a positive number")
@@ -345,6 +325,8 @@ def _check_values(
     for option, value in (("rounds", rounds), ("count", count), ("jobs", jobs)):
         if (value is not None or option != "jobs") and (type(value) is not int or value < 1):
             raise ValueError(f"{name}: {option} is {value!r}: expected an int of at least 1")
+    if device is not None:
+        _check_clock(name, _parsed_device(name, device), clock)
 
 
 def _check_clock(name: str, place: torch.device, clock: Clock | None) -> None:
@@ -356,9 +338,8 @@ def _parsed_device(name: str, device: torch.device | str) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"{name}: device is {device!r}: {str(error).partition(chr(10))[0]}"
-        ) from error
+        line = str(error).partition("\n")[0]
+        raise ValueError(f"{name}: device is {device!r}: {line}") from error
 
 
 def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
@@ -385,26 +366,14 @@ def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.
 def _known(key: str, case: Case, machine: Device) -> Entry | None:
     """Returns a choice that was measured with this version of Triton, and can be used."""
     try:
-        entry, _ = read_choice(lookup.entries(machine.name).get(key), case, machine)
-    except (TableError, KindError):
+        entry, _ = tables.read_choice(lookup.entries(machine.name).get(key), case, machine)
+    except (TableError, tables.KindError):
         return None
     return entry if entry.triton == _triton_version() else None
 
 
 def _triton_version() -> str:
     return importlib.metadata.version("triton")
-
-
-def _candidates(case: Case, machine: Device, count: int) -> list[Any]:
-    return candidates(
-        case.problem,
-        case.direction,
-        case.dtype,
-        machine,
-        epilogue=case.epilogue,
-        out_dtype=case.out_dtype,
-        count=count,
-    )
 
 
 @dataclass(slots=True)
@@ -426,7 +395,7 @@ class _Run:
         self.progress.begin(sum(len(configs) for _, _, configs in todo), len(todo))
         futures = [[self._submit(case, config) for config in configs] for _, case, configs in todo]
         if clock is None:
-            clock = EventClock(self.device)
+            clock = measure.EventClock(self.device)
         for (key, case, configs), waiting in zip(todo, futures, strict=True):
             if not self._are_done(waiting):
                 for future in waiting:
@@ -467,10 +436,10 @@ class _Run:
         ]
         ready = [c for c, result in zip(configs, compiled, strict=True) if not result.error]
         try:
-            tensors = make_tensors(case, self.device)
+            tensors = measure.make_tensors(case, self.device)
             trials = [Trial(case, config, self.device, tensors) for config in ready]
-            trials, wrong = _agreeing(trials)
-            times = interleaved(trials, clock, self.rounds)
+            trials, wrong = measure.agreeing(trials)
+            times = measure.interleaved(trials, clock, self.rounds)
         except torch.OutOfMemoryError:
             return Outcome(case=case, key=key, note="no memory to measure in")
         failures += wrong
@@ -481,8 +450,8 @@ class _Run:
         config = trials[best].config
         now = datetime.datetime.now(datetime.timezone.utc)
         entry = Entry(
-            kind=kind_of(config),
-            config=encode(config),
+            kind=tables.kind_of(config),
+            config=tables.encode(config),
             us=round(times[best], 2),
             model_us=round(model_us, 2),
             measured=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -492,46 +461,15 @@ class _Run:
 
     def _keep(self, key: str, entry: Entry) -> None:
         """Saves a choice, and tells this process, also where it cannot be saved."""
-        entries: dict[str, RawEntry] = {key: entry.raw()}
+        entries: dict[str, tables.RawEntry] = {key: entry.raw()}
         lookup.add(self.machine.name, entries, "what this process measured")
         if self.save is False:
             return
         try:
-            path = user_path(self.machine.name) if self.save is True else self.save
+            path = tables.user_path(self.machine.name) if self.save is True else self.save
             update_table(path, Table(self.machine.name, entries))
         except (OSError, TableError) as error:
             self.save = False
             warnings.warn(
                 f"choices are used, but cannot be saved: {error}", TuningWarning, stacklevel=2
             )
-
-
-def _agreeing(trials: Sequence[Trial]) -> tuple[list[Trial], list[str]]:
-    """Returns the trials that run and give what the first one gives, and what became of others."""
-    expected: torch.Tensor | None = None
-    kept, failures = [], []
-    for trial in trials:
-        try:
-            result = trial()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever one does, the others may be right
-            text = str(error).partition("\n")[0][:200]
-            failures.append(f"{trial.case} {trial.config}: {type(error).__name__}: {text}")
-            continue
-        if expected is None:
-            expected = result
-        elif not _agree(result, expected):
-            failures.append(f"{trial.case} {trial.config}: another result than the first candidate")
-            continue
-        kept.append(trial)
-    return kept, failures
-
-
-def _agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
-    if not result.dtype.is_floating_point:
-        return torch.equal(result, expected)
-    reference = expected.float()
-    largest = reference.abs().max()
-    eps = 2.0**-10 if result.dtype == torch.float32 else torch.finfo(result.dtype).eps
-    return bool((result.float() - reference).abs().max() <= _ROUNDING_UNITS * eps * largest)

@@ -20,17 +20,8 @@ import time
 import warnings
 from collections.abc import Iterator
 
-from triton_ext.ops.core.tables import (
-    FORMAT,
-    SCHEMA,
-    Table,
-    TableError,
-    TuningWarning,
-    check_regular,
-    merged,
-    parse_table,
-    read_file,
-)
+from triton_ext.ops.core import tables
+from triton_ext.ops.core.tables import Table, TableError, TuningWarning
 
 __all__ = ["check_writable", "update_table", "write_table"]
 
@@ -48,7 +39,9 @@ def write_table(path: pathlib.Path, table: Table) -> None:
     lines = [
         f"  {json.dumps(key)}: {json.dumps(raw)}" for key, raw in sorted(table.entries.items())
     ]
-    head = json.dumps({"format": FORMAT, "schema": SCHEMA, "gpu": table.gpu}, indent=1)
+    head = json.dumps(
+        {"format": tables.FORMAT, "schema": tables.SCHEMA, "gpu": table.gpu}, indent=1
+    )
     body = "{\n" + ",\n".join(lines) + "\n }" if lines else "{}"
     path = pathlib.Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +87,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
     while True:
         # Closing the file ends the lock, and so does the end of the process.
         with open(_open_lock(name), "rb") as lock:
-            check_regular(name, lock.fileno())
+            tables.check_regular(name, lock.fileno())
             _wait_for(lock.fileno(), name, end)
             # Who had the lock before has removed the file, and others may lock one that is newer.
             if not _is_file_at(name, lock.fileno()):
@@ -169,15 +162,15 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
     path = pathlib.Path(os.path.realpath(path))
     check_writable(path)
     with _locked(path):
-        data = read_file(path)  # A file that cannot be read now may be a good table.
+        data = tables.read_file(path)  # A file that cannot be read now may be a good table.
         there = Table(table.gpu)
         try:
             if data is not None:
-                there = parse_table(path, data, table.gpu)
+                there = tables.parse_table(path, data, table.gpu)
         except TableError as error:
             aside = path.with_name(f"{path.name}.aside-{time.time_ns()}")
             os.replace(path, aside)
             warnings.warn(f"{error}; it is now {aside.name}", TuningWarning, stacklevel=2)
-        result = Table(table.gpu, merged(there.entries, table.entries))
+        result = Table(table.gpu, tables.merged(there.entries, table.entries))
         write_table(path, result)
     return result

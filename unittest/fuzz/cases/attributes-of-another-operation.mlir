@@ -1,0 +1,5 @@
+module {
+  llvm.return @f() attributes {a = 1 : i32} {
+    tt.return
+  }
+}

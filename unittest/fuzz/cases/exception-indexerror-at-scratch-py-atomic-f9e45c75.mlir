@@ -1,0 +1,3 @@
+module attributes{""}{tt.func(<>){t.r(<>)<>
+tt.atomic_rmw<>
+t.n}}

@@ -1,0 +1,105 @@
+"""``prefer="fastest"``: when torch's own convolution is called, and what of it is listed."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+
+import torch
+from problem_cases import problem_of
+from triton_ext import ops
+from triton_ext.ops.api.explain import explain_case
+from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import DIRECTIONS, Case
+from triton_ext.ops.core.device import KNOWN, assumed_device
+from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.family import Expected
+from triton_ext.ops.core.tables import Entry, encode
+from triton_ext.ops.families.by_torch import TORCH, TorchConfig
+
+from benchmarks.suites import select_layers
+
+H200 = KNOWN["h200"]
+HALF = torch.float16
+# 7.4 GFLOP and 25.8 MB: a launch of 3 us and 10.57 us at 700 TFLOP/s.
+LAYER = problem_of(n=32, ci=64, co=64, size=(56, 56), padding=1)
+ROOFLINE_US = 3.0 + 2 * 32 * 56 * 56 * 64 * 64 * 9 / 700e6
+
+
+def is_torch_faster(case):
+    with assumed_device(H200):
+        return planner.is_torch_faster.__wrapped__(case, torch.device("meta"))
+
+
+def case_of(problem=LAYER, direction="fprop", **others):
+    return Case(direction=direction, problem=problem, dtype=HALF, **others)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_its_time_is_a_roofline_that_counts_as_its_largest_error(direction):
+    case = case_of(direction=direction)
+    assert TORCH[direction].refusals(case, H200) == []
+    (expected,) = TORCH[direction].candidates(case, H200).values()
+    assert expected.us == pytest.approx(1.29 * ROOFLINE_US)
+    assert expected.counted_us == pytest.approx(2.2 * ROOFLINE_US)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (case_of(problem_of(n=1, ci=64, co=64, size=(56, 56), groups=2)), "groups"),
+        (case_of(problem_of(n=1, ci=3, co=64, size=(56, 56))), "less than 8 channels"),
+        (case_of(epilogue=EpilogueSpec(activation="relu")), "epilogue"),
+        (Case(direction="fprop", problem=LAYER, dtype=torch.float32), "no measured rate"),
+    ],
+    ids=["groups", "channels", "epilogue", "dtype"],
+)
+def test_what_was_not_measured_is_refused(case, reason):
+    assert reason in "; ".join(TORCH["fprop"].refusals(case, H200))
+    assert not is_torch_faster(case)
+
+
+def test_it_is_listed_and_never_chosen_by_default():
+    found = explain_case(case_of(), H200)
+    assert found.chosen.kind != "torch"
+    (listed,) = [each for each in found.candidates if each.kind == "torch"]
+    assert "prefer=" in listed.reason
+    assert f"{1.29 * ROOFLINE_US:.1f} us" in str(listed)
+    assert "torch" not in {each.family.kind for each in planner.offers(case_of(), H200)}
+    assert TORCH["fprop"].config_refusals(TorchConfig(), case_of(), H200)
+
+
+def test_no_layer_of_the_suites_goes_to_torch():
+    for layer in select_layers("all"):
+        for direction in DIRECTIONS:
+            case = case_of(layer.problem, direction)
+            assert not is_torch_faster(case), (layer.name, direction)
+
+
+@pytest.mark.parametrize(("more_us", "is_faster"), [(-0.1, False), (0.1, True)])
+def test_a_kernel_that_is_slower_than_torchs_largest_time_gives_way(
+    monkeypatch, more_us, is_faster
+):
+    case, family = case_of(), planner.cheapest(case_of(), H200).family
+    (config, *_) = family.candidates(case, H200)
+    times = {config: Expected.of(2.2 * ROOFLINE_US + more_us)}
+    monkeypatch.setattr(planner, "measured", lambda *_: None)
+    monkeypatch.setattr(planner, "cheapest", lambda *_: planner.Choice(family, config))
+    monkeypatch.setattr(type(family), "candidates", lambda *_: times)
+    assert is_torch_faster(case) == is_faster
+
+
+def test_a_measured_kernel_counts_as_measured(monkeypatch):
+    case, choice = case_of(), planner.cheapest(case_of(), H200)
+    monkeypatch.setattr(planner, "measured", lambda *_: choice)
+    for us, is_faster in ((2.2 * ROOFLINE_US - 0.1, False), (2.2 * ROOFLINE_US + 0.1, True)):
+        entry = Entry(kind=choice.family.kind, config=encode(choice.config), us=us, measured="")
+        monkeypatch.setattr(planner, "entry_for", lambda *_, entry=entry: ("", entry.raw()))
+        assert is_torch_faster(case) == is_faster
+
+
+def test_another_preference_is_refused():
+    x, weight = torch.ones(1, 8, 4, 4, dtype=HALF), torch.ones(8, 8, 3, 3, dtype=HALF)
+    with pytest.raises(ValueError, match='expected "ours" or "fastest", got'):
+        ops.conv2d(x, weight, prefer="best")
