@@ -25,7 +25,7 @@ from triton_ext.ops import tuning
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Table, read_table, shipped_path
-from triton_ext.ops.tuning import measure, progress, runs, store
+from triton_ext.ops.tuning import measure, runs, store
 from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning.measure import make_tensors
 from triton_ext.ops.tuning.processes import Processes
@@ -496,6 +496,21 @@ def test_candidates_are_compiled_into_the_cache(tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("*.cubin"))) >= 3
 
 
+@pytest.mark.slow
+def test_compiling_processes_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    for name in ("base64", "json", "pickle", "torch", "triton_ext"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not mine')")
+    monkeypatch.chdir(tmp_path)
+    case = tuning.Case(
+        direction="fprop", problem=parse_shape("2x64x14x14_64_k3x3"), dtype=torch.float16
+    )
+    with tuning.CompilePool(1) as pool:
+        said = pool.submit(case, 3, H200).result().error
+    # The job itself makes no sense, which the process has found out.
+    assert "Error: " in said
+    assert "not mine" not in said
+
+
 @pytest.mark.parametrize("size", [1, 1_000_000])  # a pipe holds 65536 bytes
 def test_processes_end_while_they_have_a_job(size):
     silent = [sys.executable, "-c", "import sys; sys.stdin.readline(1); sys.stdin.read(1)"]
@@ -546,7 +561,7 @@ def test_every_other_measurement_being_longer_favours_no_candidate(count):
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capsys):
-    with progress.make_progress(True) as shown:
+    with measure.make_progress(True) as shown:
         shown.begin(6, 2)
         shown.compiled()
         shown.tuned("a")
@@ -556,7 +571,7 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys):
         "[1/2] a",
         "[2/2] b",
     ]
-    with progress.make_progress(False) as shown:
+    with measure.make_progress(False) as shown:
         shown.begin(1, 1)
         shown.tuned("x")
     assert capsys.readouterr().err == ""
@@ -571,7 +586,7 @@ def test_progress_is_bars_on_a_terminal(capsys):
             return True
 
     stream = Terminal()
-    with progress.make_progress(True, stream) as shown:
+    with measure.make_progress(True, stream) as shown:
         shown.begin(2, 1)
         shown.compiled()
         shown.tuned("fprop [1x1]")
