@@ -135,8 +135,9 @@ def convert(
             unfold(module)
         fold_module(module, recipe)
     for name, module in model.named_modules():
+        kind: Any = type(module)
         if name not in recipes and pads(module):
-            module.__class__ = class_for(type(module))
+            module.__class__ = class_for(kind)
     if report:
         show(found, sys.stdout)
         if any(not layer.reason for layer in found.layers):

@@ -53,11 +53,12 @@ def own_activation(norm: Any) -> Any:
     ``timm.layers.BatchNormAct2d``, ``GroupNormAct`` and ``GroupNorm1Act`` have the modules ``drop``
     and ``act`` behind the norm; ``nn.Identity`` stands for none.
     """
-    return norm.act if _applies_activation(type(norm)) else None
+    kind: Any = type(norm)
+    return norm.act if _applies_activation(kind) else None
 
 
 @functools.cache
-def _applies_activation(kind: type) -> bool:
+def _applies_activation(kind: Any) -> bool:
     return any(
         base.__module__ == "timm.layers.norm_act" and base.__name__ in _WITH_ACTIVATION
         for base in kind.__mro__

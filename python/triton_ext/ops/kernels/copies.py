@@ -142,8 +142,9 @@ def _launcher(x: Tensor) -> Launcher | None:
     n, channels, *size = x.shape
     pixels = math.prod(size)
     blocks = triton.cdiv(channels, _BLOCK)
-    is_flat = x[:1, :1].is_contiguous() and pixels > 1
-    if not is_flat or not x.numel() or max(n, blocks) > _MOST_PROGRAMS or x.is_complex():
+    if pixels < 2 or not x.numel() or max(n, blocks) > _MOST_PROGRAMS or x.is_complex():
+        return None
+    if not x.select(0, 0).select(0, 0).is_contiguous():
         return None
     return Launcher(
         kernel=transpose_kernel,
