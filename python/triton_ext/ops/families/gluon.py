@@ -61,9 +61,6 @@ _MOST_EXPECTED_NARROW = 1.08
 _USED_ARGUMENTS = (0, 1, 2, 4, 5)
 
 
-# ---- Plans -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operands:
     """Gluon's descriptors of the operands of a product, without memory.
@@ -100,9 +97,6 @@ class _Operands:
             rows_desc = self.matrix.at(rows)
         main, rest = [*(tiles.at(columns) for tiles in self.columns), None][:2]
         return rows_desc, main, rest
-
-
-# ---- Families ----------------------------------------------------------------------------------
 
 
 class _Gluon(Family[TileConfig]):

@@ -124,9 +124,6 @@ def _three(dims: Sequence[StridePhases], *names: str) -> Iterator[tuple[int, ...
     return (tuple(getattr(dim, name) for dim in padded) for name in names)
 
 
-# ---- Device helpers ----------------------------------------------------------------------------
-
-
 @gluon.jit
 def split_tile(tile, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
     """First row and column of a tile within its class, and the residues of the class."""
@@ -288,9 +285,6 @@ def consumer(
         else:
             store_tile(accs, dx_desc, shared.y_smem, row, column, ME, CONFIG, epilogue, "none")
     tma.store_wait(0)
-
-
-# ---- Kernel ------------------------------------------------------------------------------------
 
 
 @gluon.jit(do_not_specialize=["problem"])
