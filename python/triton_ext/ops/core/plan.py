@@ -108,18 +108,11 @@ class ForwardPlan:
     ) -> ForwardPlan:
         """Returns the plan of a case.
 
-        Args:
-            case: What is computed.
-            config: The configuration.
-            inputs: As the attribute.
-            launcher: The kernel.
-            y_block: Rows and columns of the tiles of y that TMA stores; ``None`` for a pointer.
-            fields: Further attributes.
+        ``y_block`` has the rows and columns of the tiles of y that TMA stores; ``None`` for a
+        pointer.  ``fields`` are further attributes.
         """
         problem, co = case.problem, case.problem.out_channels
-        tiles = None
-        if y_block is not None:
-            tiles = ([problem.geometry.m_gemm, co], [co, 1], y_block)
+        m_gemm = problem.geometry.m_gemm
         return cls(
             problem=problem,
             epilogue=case.epilogue,
@@ -128,7 +121,7 @@ class ForwardPlan:
             config=config,
             launcher=launcher,
             inputs=inputs,
-            y_tiles=tiles,
+            y_tiles=None if y_block is None else ([m_gemm, co], [co, 1], y_block),
             **fields,
         )
 
@@ -176,13 +169,7 @@ class ForwardPlan:
     def arguments(
         self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueOperands
     ) -> tuple[tuple[Any, ...], Hashable]:
-        """Returns the kernel's tensors, described, and what of them Triton specializes on.
-
-        Arguments are those of :meth:`run`.
-
-        Raises:
-            ValueError: The operands are not those that the epilogue asks for.
-        """
+        """Returns the kernel's tensors, described, and what of them Triton specializes on."""
         if self.row_copies is not None:
             x, weight = self.row_copies.both(x, weight)
         inputs = self.inputs(x, weight)
@@ -204,11 +191,7 @@ class ForwardPlan:
         return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
 
     def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
-        """Returns the kernel's arguments from the bias to the function's.
-
-        Raises:
-            ValueError: An operand is missing, was not asked for, or has another shape or dtype.
-        """
+        """Returns the kernel's arguments from the bias to the function's, checked."""
         spec = self.epilogue
         for name in ("bias", "scale", "residual", "out_scale", "amax"):
             is_given = getattr(operands, name) is not None
@@ -272,11 +255,7 @@ class ForwardPlan:
 def _check_output(
     out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, is_aligned: bool = True
 ) -> None:
-    """Refuses a tensor of the caller's that cannot be an output [N, C, *size] of ``shape``.
-
-    Raises:
-        ValueError: It has another shape, dtype or layout, or is not aligned where it has to be.
-    """
+    """Refuses a tensor of the caller's that cannot be an output [N, C, *size] of ``shape``."""
     if tuple(out.shape) != shape or out.dtype != dtype:
         raise ValueError(f"out: expected {list(shape)} of {dtype}, got {_describe(out)}")
     if not out.permute(TO_LAST[len(shape) - 2]).is_contiguous() or (
@@ -445,12 +424,12 @@ class InputGradientPlan:
 
     @property
     def config(self) -> Any:
-        """The configuration, whose class says which kernel runs."""
+        """As of a :class:`DgradPlan`."""
         return self.plain.config
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of dy, weight and dx."""
+        """As of a :class:`DgradPlan`."""
         return self.plain.out_dtype
 
     @property

@@ -7,26 +7,19 @@ a network, rows of dy are worth packing (``rewrites/packing.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.family import Expected, Family
-from triton_ext.ops.core.plan import InputGradientPlan
+from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.rewrites.packing import packing_reasons
-from triton_ext.ops.rewrites.partial_im2col import (
-    fastest_fprop,
-    inner_family,
-    inner_refusals,
-    packed_times,
-)
+from triton_ext.ops.rewrites.partial_im2col import Rewrite, fastest_fprop
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
@@ -35,73 +28,26 @@ __all__ = ["AS_FPROP", "AsFpropConfig"]
 
 @dataclass(frozen=True, slots=True)
 class AsFpropConfig:
-    """The choice to compute dgrad as fprop over packed rows of dy.
-
-    Attributes:
-        config: Of the family of fprop that computes it.
-    """
+    """The choice to compute dgrad as fprop over packed rows of dy, so configured."""
 
     config: Any
 
 
-class AsFprop(Family[AsFpropConfig]):
+class AsFprop(Rewrite[AsFpropConfig]):
     """dgrad by the families that fprop over packed pixels has.
 
-    Whether it pays, the model of packed rows says (``RowPacking.cost``).
+    The model of packed rows decides whether it pays (``RowPacking.cost``).
     """
 
-    kind: ClassVar[str] = "as_fprop"
-    direction: ClassVar[Direction] = "dgrad"
-    config_type: ClassVar[type[AsFpropConfig]] = AsFpropConfig
-    reads_packed: ClassVar[bool] = True
-    supersedes: ClassVar[tuple[str, ...]] = ("gemm", "gluon", "patches")
-    inner: ClassVar[tuple[Family[Any], ...]] = (GLUON, GEMM)
+    kind = "as_fprop"
+    direction = "dgrad"
+    config_type = AsFpropConfig
+    reads_packed = True
+    supersedes = ("gemm", "gluon", "patches")
+    inner = (GLUON, GEMM)
+    failure = "not computed as fprop"
 
-    def refusals(
-        self, case: Case, device: Device, config: AsFpropConfig | None = None
-    ) -> list[str]:
-        rewritten = self._rewritten(case, device)
-        if rewritten is None:
-            forward = as_forward(case.problem)
-            if forward is None:
-                return ["no convolution of dy: expected stride 1 and one group"]
-            return [*packing_reasons(forward)] or ["im2col does not walk dy so"]
-        if config is None:
-            return []
-        inner = inner_family(self.inner, config.config)
-        return inner.refusals(rewritten, device, config.config)
-
-    def passed_over(self, case: Case, device: Device) -> str:
-        rewritten = self._rewritten(case, device)
-        if rewritten is None or rewritten.packing is None or case.packing is not None:
-            return ""
-        return rewritten.packing.cost(device.num_sms).too_slow
-
-    def number_refusals(self, config: AsFpropConfig, case: Case, device: Device) -> list[str]:
-        return inner_refusals(self.inner, config.config, case, device)
-
-    def candidates(self, case: Case, device: Device) -> Mapping[AsFpropConfig, Expected]:
-        rewritten = self._rewritten(case, device)
-        assert rewritten is not None
-        times = packed_times(self.inner, rewritten, device)
-        return {AsFpropConfig(packed.config): each for packed, each in times.items()}
-
-    def bind(self, config: AsFpropConfig, case: Case, device: Device) -> InputGradientPlan:
-        rewritten = self._rewritten(case, device)
-        if rewritten is None:
-            why = "; ".join(self.refusals(case, device))
-            raise UnsupportedError(f"{case.operator}: not computed as fprop: {why}")
-        inner = inner_family(self.inner, config.config)
-        # The copy that packs the filter reads it from its ends.
-        return InputGradientPlan.of(
-            case.problem,
-            rewritten,
-            lambda each: inner.bind(config.config, each, device),
-            swaps_channels=True,
-        )
-
-    def _rewritten(self, case: Case, device: Device) -> Case | None:
-        """Returns the case of fprop over packed rows of dy; ``None`` where there is none."""
+    def rewritten(self, case: Case, device: Device) -> Case | None:
         forward = as_forward(case.problem)
         if forward is None or conv_violations(forward.geometry):
             return None
@@ -117,5 +63,23 @@ class AsFprop(Family[AsFpropConfig]):
             packing=replace(way, is_turned=True),
         )
 
+    def rewrite_refusals(self, case: Case) -> list[str]:
+        forward = as_forward(case.problem)
+        if forward is None:
+            return ["no convolution of dy: expected stride 1 and one group"]
+        return [*packing_reasons(forward)] or ["im2col does not walk dy so"]
 
-AS_FPROP: AsFprop = AsFprop()
+    def passed_over(self, case: Case, device: Device) -> str:
+        rewritten = self.rewritten(case, device)
+        if rewritten is None or rewritten.packing is None or case.packing is not None:
+            return ""
+        return rewritten.packing.cost(device.num_sms).too_slow
+
+    def plan(
+        self, case: Case, rewritten: Case, bind: Callable[[Case], ForwardPlan]
+    ) -> InputGradientPlan:
+        # The copy that packs the filter reads it from its ends.
+        return InputGradientPlan.of(case.problem, rewritten, bind, swaps_channels=True)
+
+
+AS_FPROP = AsFprop()

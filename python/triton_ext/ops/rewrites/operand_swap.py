@@ -21,28 +21,22 @@ copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.family import Expected
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons
-from triton_ext.ops.rewrites.partial_im2col import (
-    fastest_wgrad,
-    inner_family,
-    inner_refusals,
-    packed_wgrad_times,
-)
+from triton_ext.ops.rewrites.partial_im2col import Rewrite, fastest_wgrad, packed_wgrad_times
 
 __all__ = [
     "OPERAND_SWAP",
@@ -160,62 +154,52 @@ def turning_copy(way: RowPacking, element_bytes: int) -> RowCopy:
     )
 
 
-class OperandSwap(Family[SwappedConfig]):
+class OperandSwap(Rewrite[SwappedConfig]):
     """wgrad of the convolution over dy, whose rows are packed."""
 
-    kind: ClassVar[str] = "swapped"
-    direction: ClassVar[Direction] = "wgrad"
-    config_type: ClassVar[type[SwappedConfig]] = SwappedConfig
+    kind = "swapped"
+    direction = "wgrad"
+    config_type = SwappedConfig
+    inner = (WGRAD,)
+    failure = "x and dy cannot be swapped"
 
-    def refusals(
-        self, case: Case, device: Device, config: SwappedConfig | None = None
-    ) -> list[str]:
-        found = swap_refusals(case.problem)
-        if not found and not ways(case):
-            found.append("its padding, its batch or the memory of x does not allow it")
-        return found
+    def rewritten(self, case: Case, device: Device) -> Case | None:
+        way = fastest_wgrad(ways(case), case, device)
+        swapped = None if way is None else swapped_case(case)
+        return None if swapped is None else replace(swapped, packing=way)
+
+    def rewrite_refusals(self, case: Case) -> list[str]:
+        return swap_refusals(case.problem) or [
+            "its padding, its batch or the memory of x does not allow it"
+        ]
 
     def passed_over(self, case: Case, device: Device) -> str:
         if case.problem.in_channels <= case.problem.out_channels:
             return "there are no more input channels than output channels"
         return "; ".join(tap_refusals(case))
 
-    def number_refusals(self, config: SwappedConfig, case: Case, device: Device) -> list[str]:
-        return inner_refusals((WGRAD,), config.config, case, device)
-
     def config_refusals(self, config: SwappedConfig, case: Case, device: Device) -> list[str]:
         # The amount of padding is not in the key: refusals() asks for it.
         return [*swap_refusals(case.problem), *self.number_refusals(config, case, device)]
 
     def candidates(self, case: Case, device: Device) -> Mapping[SwappedConfig, Expected]:
-        swapped = _fastest(case, device)
+        swapped = self.rewritten(case, device)
         assert swapped is not None
         times = packed_wgrad_times(swapped, device)
         return {SwappedConfig(config): expected for config, expected in times.items()}
 
-    def bind(self, config: SwappedConfig, case: Case, device: Device) -> SwappedWgradPlan:
-        swapped = _fastest(case, device)
-        if swapped is None:
-            why = "; ".join(self.refusals(case, device))
-            raise UnsupportedError(f"wgrad: x and dy cannot be swapped: {why}")
-        inner_family((WGRAD,), config.config)
-        packed = WGRAD.bind(config.config, swapped, device)
-        assert isinstance(packed, PackedWgradPlan)
-        assert swapped.packing is not None
+    def plan(
+        self, case: Case, rewritten: Case, bind: Callable[[Case], PackedWgradPlan]
+    ) -> SwappedWgradPlan:
+        packed = bind(rewritten)
+        assert rewritten.packing is not None
         return SwappedWgradPlan(
             problem=case.problem,
             out_dtype=packed.out_dtype,
             packed=packed.packed,
             copies=packed.copies,
-            turning=CopyLauncher(turning_copy(swapped.packing, packed.out_dtype.itemsize)),
+            turning=CopyLauncher(turning_copy(rewritten.packing, packed.out_dtype.itemsize)),
         )
 
 
-def _fastest(case: Case, device: Device) -> Case | None:
-    """Returns the swapped case, packed in the fastest way; ``None`` where there is none."""
-    way = fastest_wgrad(ways(case), case, device)
-    swapped = None if way is None else swapped_case(case)
-    return None if swapped is None else replace(swapped, packing=way)
-
-
-OPERAND_SWAP: OperandSwap = OperandSwap()
+OPERAND_SWAP = OperandSwap()

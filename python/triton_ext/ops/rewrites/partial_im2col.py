@@ -1,4 +1,4 @@
-"""Partial im2col: taps of a filter's row, or of all of it, are read as channels of x.
+"""Rewrites, and partial im2col: taps of a filter's row, or of all of it, are channels of x.
 
 ``packing.py`` has the geometry, ``kernels/row_copy.py`` the copies.
 """
@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.families.gemm import GEMM
@@ -23,65 +24,113 @@ from triton_ext.ops.rewrites.packing import MARGIN, PackedConfig, RowPacking, pa
 __all__ = [
     "PARTIAL_IM2COL",
     "PARTIAL_IM2COL_WGRAD",
+    "Rewrite",
     "fastest_fprop",
     "fastest_wgrad",
-    "inner_family",
-    "inner_refusals",
-    "packed_times",
     "packed_wgrad_times",
 ]
+
+Config = TypeVar("Config")
 
 # Refusals, times and the plan of one case ask for it.
 fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
 
 
-class _PartialIm2col(Family[PackedConfig]):
-    """A case over packed pixels, computed by one of the ``inner`` families."""
+class Rewrite(Family[Config]):
+    """A family that turns a case into another one, which a family of ``inner`` computes.
 
-    kind = "packed"
-    config_type = PackedConfig
+    Its configurations hold one of such a family as ``config``.
+    """
+
     inner: ClassVar[tuple[Family[Any], ...]]
+    failure: ClassVar[str]  # of an error, in front of the refusals
 
-    def packing(self, case: Case, device: Device) -> RowPacking | None:
-        """Returns the fastest way to pack rows; ``None`` where there is none."""
-        raise NotImplementedError
+    @abstractmethod
+    def rewritten(self, case: Case, device: Device) -> Case | None:
+        """Returns the other case; ``None`` where there is none."""
 
-    def refusals(self, case: Case, device: Device, config: PackedConfig | None = None) -> list[str]:
-        packing = self.packing(case, device)
-        if packing is None:
-            return [*packing_reasons(case.problem)] or ["im2col does not walk packed rows either"]
+    @abstractmethod
+    def rewrite_refusals(self, case: Case) -> list[str]:
+        """Returns why there is no other case, where there is none."""
+
+    def inner_of(self, config: Any) -> Family[Any]:
+        """Returns the family of the configuration within one of the rewrite.
+
+        Raises:
+            UnsupportedError: It is of none of them.
+        """
+        for family in self.inner:
+            if family.config_type is type(config.config):
+                return family
+        kinds = " or ".join(family.kind for family in self.inner)
+        raise UnsupportedError(
+            f"{type(config.config).__name__} does not take packed rows, expected one of {kinds}"
+        )
+
+    def refusals(self, case: Case, device: Device, config: Any = None) -> list[str]:
+        rewritten = self.rewritten(case, device)
+        if rewritten is None:
+            return self.rewrite_refusals(case)
         if config is None:
             return []
-        inner = inner_family(self.inner, config.config)
-        return inner.refusals(replace(case, packing=packing), device, config.config)
+        return self.inner_of(config).refusals(rewritten, device, config.config)
 
-    def number_refusals(self, config: PackedConfig, case: Case, device: Device) -> list[str]:
-        # Which rows are packed depends on strides: refusals() asks what depends on the problem.
-        return inner_refusals(self.inner, config.config, case, device)
+    def number_refusals(self, config: Any, case: Case, device: Device) -> list[str]:
+        # How rows are packed depends on strides: refusals() asks what depends on the problem.
+        try:
+            return self.inner_of(config).number_refusals(config.config, case, device)
+        except UnsupportedError as error:
+            return [str(error)]
 
-    def bind(self, config: PackedConfig, case: Case, device: Device) -> Any:
-        packing = self.packing(case, device)
-        if packing is None:
-            why = "; ".join(self.refusals(case, device))
-            raise UnsupportedError(f"{case.operator}: rows of the filter are not packed: {why}")
-        inner = inner_family(self.inner, config.config)
-        return inner.bind(config.config, replace(case, packing=packing), device)
+    def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
+        rewritten = self.rewritten(case, device)
+        assert rewritten is not None
+        times = {
+            self.config_type(config): expected
+            for family in self.inner
+            if not family.refusals(rewritten, device)
+            for config, expected in family.candidates(rewritten, device).items()
+        }
+        return ranked(times)
+
+    def bind(self, config: Any, case: Case, device: Device) -> Any:
+        rewritten = self.rewritten(case, device)
+        if rewritten is None:
+            why = "; ".join(self.rewrite_refusals(case))
+            raise UnsupportedError(f"{case.operator}: {self.failure}: {why}")
+        inner = self.inner_of(config)
+        return self.plan(case, rewritten, lambda each: inner.bind(config.config, each, device))
+
+    def plan(self, case: Case, rewritten: Case, bind: Callable[[Case], Any]) -> Any:
+        """Returns the plan of a case, of what ``bind`` returns for the rewritten one."""
+        return bind(rewritten)
 
 
-class PartialIm2col(_PartialIm2col):
+class PartialIm2col(Rewrite[PackedConfig]):
     """fprop.
 
     A model of both ways decides whether it pays (``RowPacking.cost``), not those of the kernels,
     which were fitted to other k iterations.
     """
 
-    direction = "fprop"
-    supersedes = ("gemm", "gluon")
-    inner = (GLUON, GEMM)
+    kind = "packed"
+    direction: ClassVar[Direction] = "fprop"
+    config_type = PackedConfig
+    supersedes: ClassVar[tuple[str, ...]] = ("gemm", "gluon")
+    inner: ClassVar[tuple[Family[Any], ...]] = (GLUON, GEMM)
+    failure = "rows of the filter are not packed"
 
     def packing(self, case: Case, device: Device) -> RowPacking | None:
+        """Returns the fastest way to pack rows; ``None`` where there is none."""
         size = case.dtype.itemsize
         return fastest_fprop(case.problem, case.strides_of_x, size, device.num_sms)
+
+    def rewritten(self, case: Case, device: Device) -> Case | None:
+        packing = self.packing(case, device)
+        return None if packing is None else replace(case, packing=packing)
+
+    def rewrite_refusals(self, case: Case) -> list[str]:
+        return [*packing_reasons(case.problem)] or ["im2col does not walk packed rows either"]
 
     def passed_over(self, case: Case, device: Device) -> str:
         packing = self.packing(case, device)
@@ -91,68 +140,29 @@ class PartialIm2col(_PartialIm2col):
         packing = self.packing(case, device)
         return packing is None or packing.cost(device.num_sms).is_hopeless
 
-    def candidates(self, case: Case, device: Device) -> Mapping[PackedConfig, Expected]:
-        return packed_times(self.inner, replace(case, packing=self.packing(case, device)), device)
 
-
-class PartialIm2colWgrad(_PartialIm2col):
+class PartialIm2colWgrad(PartialIm2col):
     """wgrad: of x's packed pixels, and a copy that unpacks dw."""
 
     direction = "wgrad"
+    supersedes = ()
     inner = (WGRAD,)
 
     def packing(self, case: Case, device: Device) -> RowPacking | None:
         ways = RowPacking.ways(case.problem, case.strides_of_x, case.dtype.itemsize)
         return fastest_wgrad(tuple(ways) if case.problem.batch else (), case, device)
 
+    def passed_over(self, case: Case, device: Device) -> str:
+        return ""
+
+    def is_hopeless(self, case: Case, device: Device) -> bool:
+        return False
+
     def candidates(self, case: Case, device: Device) -> Mapping[PackedConfig, Expected]:
-        packed = replace(case, packing=self.packing(case, device))
+        packed = self.rewritten(case, device)
+        assert packed is not None
         times = packed_wgrad_times(packed, device, filling_dy_us(case))
         return {PackedConfig(config): expected for config, expected in times.items()}
-
-
-def inner_family(inner: Sequence[Family[Any]], config: Any) -> Family[Any]:
-    """Returns the family of a configuration within a rewrite's.
-
-    Args:
-        inner: The families that compute the rewritten case.
-        config: A configuration.
-
-    Raises:
-        UnsupportedError: It is of none of them.
-    """
-    for family in inner:
-        if family.config_type is type(config):
-            return family
-    raise UnsupportedError(f"{inner[0].direction}: {_no_inner(inner, config)}")
-
-
-def inner_refusals(
-    inner: Sequence[Family[Any]], config: Any, case: Case, device: Device
-) -> list[str]:
-    """Returns why the kernel of a configuration within a rewrite's cannot be compiled so."""
-    for family in inner:
-        if family.config_type is type(config):
-            return family.number_refusals(config, case, device)
-    return [_no_inner(inner, config)]
-
-
-def _no_inner(inner: Sequence[Family[Any]], config: Any) -> str:
-    kinds = " or ".join(family.kind for family in inner)
-    return f"{type(config).__name__} does not take packed rows, expected one of {kinds}"
-
-
-def packed_times(
-    inner: Sequence[Family[Any]], packed: Case, device: Device
-) -> dict[PackedConfig, Expected]:
-    """Returns the configurations of the families that compute a case with a packing."""
-    times = {
-        PackedConfig(config): expected
-        for family in inner
-        if not family.refusals(packed, device)
-        for config, expected in family.candidates(packed, device).items()
-    }
-    return ranked(times)
 
 
 def packed_wgrad_times(case: Case, device: Device, other_us: float = 0.0) -> dict[Any, Expected]:
