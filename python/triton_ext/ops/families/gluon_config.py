@@ -370,7 +370,7 @@ class Tiled:
 
     @classmethod
     def of(cls, dtype: torch.dtype, shape: list[int], row: int, block: list[int]) -> Tiled:
-        """Returns a descriptor; ``row`` is the stride of the last but one dimension, in elements."""
+        """Returns a descriptor; ``row`` is the stride of the last dimension but one."""
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
         from triton_ext.ops.kernels.gluon_pipeline import smem_layout

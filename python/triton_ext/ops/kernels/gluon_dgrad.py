@@ -202,12 +202,9 @@ def producer(
             for t in range(count_d):
                 for r in range(count_h):
                     for s in range(count_w):
-                        tap = (
-                            (first_d + t * CLASSES.tap_step[0]) * taps_h
-                            + first_h
-                            + r * CLASSES.tap_step[1]
-                        )
-                        tap = tap * taps_w + first_w + s * CLASSES.tap_step[2]
+                        tap = (first_d + t * CLASSES.tap_step[0]) * taps_h + first_h
+                        tap = (tap + r * CLASSES.tap_step[1]) * taps_w + first_w
+                        tap += s * CLASSES.tap_step[2]
                         offsets = (
                             offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
                         )  # fmt: skip
