@@ -54,7 +54,7 @@ def test_a_module_that_does_not_tell():
 def test_what_is_no_number_is_refused_where_it_stands(was, line, value):
     text = TEXT.replace(f'"ttg.num-warps" = {was}', f'"ttg.num-warps" = {value}')
     assert text != TEXT
-    with pytest.raises(VerifyError, match="expected a positive number as") as found:
+    with pytest.raises(VerifyError, match="expected a power of two as") as found:
         warps(text, 4)
     assert found.value.line == line
     assert value in str(found.value)
@@ -68,7 +68,7 @@ def test_lds_of_what_is_no_number(tmp_path, capsys):
     )
     assert cli.main(["lds", "--host=none", str(path)]) == 1
     said = capsys.readouterr().err
-    assert "kernel.ttgir:1:1: error: expected a positive number as 'ttg.num-warps'" in said
+    assert "kernel.ttgir:1:1: error: expected a power of two as 'ttg.num-warps'" in said
 
 
 def test_each_of_several_modules_tells():

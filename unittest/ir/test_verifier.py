@@ -72,6 +72,11 @@ VALID = {
 
 #: Name: body, line, message.
 INVALID = {
+    "a loop without a body": (
+        "    scf.while : () -> () {\n      scf.condition(%p)\n    }\n    tt.return",
+        3,
+        "'scf.while' has 1 regions, expected 2",
+    ),
     "results of an operation with one": (
         "    %a:2 = arith.addi %x, %x : i32\n    tt.return",
         3,

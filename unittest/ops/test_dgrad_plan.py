@@ -163,7 +163,7 @@ def test_image_sizes_and_channels_share_a_kernel(kernel):
         ),
         (
             problem_of(ci=512, size=(32768, 32767), taps=(1, 1), stride=(32768, 32767)),
-            "1073709056 residue classes of 512 channels have up to 68717379584 tiles: must be at",
+            "1073709056 stride phases of 512 channels have up to 68717379584 tiles: must be at",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

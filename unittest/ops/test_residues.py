@@ -115,7 +115,7 @@ def test_what_overflows_is_refused():
     assert phase_refusals(dims, (1, 1), 1, 8) == []
     (problem,) = phase_refusals(dims, (1, 1), 1, 24)
     assert problem == (
-        "1073709056 residue classes of 24 channels have up to 3221127168 tiles: must be at most "
+        "1073709056 stride phases of 24 channels have up to 3221127168 tiles: must be at most "
         "2147418111"
     )
     # Channels of a group are in tiles of their own.

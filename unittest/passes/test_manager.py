@@ -95,6 +95,23 @@ def test_an_exception_of_a_pass_names_the_pass_and_the_line(monkeypatch):
     )
 
 
+def test_a_module_that_nobody_verified_is_no_fault_of_the_pass(monkeypatch):
+    def fail(self, module, context):
+        raise IndexError("no")
+
+    monkeypatch.setattr(Mark, "run", fail)
+    invalid = "tt.func @f() {\n  %y = arith.addi %x, %x : i32\n  %x = arith.addi %y, %y : i32\n"
+    invalid += "  tt.return\n}\n"
+    with pytest.raises(VerifyError, match="does not dominate") as caught:
+        PassManager([Mark()], verify_each=False).run(parse(invalid, "k.mlir"))
+    assert caught.value.line == 2
+    assert caught.value.notes[-1] == (
+        "pass 'test-mark' failed on this module, which nobody had verified"
+    )
+    with pytest.raises(PassError, match="IndexError: no"):
+        PassManager([Mark()], verify_each=False).run(parse(TEXT))
+
+
 class TestVerification:
     def test_names_the_pass(self):
         module = parse(TEXT, "k.mlir")

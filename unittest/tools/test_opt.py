@@ -385,6 +385,28 @@ def test_an_odd_name_of_the_input(capsys, tmp_path, name):
     assert capsys.readouterr().err.startswith(f"{file}:4:5: error: an im2col position")
 
 
+#: A lone carriage return ends a comment and is a blank elsewhere, but it ends no line.
+RETURNS = (
+    "module {\n  tt.func @f(%x: i32) {\r    %y = arith.addi %x, %x : i32 // a // b\r\n"
+    '    // one\r%z = arith.muli %y, %x : i32\n    tt.print "a\rb" {hex = false, '
+    "isSigned = array<i32: 1>} : %z : i32\n    END\n  }\n}\n"
+)
+
+
+@pytest.mark.parametrize("host", ["none", "always"])
+def test_lone_carriage_returns(capsys, tmp_path, host):
+    file = tmp_path / "in.mlir"
+    file.write_bytes(RETURNS.replace("END", "tt.return").encode())
+    assert opt.main([str(file), f"--host={host}"]) == 0
+    out = capsys.readouterr().out
+    assert "arith.addi" in out
+    assert "arith.muli" in out
+    assert "one" not in out
+    file.write_bytes(RETURNS.replace("END", "tt.return %gone : i32").encode())
+    assert opt.main([str(file), f"--host={host}"]) == 1
+    assert f"{file}:5:" in capsys.readouterr().err
+
+
 def test_ends_of_lines_are_kept_with_the_comments(tmp_path):
     text = MODULE.replace("\n", "\r\n").encode()
     (tmp_path / "in.mlir").write_bytes(text)

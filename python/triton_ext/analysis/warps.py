@@ -58,7 +58,7 @@ def threads_per_warp_of(op: Operation) -> int:
 
 
 def number_of(holder: Operation, name: str, default: int | None = None) -> int:
-    """A positive number among the attributes of a module or function, ``"ttg.num-ctas" = 2 : i32``.
+    """A power of two among the attributes of a module or function, ``"ttg.num-ctas" = 2 : i32``.
 
     Args:
         holder: The module or function.
@@ -74,6 +74,6 @@ def number_of(holder: Operation, name: str, default: int | None = None) -> int:
             return default
         holder.fail(f"expected a module with a number as '{name}'")
     found = read_integer(text)
-    if found is None or found < 1:
-        holder.fail(f"expected a positive number as '{name}', found {text}")
+    if found is None or found < 1 or found & (found - 1):
+        holder.fail(f"expected a power of two as '{name}', found {text}")
     return found

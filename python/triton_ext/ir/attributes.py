@@ -70,6 +70,8 @@ def parse_dictionary(source: Source, start: int, end: int) -> list[tuple[str, in
         name = match[1] if match[1] is not None else match[2]
         value_start = match.end() if match[3] else match.end(1) + 1 if match[1] else match.end(2)
         value_end = _value_end(source, match.end(), end)
+        if not match[3] and value_end > match.end():
+            source.error(match.end(), "expected '=' or ',' behind the name of an attribute")
         if not match[3]:
             value_start = value_end
         entries.append((name, first, value_start, value_end))

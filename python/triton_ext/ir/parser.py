@@ -55,8 +55,9 @@ HAS_REGION = frozenset(
 DEFINES_WITH_EQUALS = frozenset({"scf.for", "scf.while", "scf.forall", "scf.parallel"})
 DEFINES_WITH_COLON = frozenset({"func.func", "tt.func", "llvm.func", "gpu.func"})
 #: Keywords behind which a brace opens a region.
-_REGION_WORD = re.compile(r"\b(?:else|do|default)\s*\Z")
+_REGION_WORD = re.compile(r"(?<![\w$.^%@#!-])(?:else|do|default)\s*\Z", re.ASCII)
 _DICTIONARY_WORD = re.compile(r"\battributes\s*\Z")
+_EMPTY = re.compile(r"\{\s*\}", re.ASCII)
 _DEFINES = re.compile(r"\s*([=:])(?![=:])")
 _ARROW = re.compile(r"\s*->\s*")
 _LOC = re.compile(r"loc\s*\(")
@@ -260,7 +261,7 @@ class Parser:
                 if CLOSER[text[opener]] != text[start]:
                     lexer.unbalanced(self.source, start, opener)
             elif kind == lexer.BRACE:
-                if self.opens_region(op, start, stack, generic):
+                if self.opens_region(op, start, stack, generic, bool(arguments)):
                     position = self.parse_region(op, arguments, start, generic)
                     arguments = []
                     # Partitions see nothing of what is around them, and define their arguments.
@@ -303,7 +304,9 @@ class Parser:
         end = first + len(text[first:start].rstrip())
         return (first + len(text[first:comment].rstrip()) if comment >= 0 else end), end
 
-    def opens_region(self, op: Operation, start: int, stack: list[int], generic: bool) -> bool:
+    def opens_region(
+        self, op: Operation, start: int, stack: list[int], generic: bool, has_arguments: bool
+    ) -> bool:
         """Whether a brace opens a region; the rule is in the module's docstring."""
         text = self.text
         if stack:
@@ -319,6 +322,8 @@ class Parser:
             return True
         if _REGION_WORD.search(before) is not None:
             return True
+        if has_arguments and _EMPTY.match(text, start) is not None:
+            return True  # Arguments in a header are those of a region.
         return lexer.DICTIONARY_START.match(text, start) is None
 
     # ---- regions, blocks, arguments

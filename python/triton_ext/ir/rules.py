@@ -247,6 +247,27 @@ def _passed(op: Operation, facts: Facts) -> Broken:
     return {"found": _list(found), "wanted": _list(wanted), "holder": holder.name}
 
 
+#: Fewest and most regions.
+REGIONS: Mapping[str, tuple[int, int]] = {
+    "scf.for": (1, 1),
+    "scf.if": (1, 2),
+    "scf.while": (2, 2),
+    "tt.reduce": (1, 1),
+    "tt.scan": (1, 1),
+}
+
+
+def _regions(op: Operation, facts: Facts) -> Broken:
+    fewest, most = REGIONS[op.name]
+    found = len(op._regions)
+    if op.name == "scf.for" and found and not op._regions[0]._blocks[0]._args:
+        return {"found": "a body without the induction variable", "wanted": "one with it"}
+    if fewest <= found <= most:
+        return None
+    wanted = f"{fewest}" if fewest == most else f"{fewest} or {most}"
+    return {"found": f"{found} regions", "wanted": wanted}
+
+
 def _loop(op: Operation, facts: Facts) -> Broken:
     """Initial values, arguments and results of a loop."""
     body = _first_block(op, 0)
@@ -497,6 +518,7 @@ RULES: tuple[Rule, ...] = (
         _passed,
         "'{op}' passes {found} to '{holder}', which expects {wanted}",
     ),
+    Rule(frozenset(REGIONS), _regions, "'{op}' has {found}, expected {wanted}"),
     Rule(
         frozenset({"scf.for", "scf.while"}),
         _loop,

@@ -23,7 +23,7 @@ from triton_ext.errors import (
     TritonExtError,
     VerifyError,
 )
-from triton_ext.ir import Module, Operation
+from triton_ext.ir import Module, Operation, parse
 from triton_ext.passes import registry
 from triton_ext.passes.base import Pass
 from triton_ext.passes.context import PassContext, Remark, Statistic, no_host
@@ -241,6 +241,7 @@ class PassManager:
         except TritonExtError:
             raise
         except (Exception, SystemExit) as error:
+            self._refuse_invalid(name, whole)
             raise _fault_of(pass_, error) from error
         end = time.perf_counter()
         if self.verify_each:
@@ -252,6 +253,20 @@ class PassManager:
             counted = run.statistics.get((name, key), 0)
             run.statistics[name, key] = counted + count
         self._dump("After", self.print_after, pass_, part)
+
+    def _refuse_invalid(self, name: str, module: Module) -> None:
+        """Says of an input that nobody has verified why a pass could not do its work on it.
+
+        Raises:
+            VerifyError: The text that was parsed is invalid.
+        """
+        if self.verify_each:
+            return
+        try:
+            self.verifier(parse(module.source.text, module.source.filename))
+        except SourceError as error:
+            error.notes += (f"pass '{name}' failed on this module, which nobody had verified",)
+            raise error from None
 
     def _verify_behind(self, name: str, module: Module) -> None:
         try:

@@ -166,7 +166,7 @@ def _run(arguments: Arguments, runner: _Runner, text: str | None) -> int:
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(arguments, error)
     if not arguments.keep_comments:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        text = ir_text.without_carriage_returns(text)
     parts = [(0, text)]
     if arguments.split_marker is not None:
         parts = ir_text.split(text, arguments.split_marker)

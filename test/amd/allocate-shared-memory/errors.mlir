@@ -122,7 +122,7 @@ tt.func public @for_nobody_knows() {
 
 // -----
 
-// expected-error @below {{expected a positive number as 'ttg.threads-per-warp', found 32.5 : f32}}
+// expected-error @below {{expected a power of two as 'ttg.threads-per-warp', found 32.5 : f32}}
 module attributes {"ttg.num-warps" = 4 : i32, "ttg.threads-per-warp" = 32.5 : f32, ttg.target = "hip:gfx1250"} {
 }
 

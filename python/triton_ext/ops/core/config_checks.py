@@ -1,4 +1,4 @@
-"""What the numbers of a configuration have to be, in the words of an error."""
+"""Checks of the numbers of a configuration, as refusals."""
 
 from __future__ import annotations
 

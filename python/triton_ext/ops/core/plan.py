@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
 from triton_ext.ops.core.device import IS_INTERPRETED
-from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
@@ -111,18 +111,11 @@ class ForwardPlan:
     ) -> ForwardPlan:
         """Returns the plan of a case.
 
-        Args:
-            case: What is computed.
-            config: The configuration.
-            inputs: As the attribute.
-            launcher: The kernel.
-            y_block: Rows and columns of the tiles of y that TMA stores; ``None`` for a pointer.
-            fields: Further attributes.
+        ``y_block`` has the rows and columns of the tiles of y that TMA stores; ``None`` for a
+        pointer.  ``fields`` are further attributes.
         """
         problem, co = case.problem, case.problem.out_channels
-        tiles = None
-        if y_block is not None:
-            tiles = ([problem.geometry.m_gemm, co], [co, 1], y_block)
+        m_gemm = problem.geometry.m_gemm
         return cls(
             problem=problem,
             epilogue=case.epilogue,
@@ -131,7 +124,7 @@ class ForwardPlan:
             config=config,
             launcher=launcher,
             inputs=inputs,
-            y_tiles=tiles,
+            y_tiles=None if y_block is None else ([m_gemm, co], [co, 1], y_block),
             **fields,
         )
 
@@ -139,7 +132,7 @@ class ForwardPlan:
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
-        operands: EpilogueOperands = NO_OPERANDS,
+        operands: EpilogueArguments = NO_OPERANDS,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Launches the kernel.
@@ -177,15 +170,9 @@ class ForwardPlan:
         return y
 
     def arguments(
-        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueOperands
+        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueArguments
     ) -> tuple[tuple[Any, ...], Hashable]:
-        """Returns the kernel's tensors, described, and what of them Triton specializes on.
-
-        Arguments are those of :meth:`run`.
-
-        Raises:
-            ValueError: The operands are not those that the epilogue asks for.
-        """
+        """Returns the kernel's tensors, described, and what of them Triton specializes on."""
         if self.row_copies is not None:
             x, weight = self.row_copies.both(x, weight)
         inputs = self.inputs(x, weight)
@@ -206,12 +193,8 @@ class ForwardPlan:
             return self.outputs(y)
         return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
 
-    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
-        """Returns the kernel's arguments from the bias to the function's.
-
-        Raises:
-            ValueError: An operand is missing, was not asked for, or has another shape or dtype.
-        """
+    def _epilogue_arguments(self, operands: EpilogueArguments) -> tuple[Any, ...]:
+        """Returns the kernel's arguments from the bias to the function's, checked."""
         spec = self.epilogue
         for name in ("bias", "scale", "residual", "out_scale", "amax"):
             is_given = getattr(operands, name) is not None
@@ -275,11 +258,7 @@ class ForwardPlan:
 def _check_output(
     out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, is_aligned: bool = True
 ) -> None:
-    """Refuses a tensor of the caller's that cannot be an output [N, C, *size] of ``shape``.
-
-    Raises:
-        ValueError: It has another shape, dtype or layout, or is not aligned where it has to be.
-    """
+    """Refuses a tensor of the caller's that cannot be an output [N, C, *size] of ``shape``."""
     if tuple(out.shape) != shape or out.dtype != dtype:
         raise ValueError(f"out: expected {list(shape)} of {dtype}, got {_describe(out)}")
     if not out.permute(TO_LAST[len(shape) - 2]).is_contiguous() or (
@@ -467,12 +446,12 @@ class InputGradientPlan:
 
     @property
     def config(self) -> Any:
-        """The configuration, whose class says which kernel runs."""
+        """As of a :class:`DgradPlan`."""
         return self.plain.config
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of dy, weight and dx."""
+        """As of a :class:`DgradPlan`."""
         return self.plain.out_dtype
 
     @property
@@ -493,4 +472,4 @@ class InputGradientPlan:
         bias = _checked_bias(self.problem, bias)
         if bias is None:
             return self.plain.run(dy, weight, NO_OPERANDS, out)
-        return self.biased.run(dy, weight, EpilogueOperands(bias=bias), out)
+        return self.biased.run(dy, weight, EpilogueArguments(bias=bias), out)

@@ -1,4 +1,4 @@
-"""What a convolution computes, as one record that every direction and every kernel reads.
+"""A convolution, as one record that every direction and every kernel reads.
 
 Symbols: x [N, Ci, *input_size], w [Co, Ci / groups, *filter_size], y [N, Co, *output_size], with
 one to three spatial dimensions.  Forward (fprop) computes y from x and w, dgrad the gradient dx
@@ -110,9 +110,6 @@ def as_forward(problem: ConvProblem) -> ConvProblem | None:
 
     Its filter is that of the problem turned round, its two channels swapped.  Padding is negative
     where the problem has more of it than its filter reaches.
-
-    Args:
-        problem: The convolution whose gradients are asked for.
     """
     if problem.groups != 1 or set(problem.stride) != {1}:
         return None

@@ -160,13 +160,7 @@ def tf32_refusals(dtype: torch.dtype, device: torch.device) -> list[str]:
 def tensor_refusal(
     direction: Direction, operator: str, tensors: dict[str, torch.Tensor]
 ) -> Refusal | None:
-    """Returns what is wrong with dtypes and memory order; ``None`` if nothing is.
-
-    Args:
-        direction: The direction whose kernel reads the tensors.
-        operator: The operator's name, for the text.
-        tensors: Those with pixels, by name.
-    """
+    """Returns what is wrong with dtypes and memory order of tensors with pixels, by name."""
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES[direction]:
             text = f"dtype {tensor.dtype} is not supported, use {_names(DTYPES[direction])}"
@@ -182,12 +176,9 @@ def layout_refusal(operator: str, name: str, tensor: torch.Tensor) -> Refusal | 
     """Returns what is wrong with a tensor's memory order; ``None`` if nothing is."""
     if tensor.stride(1) == 1 or tensor.shape[1] == 1:
         return None
-    order = _MEMORY_FORMATS.get(tensor.dim())
-    advice = (
-        f"{name}.contiguous(memory_format={order})"
-        if order
-        else f"{name}.transpose(1, 2).contiguous().transpose(1, 2)"
-    )
+    advice = f"{name}.transpose(1, 2).contiguous().transpose(1, 2)"
+    if order := _MEMORY_FORMATS.get(tensor.dim()):
+        advice = f"{name}.contiguous(memory_format={order})"
     return Refusal(
         ValueError,
         f"{operator}: channels must be contiguous (channels-last), got channel stride "

@@ -1,4 +1,4 @@
-"""Residue classes of a strided convolution's input, each a convolution of dy with stride 1.
+"""Stride phases of a strided convolution's input, each a convolution of dy with stride 1.
 
 Pixel h of dx gets dy[q] * w[r] for every q, r with q * s - p + r * d = h, where s is the stride, d
 the dilation and p the padding in front.  With h = a + s * y, 0 <= a < s:
@@ -9,7 +9,7 @@ So the pixels of residue a are a convolution of dy with stride 1 and some of the
 g = gcd(d, s) these taps are r0, r0 + s/g, ..., where r0 = (a + p)/g * (d/g)^-1 mod s/g, or none
 where g does not divide a + p or r0 is no tap.  From tap to tap f falls by d/g.
 
-Pure arithmetic, one spatial dimension at a time; and what kernels, which count in int32, cannot.
+Kernels call them residue classes.  Pure arithmetic, one spatial dimension at a time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StridePhases:
-    """The residue classes of one spatial dimension.
+    """The stride phases of one spatial dimension.
 
     Attributes:
         size: Pixels of dx.
@@ -69,12 +69,12 @@ class StridePhases:
 
     @property
     def tap_step(self) -> int:
-        """s / g, from one tap of a class to its next."""
+        """s / g, from one tap of a phase to its next."""
         return self.stride // self.divisor
 
     @property
     def offset_step(self) -> int:
-        """d / g, by which the position in dy falls from one tap of a class to its next."""
+        """d / g, by which the position in dy falls from one tap of a phase to its next."""
         return self.dilation // self.divisor
 
     @property
@@ -84,7 +84,7 @@ class StridePhases:
 
     @property
     def walk_size(self) -> int:
-        """Pixels of the largest class."""
+        """Pixels of the largest phase."""
         return math.ceil(self.size / self.stride)
 
     def class_taps(self, residue: int) -> range:
@@ -96,23 +96,23 @@ class StridePhases:
         return range(first, self.taps, self.tap_step)
 
     def shift(self, residue: int, tap: int) -> int:
-        """f: position in dy of the residue's first pixel, seen through a tap."""
+        """Returns f: the position in dy of the residue's first pixel, seen through a tap."""
         return (residue + self.low - tap * self.dilation) // self.stride
 
     @property
     def lower(self) -> int:
-        """Smallest shift of all classes."""
+        """Smallest shift of all phases."""
         return min(self.shift(a, r) for a in range(self.stride) for r in self.class_taps(a))
 
     @property
     def largest_offset(self) -> int:
-        """Largest im2col offset of all classes."""
+        """Largest im2col offset of all phases."""
         lower = self.lower
         return max(self.shift(a, r) - lower for a in range(self.stride) for r in self.class_taps(a))
 
     @property
     def mean_taps(self) -> float:
-        """Taps of a class, on average."""
+        """Taps of a phase, on average."""
         return sum(len(self.class_taps(a)) for a in range(self.stride)) / self.stride
 
 
@@ -140,15 +140,11 @@ def three_dims(dims: Sequence[StridePhases]) -> list[StridePhases]:
 
 
 def phase_taps(dims: Sequence[StridePhases]) -> tuple[int, tuple[float, ...], int]:
-    """Returns the pixels of an image in a class, the taps of classes, and how often there are such.
+    """Returns the pixels of an image in a phase, the taps of phases, and how often there are such.
 
-    Up to 1024 classes are there once each, by residue, the last dimension's fastest, as the Gluon
-    kernel walks them.  (The ``@triton.jit`` kernel begins with another residue where there is
-    padding, and takes one step where a class has no taps: by its model no choice depends on that.)
-    More of them are one with the mean of the taps, as often as there are classes.
-
-    Args:
-        dims: The spatial dimensions.
+    Up to 1024 phases are there once each, by residue, the last dimension's fastest, as the Gluon
+    kernel walks them; by the model of the ``@triton.jit`` kernel no choice depends on the order.
+    More are one phase with the mean of the taps.
     """
     pixels = math.prod(dim.walk_size for dim in dims)
     count = math.prod(dim.stride for dim in dims)
@@ -185,17 +181,17 @@ def phase_refusals(
     channels: int,
     groups: int = 1,
 ) -> list[str]:
-    """Returns why no kernel computes the classes of a convolution; nothing where they do.
+    """Returns why no kernel computes the phases of a convolution: TMA's limits, and int32.
 
     Args:
         dims: The 1 to 3 spatial dimensions, without negative padding.
         output_size: Pixels of dy.
         batch: Images.
-        channels: Of dx.
-        groups: Into how many parts the channels are divided.
+        channels: Channels of dx.
+        groups: Groups of channels.
     """
     letters = _LETTERS[len(dims)]
-    # Before anything that looks at the classes one by one.
+    # Before anything that looks at the phases one by one.
     found = [
         f"stride {dim.stride} in {name}: must be at most {_largest_stride(dim.low)} with a padding "
         f"of {dim.low}, int32 arithmetic of residues overflows"
@@ -209,7 +205,7 @@ def phase_refusals(
         lower = dim.lower
         if dim.largest_offset > limits.offset_max:
             found.append(
-                f"taps of a residue class in {name} reach over {dim.largest_offset} pixels of dy: "
+                f"taps of a stride phase in {name} reach over {dim.largest_offset} pixels of dy: "
                 f"im2col offsets go to {limits.offset_max}"
             )
         for corner, value in (("lower", lower), ("upper", lower + dim.walk_size - out)):
@@ -219,7 +215,7 @@ def phase_refusals(
                     f"{limits.corner_min} to {limits.corner_max}; it follows from (R-1)*dilation, "
                     "padding and stride"
                 )
-    # Some of a class may lie outside of dx, by less than a stride.
+    # Some of a phase may lie outside of dx, by less than a stride.
     pixels = batch * math.prod(dim.walk_size * dim.stride for dim in dims)
     if pixels > _MAX_INT32:
         found.append(f"dx has {pixels} pixels, int32 pixel index overflows")
@@ -228,7 +224,7 @@ def phase_refusals(
     tiles = classes * columns * math.ceil(pixels / classes / _LEAST_ROWS)
     if tiles > _MAX_TILES:
         found.append(
-            f"{classes} residue classes of {channels} channels have up to {tiles} tiles: must be "
+            f"{classes} stride phases of {channels} channels have up to {tiles} tiles: must be "
             f"at most {_MAX_TILES}"
         )
     return found

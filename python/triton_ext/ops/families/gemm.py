@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
     Layout,
@@ -60,12 +60,12 @@ def gemm_refusals(config: ConvConfig, element_bytes: int, device: Device) -> lis
 class Gemm(Family[ConvConfig]):
     """fprop."""
 
-    kind: ClassVar[str] = "gemm"
-    direction: ClassVar[Direction] = "fprop"
-    config_type: ClassVar[type[ConvConfig]] = ConvConfig
-    is_gemm: ClassVar[bool] = True
-    tile_fields: ClassVar[tuple[str, ...]] = ("block_m", "block_n")
-    reads_packed: ClassVar[bool] = True
+    kind = "gemm"
+    direction = "fprop"
+    config_type = ConvConfig
+    is_gemm = True
+    tile_fields = ("block_m", "block_n")
+    reads_packed = True
 
     def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
         found = tap_refusals(case)
@@ -122,14 +122,13 @@ class Gemm(Family[ConvConfig]):
             _, *rows, ci = case.packing.weight_shape
             taps = math.prod(rows)
         tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co // groups / config.block_n)
+        x_tiles = None
+        if row_stride is not None:
+            x_tiles = ([conv.m_gemm, walked.shape[-1]], [row_stride, 1], x_block)
         operands = _Operands(
             problem=case.problem,
             x_desc=x_desc,
-            x_tiles=(
-                None
-                if row_stride is None
-                else ([conv.m_gemm, walked.shape[-1]], [row_stride, 1], x_block)
-            ),
+            x_tiles=x_tiles,
             w_tiles=([co, taps, ci], [taps * ci, ci, 1], [config.block_n, 1, config.block_k]),
             rounding=rounding(case.dtype),
             fill=FilledChannels(walked.missing, walked.missing) if walked.missing else None,
@@ -163,9 +162,7 @@ class Gemm(Family[ConvConfig]):
                 ),
                 options={"num_stages": config.num_stages, "num_warps": config.num_warps},
             ),
-            y_block=(
-                [config.block_m, config.block_n // config.store_parts] if through_tma else None
-            ),
+            y_block=config.store_block if through_tma else None,
             row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
         )
 
@@ -226,51 +223,30 @@ class _Operands:
         return rows.view(*pixels, -1), w_rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Walked:
-    """The convolution that the kernel computes: x with more channels, or with packed pixels.
+class _Walked(NamedTuple):
+    """The convolution that the kernel computes: x with more channels, or with packed pixels."""
 
-    Attributes:
-        problem: What the kernel computes; its output is that of the problem asked for.
-        group_ci: Input channels of a group, as they lie in memory.
-        missing: Zeros among them.
-        shape: Of x, channels last.
-        strides: Of that, in elements.
-        block_k: Channels of a step.
-    """
-
-    problem: ConvProblem
-    group_ci: int
-    missing: int
-    shape: tuple[int, ...]
+    problem: ConvProblem  # its output is that of the problem asked for
+    group_ci: int  # input channels of a group, as they lie in memory
+    missing: int  # zeros among them
+    shape: tuple[int, ...]  # of x, channels last
     strides: tuple[int, ...]
     block_k: int
 
     @classmethod
     def of(cls, case: Case) -> _Walked:
         if (packing := case.packing) is not None:
-            return cls(
-                problem=packing.packed,
-                group_ci=packing.window_channels,
-                missing=0,
-                shape=packing.x_shape,
-                strides=packing.strides,
-                block_k=packing.block_k,
-            )
+            channels, block_k = packing.window_channels, packing.block_k
+            return cls(packing.packed, channels, 0, packing.x_shape, packing.strides, block_k)
         problem, size = case.problem, case.dtype.itemsize
         group_ci = problem.in_channels // problem.groups
         missing = -group_ci % (ROW_BYTES // size)
         group_ci += missing
         shape = (problem.batch, *problem.input_size, problem.groups * group_ci)
         strides = tuple(case.strides_of_x[i] for i in TO_LAST[problem.dims])
-        return cls(
-            problem=problem,
-            group_ci=group_ci,
-            missing=missing,
-            shape=shape,
-            strides=packed_strides(shape) if missing else strides,
-            block_k=channel_block(group_ci, size, problem.groups),
-        )
+        block_k = channel_block(group_ci, size, problem.groups)
+        strides = packed_strides(shape) if missing else strides
+        return cls(problem, group_ci, missing, shape, strides, block_k)
 
 
 def _stores_through_tma(case: Case, column_unit: int) -> bool:

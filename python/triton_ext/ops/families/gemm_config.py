@@ -83,7 +83,7 @@ class ConvConfig:
     taps_inner: bool = True
 
     def problems(self, element_bytes: int) -> list[str]:
-        """Returns why kernels of operands of a size cannot be compiled so; nothing if they can."""
+        """Returns why kernels of operands of a size cannot be compiled so."""
         # Numbers are compared below.
         if wrong := type_problems(self):
             return wrong
@@ -125,6 +125,11 @@ class ConvConfig:
         return self.smem_bytes(element_bytes, output) + 1024 <= available_bytes
 
     @property
+    def store_block(self) -> list[int]:
+        """Rows and columns of the boxes that TMA stores."""
+        return [self.block_m, self.block_n // self.store_parts]
+
+    @property
     def constants(self) -> dict[str, Any]:
         """The constexpr arguments of the kernels that say how a tile is computed."""
         return {
@@ -153,13 +158,7 @@ class Cost:
     launch_us: float
 
     def expected_us(self, tiles: int, steps: Sequence[float], programs: int) -> float:
-        """Returns the time of the busiest program.
-
-        Args:
-            tiles: Of every class.
-            steps: Of a tile, by class; one where there is one class.
-            programs: Among which tiles are dealt out.
-        """
+        """Returns the time of the busiest of the programs, from the steps of a tile by class."""
         tiles_us = [count * self.step_us + self.tile_us for count in steps]
         return busiest(tiles, tiles_us, programs) + self.launch_us
 
@@ -268,10 +267,7 @@ def expected_times(
 def busiest(tiles: int, costs: Sequence[float], programs: int) -> float:
     """Returns the largest sum of costs of a program, where every programs-th tile is its own.
 
-    Args:
-        tiles: Of a class; those of the next class follow.
-        costs: Of a tile, by class.
-        programs: Among which tiles are dealt out.
+    There are ``tiles`` of each class, one class after another; ``costs`` are of a tile, by class.
     """
     every, rest = divmod(tiles, programs)
     if len(costs) == 1:
@@ -292,13 +288,8 @@ def busiest(tiles: int, costs: Sequence[float], programs: int) -> float:
 def channel_block(ci: int, element_bytes: int, groups: int) -> int:
     """Returns the channels of a step: one 128-byte swizzle row, or less where there are fewer.
 
-    A block of a group should not reach into the next group: there it divides the group's channels
-    if it can be at least :func:`least_block`.
-
-    Args:
-        ci: Input channels of a group.
-        element_bytes: Size of an element.
-        groups: Groups of channels.
+    A block of a group should not reach into the next group: there it divides the ``ci`` channels of
+    a group if it can be at least :func:`least_block`.
     """
     largest, smallest = 128 // element_bytes, least_block(element_bytes)
     if groups > 1:

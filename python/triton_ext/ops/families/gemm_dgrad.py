@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -17,14 +17,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, packed_strides, rounding
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.stride_phases import phase_taps, phases_of, three_dims
+from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families.gemm import gemm_refusals
 from triton_ext.ops.families.gemm_config import (
     COSTS,
@@ -122,11 +122,11 @@ def with_steps(config: ConvConfig, co: int, groups: int, element_bytes: int) -> 
 class GemmDgrad(Family[ConvConfig]):
     """dgrad; groups are filled up with zeros as the kernel needs."""
 
-    kind: ClassVar[str] = "gemm"
-    direction: ClassVar[Direction] = "dgrad"
-    config_type: ClassVar[type[ConvConfig]] = ConvConfig
-    is_gemm: ClassVar[bool] = True
-    tile_fields: ClassVar[tuple[str, ...]] = ("block_m", "block_n")
+    kind = "gemm"
+    direction = "dgrad"
+    config_type = ConvConfig
+    is_gemm = True
+    tile_fields = ("block_m", "block_n")
 
     def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
         return [] if config is None else self.number_refusals(config, case, device)
@@ -178,7 +178,6 @@ class GemmDgrad(Family[ConvConfig]):
             round_f32_to_tf32=dtype == torch.float32,
         )
         m_gemm = n * math.prod(dim.walk_size for dim in dims)
-        padded = three_dims(dims)
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
         tiles *= groups * math.prod(problem.stride)
         w_rows, w_columns = problem.out_channels, ci + missing_ci
@@ -194,7 +193,7 @@ class GemmDgrad(Family[ConvConfig]):
                 case.problem,
                 dy_desc,
                 ([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
-                [config.block_m, config.block_n // config.store_parts] if through_tma else None,
+                config.store_block if through_tma else None,
                 co - case.problem.out_channels // groups,
                 FilledChannels(missing_co, missing_co if dtype == torch.float32 else missing_ci),
             ),
@@ -204,15 +203,7 @@ class GemmDgrad(Family[ConvConfig]):
                 grid=(min(tiles, device.num_sms), 1, 1),
                 scalars=(
                     ci,
-                    DgradProblem(
-                        m_gemm=m_gemm,
-                        channel_blocks=math.ceil(co / config.block_k),
-                        size=tuple(dim.size for dim in padded),
-                        walk_size=tuple(dim.walk_size for dim in padded),
-                        padding=tuple(dim.low for dim in padded),
-                        dilation=tuple(dim.dilation for dim in padded),
-                        lower=tuple(dim.lower for dim in padded),
-                    ),
+                    DgradProblem.of(dims, m_gemm, math.ceil(co / config.block_k)),
                 ),
                 constants=kernel_constants(config, dims, ci, groups, TRITON_DTYPES[dtype]),
                 options={"num_stages": config.num_stages, "num_warps": config.num_warps},

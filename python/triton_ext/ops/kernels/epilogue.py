@@ -61,9 +61,8 @@ def scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr):
     Args:
         acc: [R, C].
         columns: [C], output channels; those from co on are not read.
-        co: Where the columns of this tile end.
-        bias_ptr: [Co] or None.
-        scale_ptr: [Co] or None.
+        co: End of the columns of this tile.
+        bias_ptr, scale_ptr: [Co] or None.
         tile_scale_ptr: One number or None.
     """
     if tile_scale_ptr is not None:
@@ -133,7 +132,7 @@ def finish_tile(
         column: First output channel.
         m_gemm: Output pixels.
         co: Output channels, the distance of two pixels of y and of the residual.
-        column_end: Where the columns of this tile end: at the end of the group.
+        column_end: End of the group's columns.
         y_desc: Tiles of y [M_GEMM, Co], or None.
         y_ptr: y as a pointer where there is no descriptor.
         residual_desc: As y_desc, or None.

@@ -40,52 +40,39 @@ from triton_ext.ops.core.stride_phases import StridePhases, three_dims
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.kernels.epilogue import tile_position
 
-__all__ = [
-    "Classes",
-    "DgradProblem",
-    "conv_dgrad_kernel",
-    "kernel_constants",
-]
+__all__ = ["Classes", "DgradProblem", "conv_dgrad_kernel", "kernel_constants"]
 
 
 class DgradProblem(NamedTuple):
-    """Sizes that the kernel is told at run time; triples are (d, h, w).
+    """Sizes that the kernel gets at run time; triples are (d, h, w)."""
 
-    Attributes:
-        m_gemm: Pixels of a class; some may lie outside of dx.
-        channel_blocks: cdiv(Co / groups, BLOCK_K).
-        size: Pixels of dx.
-        walk_size: Pixels of a class.
-        padding: In front.
-        dilation: Distance of two taps.
-        lower: Lower corner of the pixel box.
-    """
-
-    m_gemm: int
-    channel_blocks: int
-    size: tuple[int, ...]
-    walk_size: tuple[int, ...]
-    padding: tuple[int, ...]
+    m_gemm: int  # pixels of a class; some may lie outside of dx
+    channel_blocks: int  # cdiv(Co / groups, BLOCK_K)
+    size: tuple[int, ...]  # pixels of dx
+    walk_size: tuple[int, ...]  # pixels of a class
+    padding: tuple[int, ...]  # in front
     dilation: tuple[int, ...]
-    lower: tuple[int, ...]
+    lower: tuple[int, ...]  # lower corner of the pixel box
+
+    @classmethod
+    def of(cls, dims: Sequence[StridePhases], m_gemm: int, channel_blocks: int) -> DgradProblem:
+        """Returns the sizes of a convolution."""
+        triples = _triples(dims, "size", "walk_size", "low", "dilation", "lower")
+        return cls(m_gemm, channel_blocks, *triples)
 
 
 class Classes(NamedTuple):
-    """What the kernel is compiled for; triples are (d, h, w), see ``residues.StridePhases``.
-
-    Attributes:
-        taps: Of the filter.
-        stride: Of the convolution; its product is the number of classes.
-        divisor: gcd of dilation and stride.
-        tap_step: From one tap of a class to its next.
-        inverse: For the first tap of a class.
-    """
+    """Constants of the residue classes, as in ``StridePhases``; triples are (d, h, w)."""
 
     taps: tuple[int, ...]
-    stride: tuple[int, ...]
+    stride: tuple[int, ...]  # its product is the number of classes
     divisor: tuple[int, ...]
     tap_step: tuple[int, ...]
     inverse: tuple[int, ...]
+
+
+def _triples(dims: Sequence[StridePhases], *names: str) -> list[tuple[int, ...]]:
+    return [tuple(getattr(dim, name) for dim in three_dims(dims)) for name in names]
 
 
 @triton.jit
@@ -355,12 +342,9 @@ def kernel_constants(
     config: ConvConfig, dims: Sequence[StridePhases], group_ci: int, groups: int, dtype: tl.dtype
 ) -> dict[str, Any]:
     """Returns the kernel's constexpr arguments, in the order of its parameters."""
-    padded = three_dims(dims)
     return {
         "DIMS": len(dims),
-        "CLASSES": Classes(
-            *(tuple(getattr(dim, name) for dim in padded) for name in Classes._fields)
-        ),
+        "CLASSES": Classes(*_triples(dims, *Classes._fields)),
         "GROUPS": groups,
         "CHANNEL_UNIT": math.gcd(group_ci, 8),
         "W_IS_NK": dtype == tl.float32,

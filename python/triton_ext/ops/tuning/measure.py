@@ -1,4 +1,4 @@
-"""Measures a case: its tensors, one run of a plan, and times of calls on the GPU.
+"""Measures a case: its tensors, one run of a plan, times of calls on the GPU, progress.
 
 Times are those between CUDA events around each call, with cold L2, in interleaved rounds.  Before
 every call the L2 is flushed by writing more than it holds.  A kernel that spins runs before a
@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 import torch
 
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.epilogue import EpilogueOperands
+from triton_ext.ops.core.epilogue import EpilogueArguments
 
 __all__ = [
     "Clock",
     "EventClock",
+    "Progress",
     "Trial",
     "agreeing",
     "interleaved",
+    "make_progress",
     "make_tensors",
     "run_plan",
     "turns",
@@ -50,7 +53,7 @@ _ROUNDING_UNITS = 8.0
 # ---- A case as a call ---------------------------------------------------------------------------
 
 
-def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueOperands]:
+def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArguments]:
     """Returns the operands of a case, drawn without touching torch's generators.
 
     On ``meta`` they have no values.
@@ -74,13 +77,13 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueOpe
 
     problem, spec, dtype = case.problem, case.epilogue, case.dtype
     if case.direction == "wgrad":
-        return (draw(problem.x_shape, dtype), draw(problem.y_shape, dtype)), EpilogueOperands()
+        return (draw(problem.x_shape, dtype), draw(problem.y_shape, dtype)), EpilogueArguments()
     first = problem.x_shape if case.direction == "fprop" else problem.y_shape
     residual_dtype = dtype if dtype.itemsize > 1 else torch.float16
     residual_shape = problem.y_shape
     if spec.residual_per_image:
         residual_shape = (*problem.y_shape[:2], *(1,) * problem.dims)
-    operands = EpilogueOperands(
+    operands = EpilogueArguments(
         bias=vector() if spec.bias else None,
         scale=vector() if spec.scale else None,
         residual=draw(residual_shape, residual_dtype) if spec.residual else None,
@@ -90,7 +93,7 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueOpe
     return (draw(first, dtype), draw(problem.w_shape, dtype)), operands
 
 
-def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueOperands]) -> torch.Tensor:
+def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueArguments]) -> torch.Tensor:
     """Runs a plan once; returns its output."""
     operands, epilogue = tensors
     y: torch.Tensor = plan.run(*operands, *([epilogue] if case.direction == "fprop" else []))
@@ -253,3 +256,91 @@ def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> lis
         for index in turns(left, number):
             times[index].append(clock.measure(prepared[index]))
     return [statistics.median(each) for each in times]
+
+
+# ---- Progress -----------------------------------------------------------------------------------
+
+
+class Progress:
+    """Shows nothing; a context manager around a run."""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def begin(self, compiles: int, cases: int) -> None:
+        """Shows how much there is to do."""
+
+    def compiled(self) -> None:
+        """Shows that one more configuration is compiled."""
+
+    def tuned(self, text: str) -> None:
+        """Shows the result of one more case."""
+
+
+class _Lines(Progress):
+    """A line per case."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._cases = self._done = 0
+
+    def begin(self, compiles: int, cases: int) -> None:
+        self._cases = cases
+        self._write(f"{cases} convolutions, {compiles} configurations to compile")
+
+    def tuned(self, text: str) -> None:
+        self._done += 1
+        self._write(f"[{self._done}/{self._cases}] {text}")
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+class _Bars(Progress):
+    """Two bars of rich's, and a line per case above them."""
+
+    def __init__(self, rich_progress: Any) -> None:
+        self._bars = rich_progress
+        self._compiling = self._tuning = None
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
+    def begin(self, compiles: int, cases: int) -> None:
+        self._compiling = self._bars.add_task("compiling", total=compiles)
+        self._tuning = self._bars.add_task("measuring", total=cases)
+
+    def compiled(self) -> None:
+        self._bars.advance(self._compiling)
+
+    def tuned(self, text: str) -> None:
+        self._bars.console.print(text, highlight=False, markup=False)
+        self._bars.advance(self._tuning)
+
+
+def make_progress(is_wanted: bool, stream: TextIO | None = None) -> Progress:
+    """Returns bars on a terminal where rich is installed, else lines; standard error by default."""
+    stream = sys.stderr if stream is None else stream
+    if not is_wanted:
+        return Progress()
+    if not stream.isatty():
+        return _Lines(stream)
+    try:
+        from rich import progress
+        from rich.console import Console
+    except ImportError:
+        return _Lines(stream)
+    columns = (
+        progress.TextColumn("{task.description}"), progress.BarColumn(),
+        progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    return _Bars(progress.Progress(*columns, console=Console(file=stream)))

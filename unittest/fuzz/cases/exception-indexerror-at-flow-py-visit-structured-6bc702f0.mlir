@@ -1,0 +1,3 @@
+tt.func(){%0=h.s
+%4=scf.while
+%t=f.2{}}

@@ -1,0 +1,2 @@
+#blocked=#ttg.blocked<{sizePerThread=[4],threadsPerWarp=[4],warpsPerCTA=[1],order=[0]}>#shared=#ttg.padded_shared<[4:+4]{order=[0],shape=[256]}>#m=y
+module attributes{"","ttg.num-warps"=82}{t.n(%input:tensor<256x!r<>,#blocked>%view:!ttg.memdesc<256xf32,#shared,m>){%n=ttg.async_copy_global_to_local%input%view<>}}
