@@ -17,7 +17,7 @@ lies outside of the input counts as zero and is not read.
 
 # Tuples of a kernel have no starred items.
 # ruff: noqa: RUF005
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment, var-annotated"
 from __future__ import annotations
 
 import triton
