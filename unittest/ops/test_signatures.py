@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 
@@ -72,8 +73,12 @@ def test_functions_have_full_typed_signatures(name, dims):
     assert kinds == [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(positional) + [
         inspect.Parameter.KEYWORD_ONLY
     ] * len(keywords)
-    assert function.__doc__
     assert function.__name__ == name.format(dims)
+    # Docstrings are those of two dimensions in other words.
+    words = {1: ("[N, Ci, L]", "S]"), 2: ("[N, Ci, H, W]", "R, S]"), 3: ("D, H, W]", "T, R, S]")}
+    assert all(word in function.__doc__ for word in words[dims])
+    assert set(re.findall(r"(?:conv|transpose)(\d)d", function.__doc__)) == {str(dims)}
+    assert "channels_last" not in function.__doc__ or dims > 1
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)

@@ -25,7 +25,7 @@ from triton_ext.ops import tuning
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Table, read_table, shipped_path
-from triton_ext.ops.tuning import measure, progress, runs, store
+from triton_ext.ops.tuning import measure, runs, store
 from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning.measure import make_tensors
 from triton_ext.ops.tuning.processes import Processes
@@ -546,7 +546,7 @@ def test_every_other_measurement_being_longer_favours_no_candidate(count):
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capsys):
-    with progress.make_progress(True) as shown:
+    with measure.make_progress(True) as shown:
         shown.begin(6, 2)
         shown.compiled()
         shown.tuned("a")
@@ -556,7 +556,7 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys):
         "[1/2] a",
         "[2/2] b",
     ]
-    with progress.make_progress(False) as shown:
+    with measure.make_progress(False) as shown:
         shown.begin(1, 1)
         shown.tuned("x")
     assert capsys.readouterr().err == ""
@@ -571,7 +571,7 @@ def test_progress_is_bars_on_a_terminal(capsys):
             return True
 
     stream = Terminal()
-    with progress.make_progress(True, stream) as shown:
+    with measure.make_progress(True, stream) as shown:
         shown.begin(2, 1)
         shown.compiled()
         shown.tuned("fprop [1x1]")

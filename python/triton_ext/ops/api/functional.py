@@ -71,9 +71,9 @@ def conv2d(
     this package where they take the problem, otherwise torch's (``support`` tells which).
 
     Args:
-        x: [N, Ci, H, W] or [Ci, H, W], fp16, bf16, fp32 (through TF32), fp8 or int8, in
-            ``torch.channels_last`` memory format; on an NVIDIA GPU of compute capability 9.0 or
-            newer, or on the CPU under ``TRITON_INTERPRET=1``.
+        x: [N, Ci, H, W] or [Ci, H, W], fp16, bf16, fp32 (through TF32), fp8 or int8; on an NVIDIA
+            GPU of compute capability 9.0 or newer, or on the CPU under ``TRITON_INTERPRET=1``; in
+            ``torch.channels_last`` memory format.
         weight: [Co, Ci / groups, R, S], dtype and device of x.  In another memory format than
             channels-last it is copied at every call; ``module.to(memory_format=
             torch.channels_last)`` avoids it.
@@ -225,8 +225,9 @@ _WORDS = {
     1: {
         "2d": "1d", "((top, bottom), (left, right))": "((left, right),)", "out_h, out_w": "out_l",
         "H, W": "L", "R, S": "S", "(h, w)": "(l,)", "1, 1]": "1]",
-        "in\n            ``torch.channels_last`` memory format;":
-            "with\n            ``x.stride(1) == 1``, as ``torch.empty(n, l, ci).mT`` has it;",
+        "in\n            ``torch.channels_last`` memory format.":
+            "with\n            ``x.stride(1) == 1``, as ``torch.empty(n, l, ci).mT`` has it.",
+        "; ``module.to(memory_format=\n            torch.channels_last)`` avoids it": "",
     },
     3: {
         "2d": "3d", "((top, bottom), (left, right))":

@@ -28,10 +28,6 @@ Tensor = torch.Tensor
 # --- real and fake tensors ----------------------------------------------------------------------
 
 
-def _run_into(c: ConvCall) -> None:
-    run(c)
-
-
 def _fake(c: ConvCall) -> Tensor:
     check(c)
     x_shape, w_shape, shape = c.shapes()
@@ -48,10 +44,6 @@ def _fake(c: ConvCall) -> Tensor:
             raise refusal.error()
     dtype = output_dtype(c.first.dtype, c.epilogue.out_dtype)
     return empty_channels_last(shape, dtype, c.first.device)
-
-
-def _fake_into(c: ConvCall) -> None:
-    _fake(c)
 
 
 # --- autograd -----------------------------------------------------------------------------------
@@ -267,8 +259,12 @@ def _autocast(name: str, device: str) -> Callable[..., Any]:
 def _register(operator: Operator) -> None:
     is_into, is_fused = operator is INTO, operator is FUSED
 
-    def of_call(function: Callable[[ConvCall], Any]) -> Callable[..., Any]:
-        return lambda *arguments: function(operator.call(arguments))
+    def of_call(function: Callable[[ConvCall], Tensor]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Tensor | None:
+            result = function(operator.call(arguments))
+            return None if is_into else result
+
+        return called
 
     def batch(info: Any, in_dims: Any, *arguments: Any) -> Any:
         return _batch(info, in_dims, operator.call(arguments))
@@ -277,8 +273,8 @@ def _register(operator: Operator) -> None:
         qualified = f"triton_ext::{name}"
         tags = (torch.Tag.needs_fixed_stride_order,)
         torch.library.define(qualified, operator.schema, tags=tags)
-        torch.library.impl(qualified, ("CPU", "CUDA"))(of_call(_run_into if is_into else run))
-        torch.library.register_fake(qualified)(of_call(_fake_into if is_into else _fake))
+        torch.library.impl(qualified, ("CPU", "CUDA"))(of_call(run))
+        torch.library.register_fake(qualified)(of_call(_fake))
         for device in ("cpu", "cuda"):
             _library.impl(name, _autocast(name, device), f"Autocast{device.upper()}")
         torch.library.register_vmap(qualified, batch)

@@ -133,21 +133,24 @@ def decode(kind: str, values: object) -> Any:
 def _decode(cls: Any, values: object, where: str) -> Any:
     if not isinstance(values, Mapping):
         raise KindError(f"{where}: expected fields, found {values!r}")
-    annotations = typing.get_type_hints(cls)
-    known = {each.name: each for each in fields(cls)}
-    for name in values:
-        if name not in known:
-            raise KindError(f"{where}: unknown field {name!r}")
-    arguments = {}
-    for name in filter(values.__contains__, known):
-        value = _value(annotations[name], values[name], f"{where}.{name}")
-        if type(value) is int and value == 0 != known[name].default:
-            raise KindError(f"{where}.{name}: 0 is out of range")
-        arguments[name] = value
+    arguments = _arguments(cls, values, where)
+    for each in fields(cls):
+        value = arguments.get(each.name)
+        if type(value) is int and value == 0 != each.default:
+            raise KindError(f"{where}.{each.name}: 0 is out of range")
     try:
         return cls(**arguments)
     except (TypeError, ValueError) as error:
         raise KindError(f"{where}: {error}") from error
+
+
+def _arguments(cls: Any, values: Mapping[str, object], where: str) -> dict[str, Any]:
+    """Returns the values of a dataclass's fields, each of the type that its annotation wants."""
+    annotations = typing.get_type_hints(cls)
+    for name in values:
+        if name not in annotations:
+            raise KindError(f"{where}: unknown field {name!r}")
+    return {name: _value(annotations[name], values[name], f"{where}.{name}") for name in values}
 
 
 def _value(annotation: Any, value: object, where: str) -> Any:
@@ -165,9 +168,12 @@ def _value(annotation: Any, value: object, where: str) -> Any:
             if not 0 <= value <= 1 << 16:
                 raise KindError(f"{where}: {value} is out of range")
             return value
-        if wanted in (bool, str, type(None)) and type(value) is wanted:
+        if wanted is float and type(value) is int and abs(value) < 1 << 53:
+            return float(value)
+        origin = typing.get_origin(wanted) or wanted
+        if origin in (bool, str, float, dict, type(None)) and type(value) is origin:
             return value
-        if typing.get_origin(wanted) is typing.Literal and value in typing.get_args(wanted):
+        if origin is typing.Literal and value in typing.get_args(wanted):
             return value
     raise KindError(f"{where}: expected {annotation}, found {value!r}")
 
@@ -189,7 +195,7 @@ class Entry:
     """
 
     kind: str
-    config: Mapping[str, Any] = field(hash=False)
+    config: dict[str, Any] = field(hash=False)
     us: float
     model_us: float = 0.0
     measured: str
@@ -208,18 +214,11 @@ class Entry:
         """
         if not isinstance(raw, dict):
             raise TableError(f"expected an entry, found {str(raw)[:40]}")
-        wanted = {"kind": str, "config": dict, "us": float, "measured": str}
-        optional = {"model_us": float, "triton": str}
-        wanted |= {name: kind for name, kind in optional.items() if name in raw}
-        found: dict[str, Any] = {}
-        for name, kind in wanted.items():
-            value = raw.get(name)
-            if kind is float and type(value) is int:
-                value = float(value)
-            if type(value) is not kind:
-                raise TableError(f"{name}: expected {kind.__name__}, found {str(value)[:40]}")
-            found[name] = value
-        return cls(**found)
+        names = {each.name for each in fields(cls)}
+        try:
+            return cls(**_arguments(cls, {k: v for k, v in raw.items() if k in names}, "entry"))
+        except (KindError, TypeError) as error:
+            raise TableError(str(error)) from error
 
 
 @dataclass(slots=True)

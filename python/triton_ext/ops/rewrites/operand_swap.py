@@ -42,8 +42,8 @@ __all__ = [
     "OPERAND_SWAP",
     "SwappedConfig",
     "SwappedWgradPlan",
-    "as_swapped",
     "swap_refusals",
+    "swapped_case",
     "turning_copy",
     "ways",
 ]
@@ -90,21 +90,15 @@ def swap_refusals(problem: ConvProblem) -> list[str]:
     return [*found, *packing_reasons(problem)]
 
 
-def as_swapped(problem: ConvProblem) -> ConvProblem | None:
-    """Returns the convolution over dy whose filter's gradient is dw turned, or ``None``."""
-    swapped = as_forward(problem)
-    if swapped is None or any(min(sides) < 0 for sides in swapped.padding):
-        return None
-    return swapped
-
-
 def swapped_case(case: Case) -> Case | None:
     """Returns the case with x and dy swapped; ``None`` where they cannot be."""
     problem = case.problem
-    swapped = None if swap_refusals(problem) or not problem.batch else as_swapped(problem)
+    if swap_refusals(problem) or not problem.batch:
+        return None
+    swapped = as_forward(problem)
     x = Operand.make(problem.x_shape, case.strides_of_x, case.dtype.itemsize, as_matrix=True)
     # x is the large one: a copy of it costs more than is gained.
-    if swapped is None or x.is_copied:
+    if swapped is None or min(min(sides) for sides in swapped.padding) < 0 or x.is_copied:
         return None
     return replace(
         case,

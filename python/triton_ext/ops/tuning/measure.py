@@ -1,4 +1,4 @@
-"""Measures a case: its tensors, one run of a plan, and times of calls on the GPU.
+"""Measures a case: its tensors, one run of a plan, times of calls on the GPU, progress.
 
 Times are those between CUDA events around each call, with cold L2, in interleaved rounds.  Before
 every call the L2 is flushed by writing more than it holds.  A kernel that spins runs before a
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 import torch
 
@@ -24,9 +25,11 @@ from triton_ext.ops.core.epilogue import EpilogueOperands
 __all__ = [
     "Clock",
     "EventClock",
+    "Progress",
     "Trial",
     "agreeing",
     "interleaved",
+    "make_progress",
     "make_tensors",
     "run_plan",
     "turns",
@@ -253,3 +256,91 @@ def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> lis
         for index in turns(left, number):
             times[index].append(clock.measure(prepared[index]))
     return [statistics.median(each) for each in times]
+
+
+# ---- Progress -----------------------------------------------------------------------------------
+
+
+class Progress:
+    """Shows nothing; a context manager around a run."""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def begin(self, compiles: int, cases: int) -> None:
+        """Shows how much there is to do."""
+
+    def compiled(self) -> None:
+        """Shows that one more configuration is compiled."""
+
+    def tuned(self, text: str) -> None:
+        """Shows the result of one more case."""
+
+
+class _Lines(Progress):
+    """A line per case."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._cases = self._done = 0
+
+    def begin(self, compiles: int, cases: int) -> None:
+        self._cases = cases
+        self._write(f"{cases} convolutions, {compiles} configurations to compile")
+
+    def tuned(self, text: str) -> None:
+        self._done += 1
+        self._write(f"[{self._done}/{self._cases}] {text}")
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+class _Bars(Progress):
+    """Two bars of rich's, and a line per case above them."""
+
+    def __init__(self, rich_progress: Any) -> None:
+        self._bars = rich_progress
+        self._compiling = self._tuning = None
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
+    def begin(self, compiles: int, cases: int) -> None:
+        self._compiling = self._bars.add_task("compiling", total=compiles)
+        self._tuning = self._bars.add_task("measuring", total=cases)
+
+    def compiled(self) -> None:
+        self._bars.advance(self._compiling)
+
+    def tuned(self, text: str) -> None:
+        self._bars.console.print(text, highlight=False, markup=False)
+        self._bars.advance(self._tuning)
+
+
+def make_progress(is_wanted: bool, stream: TextIO | None = None) -> Progress:
+    """Returns bars on a terminal where rich is installed, else lines; standard error by default."""
+    stream = sys.stderr if stream is None else stream
+    if not is_wanted:
+        return Progress()
+    if not stream.isatty():
+        return _Lines(stream)
+    try:
+        from rich import progress
+        from rich.console import Console
+    except ImportError:
+        return _Lines(stream)
+    columns = (
+        progress.TextColumn("{task.description}"), progress.BarColumn(),
+        progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    return _Bars(progress.Progress(*columns, console=Console(file=stream)))

@@ -23,9 +23,8 @@ from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import Entry, Table, TableError, TuningWarning, lookup
 from triton_ext.ops.tuning import measure
-from triton_ext.ops.tuning.measure import Clock, Trial
+from triton_ext.ops.tuning.measure import Clock, Progress, Trial, make_progress
 from triton_ext.ops.tuning.processes import Compiled, CompilePool
-from triton_ext.ops.tuning.progress import Progress, make_progress
 from triton_ext.ops.tuning.store import update_table
 
 __all__ = [
