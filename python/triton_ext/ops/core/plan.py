@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
 from triton_ext.ops.core.device import IS_INTERPRETED
-from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
@@ -118,7 +118,7 @@ class ForwardPlan:
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
-        operands: EpilogueOperands = NO_OPERANDS,
+        operands: EpilogueArguments = NO_OPERANDS,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Launches the kernel.
@@ -156,7 +156,7 @@ class ForwardPlan:
         return y
 
     def arguments(
-        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueOperands
+        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueArguments
     ) -> tuple[tuple[Any, ...], Hashable]:
         """Returns the kernel's tensors, described, and what of them Triton specializes on."""
         if self.row_copies is not None:
@@ -179,7 +179,7 @@ class ForwardPlan:
             return self.outputs(y)
         return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
 
-    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
+    def _epilogue_arguments(self, operands: EpilogueArguments) -> tuple[Any, ...]:
         """Returns the kernel's arguments from the bias to the function's, checked."""
         spec = self.epilogue
         for name in ("bias", "scale", "residual", "out_scale", "amax"):
@@ -424,4 +424,4 @@ class InputGradientPlan:
         bias = _checked_bias(self.problem, bias)
         if bias is None:
             return self.plain.run(dy, weight, NO_OPERANDS, out)
-        return self.biased.run(dy, weight, EpilogueOperands(bias=bias), out)
+        return self.biased.run(dy, weight, EpilogueArguments(bias=bias), out)
