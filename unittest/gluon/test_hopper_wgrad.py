@@ -97,7 +97,7 @@ def test_what_a_tile_consists_of():
     ("change", "message"),
     [
         ({"consumers": 4}, "consumers is 4: expected 1 to 3"),
-        ({"main_blocks": 3}, "main_blocks is 3: an accumulator has 1, 2 or 4 blocks of columns"),
+        ({"main_blocks": 3}, "main_blocks is 3: expected a power of two from 1 to 4"),
         ({"rest_blocks": 3}, "rest_blocks is 3"),
         (
             {"share": "rows", "rest_consumers": 3},
@@ -108,7 +108,7 @@ def test_what_a_tile_consists_of():
             "rest_consumers is 3: expected 1 to 2, with 1 rest_blocks of 2 consumers",
         ),
         ({"share": "rows", "rest_blocks": 1}, "rest_consumers is 0: expected 1 to 2"),
-        ({"pixels": 48}, "pixels is 48: expected 16, 32, 64 or 128"),
+        ({"pixels": 48}, "pixels is 48: expected a power of two from 16 to 128"),
         ({"stages": 1}, "stages is 1"),
         ({"stages": 7}, "B of shared memory, a CTA has 232448"),
         ({"consumers": 3, "main_blocks": 4, "stages": 2, "rest_blocks": 1}, "of a thread's 152"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import torch
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.rewrites.operand_swap import as_swapped
+from triton_ext.ops.rewrites.operand_swap import swapped_case
 
 
 def draw_swapped(rng: random.Random, *, pixels: int, channels: int = 24) -> ConvProblem:
@@ -47,6 +48,6 @@ def turned(dw: torch.Tensor) -> torch.Tensor:
 
 def swapped_of(problem: ConvProblem) -> ConvProblem:
     """The swapped problem, which there is."""
-    swapped = as_swapped(problem)
+    swapped = swapped_case(Case(direction="wgrad", problem=problem, dtype=torch.float16))
     assert swapped is not None
-    return swapped
+    return swapped.problem

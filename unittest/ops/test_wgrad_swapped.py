@@ -29,13 +29,13 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
 from triton_ext.ops.core.planner import make_plan
+from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.core.tables import decode, encode, kind_of
 from triton_ext.ops.families.wgrad_config import CONFIGS, WgradChoice
 from triton_ext.ops.rewrites.operand_swap import (
     SwappedConfig,
     SwappedWgradPlan,
-    as_swapped,
     swap_refusals,
     turning_copy,
     ways,
@@ -92,7 +92,7 @@ def test_the_gradient_of_the_swapped_problem_is_that_of_the_problem_turned(numbe
     swapped = swapped_of(problem)
     assert swapped.y_shape == problem.x_shape
     assert swapped.x_shape == problem.y_shape
-    assert as_swapped(swapped) == problem
+    assert as_forward(swapped) == problem
     generator = np.random.default_rng(number)
     x, dy = (
         # Sums of integers are exact in any order.

@@ -22,11 +22,11 @@ from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_wgrad import WgradProblem
 from triton_ext.ops.families.gluon_wgrad_config import (
     BLOCK_C,
-    Reduction,
     WgradTileChoice,
     WgradTileConfig,
     WgradWork,
     ranked_work,
+    reduction,
 )
 from triton_ext.ops.kernels.gluon_wgrad import conv_wgrad_kernel, reduce_kernel
 
@@ -157,16 +157,14 @@ def conv_wgrad(
         config,
         num_warps=4,
     )
-    adding = Reduction.of(work)
-    if adding is not None:
-        made, grid = adding
+    if work.reduction is not None:
+        grid, parts, columns, num_warps = work.reduction
         # Starts while the first kernel's last CTAs run.  Not earlier: its CTAs would all gather on
         # multiprocessors that the first kernel leaves free, if any.
         second = reduce_kernel if launcher is None else launcher(reduce_kernel)
         second[grid](
-            partial, dw, told, config, made.columns, made.parts, num_warps=made.num_warps,
-            launch_pdl=True,
-        )  # fmt: skip
+            partial, dw, told, config, columns, parts, num_warps=num_warps, launch_pdl=True
+        )
     return dw
 
 
@@ -221,10 +219,10 @@ def compile_reduce(
         LaunchError: All that is wrong with the arguments.
     """
     check_compile(WgradTileConfig, config, 4, dtype, capability, parts=parts, blocks=blocks)
-    made = Reduction.choose(parts, blocks)
+    part, columns, num_warps = reduction(parts, blocks)
     signature = {"partial_ptr": "*fp32", "dw_ptr": f"*{dtype}", "problem": problem_type(2)}
-    constants = {"CONFIG": config, "COLUMNS": made.columns, "PARTS": made.parts}
-    return compile_kernel(reduce_kernel, signature, constants, capability, made.num_warps)
+    constants = {"CONFIG": config, "COLUMNS": columns, "PARTS": part}
+    return compile_kernel(reduce_kernel, signature, constants, capability, num_warps)
 
 
 def problem_type(spatial_rank: int) -> WgradProblem:

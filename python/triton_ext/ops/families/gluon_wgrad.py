@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -25,7 +25,6 @@ from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import DTYPES, Tiled, common_refusals, problem_refusals
 from triton_ext.ops.families.gluon_wgrad_config import (
     BLOCK_C,
-    Reduction,
     WgradTileChoice,
     WgradWork,
     ranked_work,
@@ -46,41 +45,23 @@ MOST_EXPECTED = 0.96
 
 
 class WgradProblem(NamedTuple):
-    """The convolution as both kernels get it: a runtime argument with named fields.
-
-    Attributes:
-        co: Output channels.
-        ci: Input channels.
-        dy_tiles: Tiles along the blocks of dy.
-        steps: k iterations of a tile.
-        waves: Full rounds of whole tiles.
-        rest: Tiles that remain after these, at least 1 here.
-        first_split: Number of the first of these.
-        splits: Parts of each tile that remains.
-        parts: rest * splits, 0 if no tile remains.
-        add_in_place: 1 if the CTA with a tile's last part adds the others', else 0.
-        filter_size: (T, R, S), 1 for missing dimensions.
-        dilation: As filter_size.
-        output_size: Per spatial dimension.
-        stride: Per spatial dimension.
-        padding: In front of each spatial dimension.
-    """
+    """The convolution as both kernels get it: a runtime argument with named fields."""
 
     co: int
     ci: int
-    dy_tiles: int
-    steps: int
-    waves: int
-    rest: int
-    first_split: int
-    splits: int
-    parts: int
-    add_in_place: int
-    filter_size: tuple[int, ...]
-    dilation: tuple[int, ...]
-    output_size: tuple[int, ...]
+    dy_tiles: int  # tiles along the blocks of dy
+    steps: int  # k iterations of a tile
+    waves: int  # full rounds of whole tiles
+    rest: int  # tiles that remain after these, at least 1 here
+    first_split: int  # number of the first of these
+    splits: int  # parts of each of these
+    parts: int  # of all of these, 0 if no tile remains
+    add_in_place: int  # 1 if the CTA with a tile's last part adds the others, else 0
+    filter_size: tuple[int, ...]  # (T, R, S), 1 for missing dimensions
+    dilation: tuple[int, ...]  # as filter_size
+    output_size: tuple[int, ...]  # per spatial dimension, as all that follows
     stride: tuple[int, ...]
-    padding: tuple[int, ...]
+    padding: tuple[int, ...]  # in front
 
     @classmethod
     def make(cls, work: WgradWork, problem: ConvProblem) -> WgradProblem:
@@ -142,13 +123,11 @@ class GluonWgradPlan(WgradPlan):
 class GluonWgrad(Family[WgradTileChoice]):
     """The kernels of ``kernels/gluon_wgrad.py``."""
 
-    kind: ClassVar[str] = "gluon_wgrad"
-    direction: ClassVar[Direction] = "wgrad"
-    config_type: ClassVar[type[WgradTileChoice]] = WgradTileChoice
-    is_gemm: ClassVar[bool] = True
-    tile_fields: ClassVar[tuple[str, ...]] = (
-        *("rows_from_x", "consumers", "main_blocks", "rest_blocks"),
-    )
+    kind = "gluon_wgrad"
+    direction = "wgrad"
+    config_type = WgradTileChoice
+    is_gemm = True
+    tile_fields = (*("rows_from_x", "consumers", "main_blocks", "rest_blocks"),)
 
     def refusals(
         self, case: Case, device: Device, config: WgradTileChoice | None = None
@@ -210,16 +189,16 @@ class GluonWgrad(Family[WgradTileChoice]):
             x_matrix = Tiled.of(dtype, [pixels, ci], x.pixel_stride, block)
         told = WgradProblem.make(work, problem)
         first, second = load_kernels()
-        adding, reducer = Reduction.of(work), None
-        if adding is not None:
-            made, grid = adding
+        reducer = None
+        if work.reduction is not None:
+            grid, parts, columns, num_warps = work.reduction
             reducer = Launcher(
                 kernel=second,
                 grid=(*grid, 1),
                 scalars=(told,),
-                constants={"CONFIG": work.config, "COLUMNS": made.columns, "PARTS": made.parts},
+                constants={"CONFIG": work.config, "COLUMNS": columns, "PARTS": parts},
                 # It starts while the first kernel's last programs run, and waits for them.
-                options={"num_warps": made.num_warps, "launch_pdl": True},
+                options={"num_warps": num_warps, "launch_pdl": True},
             )
         return GluonWgradPlan(
             problem=problem,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from triton_ext.errors import LaunchError
-from triton_ext.ops.core.config_checks import type_problems
+from triton_ext.ops.core.config_checks import power_problems, range_problems, type_problems
 from triton_ext.ops.core.device import H200
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_config import (
@@ -27,13 +27,12 @@ __all__ = [
     "CONFIGS",
     "MOST_ADDED_PARTS",
     "RATES",
-    "Rates",
-    "Reduction",
     "WgradTileChoice",
     "WgradTileConfig",
     "WgradWork",
     "expected_us",
     "ranked_work",
+    "reduction",
 ]
 
 # A CTA that adds the other parts of its tile reads them one after another; beyond this many a
@@ -183,13 +182,13 @@ class WgradTileConfig:
 
     def problems(self) -> list[str]:
         """Returns why the configuration cannot run; nothing where it can."""
-        found = []
-        if not 1 <= self.consumers <= 3:
-            found.append(f"consumers is {self.consumers}: expected 1 to 3")
+        found = range_problems(self, 1, 3, "consumers")
+        if found:
             return found
-        for name, blocks in (("main_blocks", self.main_blocks), ("rest_blocks", self.rest_blocks)):
-            if blocks not in (1, 2, 4) and not (name == "rest_blocks" and blocks == 0):
-                found.append(f"{name} is {blocks}: an accumulator has 1, 2 or 4 blocks of columns")
+        found += power_problems(self, 1, 4, "main_blocks")
+        if self.rest_blocks:
+            found += power_problems(self, 1, 4, "rest_blocks")
+        found += power_problems(self, 16, 128, "pixels")
         if self.share == "rows":
             expected = range(1, self.consumers + 1) if self.rest_blocks else range(1)
             if self.rest_consumers not in expected:
@@ -198,8 +197,6 @@ class WgradTileConfig:
                     f"{expected[-1]}, with {self.rest_blocks} rest_blocks of {self.consumers} "
                     "consumers"
                 )
-        if self.pixels not in (16, 32, 64, 128):
-            found.append(f"pixels is {self.pixels}: expected 16, 32, 64 or 128")
         if self.stages < 2:
             found.append(f"stages is {self.stages}: the producer needs at least 2")
         if self.smem_bytes + RESERVED_BYTES > SMEM_BYTES:
@@ -254,13 +251,7 @@ class WgradWork:
 
     @classmethod
     def make(cls, choice: WgradTileChoice, problem: ConvProblem, num_sms: int) -> WgradWork:
-        """Returns the tiles of a problem with at least one output pixel.
-
-        Args:
-            choice: One whose configuration has no problems.
-            problem: The convolution.
-            num_sms: Multiprocessors.
-        """
+        """Returns the tiles of a problem with output pixels, for a choice without problems."""
         config = choice.config
         pixels = problem.batch * math.prod(problem.output_size)
         x_blocks = problem.taps * math.ceil(problem.in_channels / BLOCK_C)
@@ -308,6 +299,15 @@ class WgradWork:
         """Flags between the CTAs that split a tile."""
         return self.partition.programs * self.config.consumers
 
+    @property
+    def reduction(self) -> tuple[tuple[int, int], int, int, int] | None:
+        """Grid, parts, columns and warps of the reduction kernel; ``None`` if nothing is to add."""
+        if not self.is_split or self.add_in_place:
+            return None
+        blocks, rest = self.config.row_blocks * self.config.column_blocks, self.partition.rest
+        parts, columns, num_warps = reduction(self.parts, blocks * rest)
+        return (blocks * 4 * (BLOCK_C // columns), rest), parts, columns, num_warps
+
     def problems(self) -> list[str]:
         """Returns why the kernel cannot compute it; nothing where it can."""
         found = self.config.problems()
@@ -322,45 +322,24 @@ class WgradWork:
         return f"{self.config}{added}"
 
 
-class Reduction(NamedTuple):
-    """Constants of the reduction kernel.
+def reduction(parts: int, blocks: int) -> tuple[int, int, int]:
+    """Returns parts, columns and warps of a program of the reduction kernel.
 
-    Attributes:
-        parts: Parts that a program reads at a time.
-        columns: Columns of a block per program, beside 16 rows.
-        num_warps: Warps of a program.
+    It reads so many parts at a time, of 16 rows and so many columns of a block of 64 x 64: blocks
+    are cut the finer, the fewer of them there are.
+
+    Args:
+        parts: Parts of a tile.
+        blocks: Blocks of all tiles that are split.
     """
-
-    parts: int
-    columns: int
-    num_warps: int
-
-    @classmethod
-    def choose(cls, parts: int, blocks: int) -> Reduction:
-        """Returns the constants: blocks of 64 x 64 are cut the finer, the fewer of them there are.
-
-        Args:
-            parts: Parts of a tile.
-            blocks: Blocks of all tiles that are split.
-        """
-        if parts <= 4:
-            return cls(4, 64, 4)
-        if parts <= 16:
-            return cls(16, 32, 8)
-        return cls(64, 16 if blocks > 8 else 8, 16)
-
-    @classmethod
-    def of(cls, work: WgradWork) -> tuple[Reduction, tuple[int, int]] | None:
-        """Returns a work's reduction and its grid; ``None`` where nothing is left to add."""
-        if not work.is_split or work.add_in_place:
-            return None
-        blocks, rest = work.config.row_blocks * work.config.column_blocks, work.partition.rest
-        made = cls.choose(work.parts, blocks * rest)
-        return made, (blocks * 4 * (BLOCK_C // made.columns), rest)
+    if parts <= 4:
+        return 4, 64, 4
+    if parts <= 16:
+        return 16, 32, 8
+    return 64, 16 if blocks > 8 else 8, 16
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """Costs of all but the k iterations, in microseconds; KiB are those of fp32 tiles."""
 
     launch: float
@@ -429,12 +408,11 @@ def ranked_work(problem: ConvProblem, num_sms: int) -> tuple[tuple[WgradWork, fl
     pixels = problem.batch * math.prod(problem.output_size)
     elements = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
     mib = ELEMENT_BYTES * elements / 2**20
-    choices = (
-        WgradTileChoice(config=config, add_in_place=in_place)
+    every = (
+        WgradWork.make(WgradTileChoice(config=config, add_in_place=in_place), problem, num_sms)
         for config in CONFIGS
         for in_place in (False, True)
     )
-    every = (WgradWork.make(choice, problem, num_sms) for choice in choices)
     timed = (
         (work, expected_us(work, mib))
         for work in every

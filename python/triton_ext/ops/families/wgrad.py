@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -14,8 +14,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, aligned_copy, packed_strides
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.descriptors import (
+    ROW_BYTES,
+    Layout,
+    aligned_copy,
+    packed_strides,
+    row_stride_of,
+)
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family, smem_refusals
 from triton_ext.ops.core.launcher import Launcher
@@ -78,19 +84,15 @@ class Operand:
     def make(
         cls, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, as_matrix: bool
     ) -> Operand:
-        """Returns how a tensor [N, C, *spatial] of some strides is read.
-
-        Args:
-            shape: [N, C, *spatial].
-            strides: In elements.
-            itemsize: Bytes of an element.
-            as_matrix: Whether it is read as [pixels, channels], and copied where it is no matrix.
-        """
+        """Returns how a tensor [N, C, *spatial] is read, in place or as [pixels, channels]."""
         unit = ROW_BYTES // itemsize
         missing = -shape[1] % unit
         channels = shape[1] + missing
-        stride = 0 if missing else _pixel_stride(shape, strides)
-        if stride % unit or stride < channels or (strides[1] != 1 and channels > 1):
+        sizes = (*shape[:1:-1], shape[0])
+        stride = row_stride_of(sizes, (*strides[:1:-1], strides[0])) or 0
+        if math.prod(sizes) == 1:
+            stride = channels
+        if missing or stride % unit or stride < channels or (strides[1] != 1 and channels > 1):
             stride = 0
         copied = missing > 0 or (as_matrix and not stride)
         return cls(
@@ -106,20 +108,6 @@ class Operand:
         if self.missing_channels:
             return torch.nn.functional.pad(rows, (0, self.missing_channels)).contiguous()
         return rows.contiguous() if self.is_copied else rows
-
-
-def _pixel_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Returns the elements from one pixel to the next over all images; 0 where that differs."""
-    pixel_stride = expected = None
-    for dim in (*range(len(shape) - 1, 1, -1), 0):
-        if shape[dim] == 1:
-            continue
-        if pixel_stride is None:
-            pixel_stride = expected = strides[dim]
-        if strides[dim] != expected:
-            return 0
-        expected *= shape[dim]
-    return shape[1] if pixel_stride is None else pixel_stride
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,13 +207,7 @@ class WgradPlan(FilterGradientPlan):
         return dw
 
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
-        """Returns the launches of a call.
-
-        Args:
-            x: As for :meth:`run`.
-            dy: As for :meth:`run`.
-            dw: [Co, *filter_size, Ci / groups], dense.
-        """
+        """Returns the launches of a call; dw [Co, *filter_size, Ci / groups] is dense."""
         x_desc, dy_desc = self.described(x, dy)
         dw_desc = None if self.describe_dw is None else self.describe_dw(dw)
         pointer = dw if dw_desc is None else None
@@ -259,7 +241,7 @@ class PackedWgradPlan(FilterGradientPlan):
 
     @property
     def tiles(self) -> WgradTiles:
-        """The tiles of the packed plan."""
+        """The tile configuration and the tile schedule of the packed plan."""
         return self.packed.tiles
 
     @property
@@ -287,12 +269,12 @@ class PackedWgradPlan(FilterGradientPlan):
 class Wgrad(Family[WgradChoice]):
     """The kernels of ``kernels/gemm_wgrad.py``; a packing gives dw of the packed filter."""
 
-    kind: ClassVar[str] = "wgrad"
-    direction: ClassVar[Direction] = "wgrad"
-    config_type: ClassVar[type[WgradChoice]] = WgradChoice
-    is_gemm: ClassVar[bool] = True
-    tile_fields: ClassVar[tuple[str, ...]] = ("block_co", "block_ci", "taps")
-    reads_packed: ClassVar[bool] = True
+    kind = "wgrad"
+    direction = "wgrad"
+    config_type = WgradChoice
+    is_gemm = True
+    tile_fields = ("block_co", "block_ci", "taps")
+    reads_packed = True
 
     def refusals(self, case: Case, device: Device, config: WgradChoice | None = None) -> list[str]:
         found = tap_refusals(case)
@@ -314,20 +296,17 @@ class Wgrad(Family[WgradChoice]):
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradChoice, Expected]:
         ranked = ranked_tiles(_computed(case), device, case.output_dtype.itemsize)
-        if case.packing is not None:
+        if case.packing is None:
+            pixels = case.problem.batch * math.prod(case.problem.input_size)
+            copies_us = filling_us(pixels, case.problem.in_channels, case.dtype.itemsize)
+            copies_us += filling_dy_us(case)
+        else:
             # Windows overlap: x comes from DRAM once.  The order is that of the model without it,
             # which has the fastest of the stems first (H200, 2026-11-22; the shipped table).
-            packing = case.packing
+            packing, copies_us = case.packing, case.packing.copy_us
             elements = math.prod(packing.problem.y_shape) + math.prod(packing.memory_shape)
             mib = elements * packing.element_bytes / 2**20
-            copies_us = packing.copy_us
-            return {
-                choice: Expected.of(expected_us(replace(tiles, operand_mib=mib)), copies_us)
-                for choice, tiles in ranked
-            }
-        pixels = case.problem.batch * math.prod(case.problem.input_size)
-        copies_us = filling_us(pixels, case.problem.in_channels, case.dtype.itemsize)
-        copies_us += filling_dy_us(case)
+            ranked = tuple((choice, replace(tiles, operand_mib=mib)) for choice, tiles in ranked)
         return {choice: Expected.of(expected_us(tiles), copies_us) for choice, tiles in ranked}
 
     def bind(self, config: WgradChoice, case: Case, device: Device) -> FilterGradientPlan:
@@ -368,28 +347,24 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
         x = Operand.make(problem.x_shape, strides, size, as_matrix=False)
         x_strides = (strides[0], *strides[2:], strides[1])
     else:
-        problem = packing.padded
+        problem, x_strides = packing.padded, packing.strides
         x = Operand(channels=packing.window_channels)
-        x_strides = packing.strides
     pixels = problem.batch * math.prod(problem.output_size)
     is_matrix = problem.is_pointwise and x.pixel_stride > 0
-    if is_matrix or not pixels:
-        block = [config.block_pixels, config.block_ci]
-        describe_x = _matrix(pixels, x, block)
-    else:
+    block = [config.block_pixels, config.block_ci]
+    describe_x = _matrix(pixels, x, block)
+    if pixels and not is_matrix:
         shape = (problem.batch, *problem.input_size, x.channels)
-        x_strides = packed_strides(shape) if x.is_copied else x_strides
         describe_x = Im2ColDescriptor.for_conv(
-            Layout(shape, x_strides, case.dtype),
+            Layout(shape, packed_strides(shape) if x.is_copied else x_strides, case.dtype),
             problem.filter_size,
             stride=problem.stride,
             padding=problem.padding,
             dilation=problem.dilation,
-            block_shape=[config.block_pixels, config.block_ci],
+            block_shape=block,
         ).with_base
-    out_dtype = case.output_dtype
     describe_dw = None
-    if stores_through_tma(problem, out_dtype.itemsize):
+    if stores_through_tma(problem, case.output_dtype.itemsize):
         taps, row = problem.taps, problem.in_channels
         describe_dw = partial(
             TensorDescriptor,
@@ -397,9 +372,10 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
             strides=[taps * row, row, 1],
             block_shape=[config.block_co, 1, config.block_ci // config.store_parts],
         )
+    launcher, reducer = _launchers(problem, tiles, case, is_matrix)
     return WgradPlan(
         problem=problem,
-        out_dtype=out_dtype,
+        out_dtype=case.output_dtype,
         tiles=tiles,
         x_operand=x,
         dy_operand=dy,
@@ -407,8 +383,8 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
         describe_dy=_matrix(pixels, dy, [config.block_pixels, config.block_co]),
         describe_dw=describe_dw,
         workspace_elements=tiles.workspace_elements,
-        launcher=_launcher(problem, tiles, case, is_matrix),
-        reducer=_reducer(problem, tiles, out_dtype) if tiles.partition.parts else None,
+        launcher=launcher,
+        reducer=reducer,
     )
 
 
@@ -417,19 +393,24 @@ def _matrix(pixels: int, operand: Operand, block: list[int]) -> Describe:
     return partial(TensorDescriptor, shape=shape, strides=strides, block_shape=block)
 
 
-def _launcher(problem: ConvProblem, tiles: WgradTiles, case: Case, is_matrix: bool) -> Launcher:
+def _launchers(
+    problem: ConvProblem, tiles: WgradTiles, case: Case, is_matrix: bool
+) -> tuple[Launcher, Launcher | None]:
+    """Returns the launchers of both kernels; no second one where there is nothing to add."""
     config, partition = tiles.config, tiles.partition
+    co, groups = problem.out_channels, problem.groups
+    channels = (co, co // groups, problem.in_channels // groups, tiles.co_blocks)
     whole_tiles = partition.tiles - partition.split_tiles
-    return Launcher(
+    split = (whole_tiles, partition.split_tiles, partition.splits)
+    taps = {"TAPS": problem.taps, "GROUPED": groups > 1}
+    dtype = OUT_DTYPES[case.output_dtype]
+    first = Launcher(
         kernel=conv_wgrad_kernel,
         grid=(partition.programs, 1, 1),
         scalars=(
-            *_channels(problem),
-            tiles.co_blocks,
+            *channels,
             partition.steps,
-            whole_tiles,
-            partition.split_tiles,
-            partition.splits,
+            *split,
             problem.output_size,
             problem.stride,
             tuple(low for low, _ in problem.padding),
@@ -437,8 +418,7 @@ def _launcher(problem: ConvProblem, tiles: WgradTiles, case: Case, is_matrix: bo
         ),
         constants={
             "FILTER": problem.filter_size,
-            "TAPS": problem.taps,
-            "GROUPED": problem.groups > 1,
+            **taps,
             "IS_MATRIX": is_matrix,
             "HAS_WHOLE": whole_tiles > 0,
             "HAS_PARTS": partition.parts > 0,
@@ -448,52 +428,38 @@ def _launcher(problem: ConvProblem, tiles: WgradTiles, case: Case, is_matrix: bo
             "TAPS_PER_TILE": config.taps,
             "NUM_WARPS": config.num_warps,
             "STORE_PARTS": config.store_parts,
-            "DTYPE": OUT_DTYPES[case.output_dtype],
+            "DTYPE": dtype,
             # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
             "DOT_DTYPE": tl.float32 if IS_INTERPRETED else DTYPES[case.dtype],
         },
         options={"num_stages": config.num_stages, "num_warps": config.num_warps},
     )
-
-
-def _channels(problem: ConvProblem) -> tuple[int, int, int]:
-    """Returns Co, and Co and Ci of a group."""
-    co, groups = problem.out_channels, problem.groups
-    return co, co // groups, problem.in_channels // groups
-
-
-def _reducer(problem: ConvProblem, tiles: WgradTiles, out_dtype: torch.dtype) -> Launcher:
-    config, partition = tiles.config, tiles.partition
-    made = reduction(tiles)
-    slices = config.block_co // 16 * (config.block_ci // made.columns)
-    options: dict[str, Any] = {"num_warps": made.num_warps}
-    if not IS_INTERPRETED:
-        # It starts while the first kernel's last programs run, and waits for them.
-        options["launch_pdl"] = True
-    return Launcher(
+    if not partition.parts:
+        return first, None
+    columns, unroll, num_warps = reduction(tiles)
+    second = Launcher(
         kernel=wgrad_reduce_kernel,
-        grid=(slices, config.taps, partition.split_tiles),
-        scalars=(
-            *_channels(problem),
-            tiles.co_blocks,
-            partition.tiles - partition.split_tiles,
+        grid=(
+            config.block_co // 16 * (config.block_ci // columns),
+            config.taps,
             partition.split_tiles,
-            partition.splits,
         ),
+        scalars=(*channels, *split),
         constants={
-            "TAPS": problem.taps,
-            "GROUPED": problem.groups > 1,
+            **taps,
             "BLOCK_CO": config.block_co,
             "BLOCK_CI": config.block_ci,
             "TAPS_PER_TILE": config.taps,
             "NUM_WARPS": config.num_warps,
-            "COLUMNS": made.columns,
-            "UNROLL": made.unroll,
+            "COLUMNS": columns,
+            "UNROLL": unroll,
             "WAITS": not IS_INTERPRETED,
-            "DTYPE": OUT_DTYPES[out_dtype],
+            "DTYPE": dtype,
         },
-        options=options,
+        # It starts while the first kernel's last programs run, and waits for them.
+        options={"num_warps": num_warps, **({} if IS_INTERPRETED else {"launch_pdl": True})},
     )
+    return first, second
 
 
 WGRAD: Wgrad = Wgrad()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from triton_ext.ops.core.config_checks import power_problems, range_problems, type_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import smem_refusals
@@ -84,24 +85,17 @@ class WgradConfig:
 
     def problems(self) -> list[str]:
         """Returns why the kernel cannot be compiled for it; nothing where it can."""
-        found = []
-        for name in ("block_co", "block_ci", "block_pixels"):
-            value = getattr(self, name)
-            if value < 16 or value & (value - 1):
-                found.append(f"{name} is {value}: expected a power of two from 16 on")
-        if self.num_warps not in (4, 8):
-            found.append(f"num_warps is {self.num_warps}: expected 4 or 8")
-        elif self.block_co < 16 * self.num_warps:
+        found = type_problems(self)
+        if found:
+            return found
+        found += power_problems(self, 16, 256, "block_co", "block_ci", "block_pixels")
+        found += power_problems(self, 4, 8, "num_warps")
+        found += range_problems(self, 1, 9, "taps") + range_problems(self, 1, 2, "store_parts")
+        if self.block_co < 16 * self.num_warps:
             found.append(
                 f"block_co is {self.block_co}: {self.num_warps} warps of 16 rows need "
                 f"{16 * self.num_warps}"
             )
-        if not 1 <= self.taps <= 9:
-            found.append(f"taps is {self.taps}: expected 1 to 9")
-        if self.num_stages < 1:
-            found.append(f"num_stages is {self.num_stages}: expected at least 1")
-        if self.store_parts not in (1, 2):
-            found.append(f"store_parts is {self.store_parts}: expected 1 or 2")
         return found
 
 
@@ -144,12 +138,7 @@ class Partition:
 
     @classmethod
     def make(
-        cls,
-        tiles: int,
-        steps: int,
-        num_sms: int,
-        part_rounds: int = 1,
-        most_splits: int = 1 << 30,
+        cls, tiles: int, steps: int, num_sms: int, part_rounds: int = 1, most_splits: int = 1 << 30
     ) -> Partition:
         """Returns the schedule for a number of multiprocessors.
 
@@ -163,9 +152,8 @@ class Partition:
         """
         rest = tiles % num_sms
         splits = min(part_rounds * num_sms // rest, steps, most_splits) if rest else 1
-        return cls(
-            tiles, steps, num_sms if tiles > rest else min(rest * splits, num_sms), rest, splits
-        )
+        programs = num_sms if tiles > rest else min(rest * splits, num_sms)
+        return cls(tiles, steps, programs, rest, splits)
 
     @property
     def waves(self) -> int:
@@ -213,7 +201,7 @@ class Partition:
         return self.waves * self.steps + sum(len(self.part(slot // self.rest)) for slot in slots)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class WgradTiles:
     """The tiles of one problem.
 
@@ -235,21 +223,15 @@ class WgradTiles:
     ) -> WgradTiles:
         """Returns the tiles of a problem with at least one output pixel."""
         co_blocks = math.ceil(problem.out_channels / config.block_co)
-        tap_groups = math.ceil(problem.taps / config.taps)
         pixels = problem.batch * math.prod(problem.output_size)
         operands = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
         partition = Partition.make(
-            co_blocks * _ci_blocks(config, problem) * tap_groups,
+            co_blocks * _ci_blocks(config, problem) * math.ceil(problem.taps / config.taps),
             math.ceil(pixels / config.block_pixels),
             num_sms,
             part_rounds,
         )
-        return cls(
-            config=config,
-            co_blocks=co_blocks,
-            partition=partition,
-            operand_mib=operands * ELEMENT_BYTES / 2**20,
-        )
+        return cls(config, co_blocks, partition, operands * ELEMENT_BYTES / 2**20)
 
     @property
     def workspace_elements(self) -> int:
@@ -271,26 +253,16 @@ def _ci_blocks(config: WgradConfig, problem: ConvProblem) -> int:
     return most
 
 
-class Reduction(NamedTuple):
-    """Constants of the reduction kernel.
-
-    Attributes:
-        columns: Input channels per program, beside 16 output channels; 8 to 64.
-        unroll: Parts whose loads are in flight together.
-        num_warps: Warps per program.
-    """
-
-    columns: int
-    unroll: int
-    num_warps: int
-
-
 # The reduction kernel has enough loads in flight from this many programs on.
 _REDUCE_PROGRAMS = 1024
 
 
-def reduction(tiles: WgradTiles) -> Reduction:
-    """Returns the constants of the reduction kernel: smaller programs for fewer elements."""
+def reduction(tiles: WgradTiles) -> tuple[int, int, int]:
+    """Returns columns, unroll and warps of the reduction kernel, fewer for fewer elements.
+
+    A program has 8 to 64 input channels, the columns, of 16 output channels, and the loads of
+    ``unroll`` parts in flight together.
+    """
     partition, config = tiles.partition, tiles.config
     elements = partition.split_tiles * config.tile_elements
     columns = min(64, config.block_ci)
@@ -300,33 +272,20 @@ def reduction(tiles: WgradTiles) -> Reduction:
     num_warps = max(1, columns // 16)
     per_thread = 16 * columns // (32 * num_warps)
     unroll = min(64 // per_thread, 1 << (partition.splits - 1).bit_length())
-    return Reduction(columns, unroll, num_warps)
+    return columns, unroll, num_warps
 
 
 class Cost(NamedTuple):
-    """Cost of a configuration on one multiprocessor, in microseconds.
-
-    Attributes:
-        step_us: One k iteration: block_pixels pixels of a tile.
-        segment_us: A tile or a part of one besides its k iterations: pipeline fill and stores.
-    """
+    """Microseconds on one multiprocessor: a k iteration; a tile or a part of one besides these."""
 
     step_us: float
     segment_us: float
 
 
-def _config(
-    block_co: int, block_ci: int, taps: int, num_stages: int, num_warps: int, *, parts: int = 1
-) -> WgradConfig:
+def _config(*sizes: int, parts: int = 1) -> WgradConfig:
     """A row of the table below, short enough to be read as one."""
-    return WgradConfig(
-        block_co=block_co,
-        block_ci=block_ci,
-        taps=taps,
-        num_stages=num_stages,
-        num_warps=num_warps,
-        store_parts=parts,
-    )
+    names = ("block_co", "block_ci", "taps", "num_stages", "num_warps")
+    return WgradConfig(**dict(zip(names, sizes, strict=True)), store_parts=parts)
 
 
 # Fitted by `python -m benchmarks.fit_wgrad SWEEP.json --fit`.
@@ -406,5 +365,5 @@ def ranked_tiles(
             if not smem_refusals(needed, device):
                 # More rounds may give the same parts.
                 found.setdefault(tiles, WgradChoice(config=config, part_rounds=part_rounds))
-    every = ((choice, tiles) for tiles, choice in found.items())
-    return tuple(sorted(every, key=lambda item: expected_us(item[1])))
+    ordered = sorted(found, key=expected_us)
+    return tuple((found[tiles], tiles) for tiles in ordered)

@@ -53,48 +53,17 @@ def _tap_offsets(tap, dilation, FILTER: tl.constexpr):
 
 
 @triton.jit
-def _load_x(
-    x_desc,
-    pixel,
-    start,
-    channel,
-    tap,
-    dilation,
-    FILTER: tl.constexpr,
-    TAPS: tl.constexpr,
-    IS_MATRIX: tl.constexpr,
-):
-    """Loads a block of x seen through a tap; taps past the last are the last."""
-    if IS_MATRIX:
-        return x_desc.load([pixel, channel])
-    else:
-        offsets = _tap_offsets(min(tap, TAPS - 1), dilation, FILTER)
-        return tle.load_im2col(x_desc, start + (channel,), offsets)  # noqa: RUF005
-
-
-@triton.jit
 def _reduce_pixels(
-    x_desc,
-    dy_desc,
-    co,  # first channel of dy
-    ci,  # first channel of x
-    tap,  # first tap
-    first,  # first k iteration
-    last,  # the one after the last
-    size,
-    stride,
-    padding,
-    dilation,
-    FILTER: tl.constexpr,
-    TAPS: tl.constexpr,
-    IS_MATRIX: tl.constexpr,
-    BLOCK_CO: tl.constexpr,
-    BLOCK_CI: tl.constexpr,
-    BLOCK_PIXELS: tl.constexpr,
-    TAPS_PER_TILE: tl.constexpr,
-    DOT_DTYPE: tl.constexpr,
-):
-    """Returns the accumulators of a tile over some k iterations, one per tap."""
+    x_desc, dy_desc, position, first, last, walk, FILTER: tl.constexpr, TAPS: tl.constexpr,
+    IS_MATRIX: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_CI: tl.constexpr,
+    BLOCK_PIXELS: tl.constexpr, TAPS_PER_TILE: tl.constexpr, DOT_DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Returns the accumulators of a tile, one per tap, over k iterations from first to last.
+
+    ``position`` is the tile's, ``walk`` the output size, stride, padding and dilation.
+    """
+    co, ci, tap = position
+    size, stride, padding, dilation = walk
     accumulators = ()
     for _ in tl.static_range(TAPS_PER_TILE):
         accumulators += (tl.zeros((BLOCK_CO, BLOCK_CI), tl.float32),)  # type: ignore[assignment]
@@ -104,7 +73,12 @@ def _reduce_pixels(
         start = tle.im2col_start(pixel, size, stride, padding)
         added = ()
         for i in tl.static_range(TAPS_PER_TILE):
-            x = _load_x(x_desc, pixel, start, ci, tap + i, dilation, FILTER, TAPS, IS_MATRIX)
+            if IS_MATRIX:
+                x = x_desc.load([pixel, ci])
+            else:
+                # Taps past the last are the last.
+                offsets = _tap_offsets(min(tap + i, TAPS - 1), dilation, FILTER)
+                x = tle.load_im2col(x_desc, start + (ci,), offsets)  # noqa: RUF005
             acc = tl.dot(dy, x.to(DOT_DTYPE), accumulators[i])
             added += (acc,)  # type: ignore[assignment]
         accumulators = added
@@ -113,17 +87,13 @@ def _reduce_pixels(
 
 @triton.jit
 def _filter_pointers(
-    dw_ptr,
-    offs_co,
-    offs_ci,
-    tap,
-    co,
-    group_co,
-    group_ci,
-    TAPS: tl.constexpr,
-    GROUPED: tl.constexpr,
+    dw_ptr, offs_co, offs_ci, tap, channels, TAPS: tl.constexpr, GROUPED: tl.constexpr
 ):
-    """Pointers to elements of dw [Co, taps, Ci / groups], and the mask of those that exist."""
+    """Returns pointers to elements of dw [Co, taps, Ci / groups], and a mask of those that exist.
+
+    ``channels`` are Co, and Co and Ci of a group.
+    """
+    co, group_co, group_ci = channels
     # Taps past the last have no rows.
     mask_co = offs_co < tl.where(tap < TAPS, co, 0)
     rows = (offs_co.to(tl.int64) * TAPS + tap) * group_ci
@@ -137,76 +107,12 @@ def _filter_pointers(
 
 
 @triton.jit
-def _store_tile(
-    acc,
-    dw_desc,
-    dw_ptr,
-    first_co,
-    first_ci,
-    tap,
-    co,
-    group_co,
-    group_ci,
-    TAPS: tl.constexpr,
-    GROUPED: tl.constexpr,
-    BLOCK_CO: tl.constexpr,
-    BLOCK_CI: tl.constexpr,
-    STORE_PARTS: tl.constexpr,
-    DTYPE: tl.constexpr,
-):
-    """Rounds a block and stores what lies within dw."""
-    # TMA does not store what is past the last channel or tap.
-    if dw_desc is not None and STORE_PARTS == 1:
-        block = acc.to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI)
-        dw_desc.store([first_co, tap, first_ci], block)
-    elif dw_desc is not None:
-        HALF: tl.constexpr = BLOCK_CI // 2
-        left, right = tl.split(acc.reshape(BLOCK_CO, 2, HALF).permute(0, 2, 1))
-        dw_desc.store([first_co, tap, first_ci], left.to(DTYPE).reshape(BLOCK_CO, 1, HALF))
-        block = right.to(DTYPE).reshape(BLOCK_CO, 1, HALF)
-        dw_desc.store([first_co, tap, first_ci + HALF], block)
-    else:
-        offs_co = first_co + tl.arange(0, BLOCK_CO)
-        offs_ci = first_ci + tl.arange(0, BLOCK_CI)
-        pointers, mask = _filter_pointers(
-            dw_ptr, offs_co, offs_ci, tap, co, group_co, group_ci, TAPS, GROUPED
-        )
-        tl.store(pointers, acc.to(DTYPE), mask=mask)
-
-
-@triton.jit
-def _store_part(
-    acc,
-    part_ptr,
-    BLOCK_CO: tl.constexpr,
-    BLOCK_CI: tl.constexpr,
-    NUM_WARPS: tl.constexpr,
-):
-    """Stores a block of fp32 in the order of a WGMMA accumulator's threads and registers.
-
-    A row is [repetition, warp, half, group of 4 lanes], a column [j, pair, element]; the line is
-    [repetition, j, warp, group, pair, half, element], of which a thread has the last two: 16 bytes
-    each, side by side: nothing goes through shared memory.
-    """
-    REPETITIONS: tl.constexpr = BLOCK_CO // (16 * NUM_WARPS)
-    split = acc.reshape(REPETITIONS, NUM_WARPS, 2, 8, BLOCK_CI // 8, 4, 2)
-    line = split.permute(0, 4, 1, 3, 5, 2, 6).reshape(BLOCK_CO * BLOCK_CI)
-    tl.store(part_ptr + tl.arange(0, BLOCK_CO * BLOCK_CI), line)
-
-
-@triton.jit
 def _tile_position(
-    tile,
-    co_blocks,
-    group_co,
-    group_ci,
-    TAP_GROUPS: tl.constexpr,
-    BLOCK_CO: tl.constexpr,
-    BLOCK_CI: tl.constexpr,
-    TAPS_PER_TILE: tl.constexpr,
-    GROUPED: tl.constexpr,
-):
+    tile, co_blocks, channels, TAP_GROUPS: tl.constexpr, BLOCK_CO: tl.constexpr,
+    BLOCK_CI: tl.constexpr, TAPS_PER_TILE: tl.constexpr, GROUPED: tl.constexpr,
+):  # fmt: skip
     """Returns a tile's first output channel, the fastest to change, input channel and tap."""
+    _, group_co, group_ci = channels
     first_co = tile % co_blocks * BLOCK_CO
     rest = tile // co_blocks
     first_ci = rest // TAP_GROUPS * BLOCK_CI
@@ -251,44 +157,68 @@ def conv_wgrad_kernel(
     DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
 ):
     TAP_GROUPS: tl.constexpr = (TAPS + TAPS_PER_TILE - 1) // TAPS_PER_TILE
+    BLOCK: tl.constexpr = BLOCK_CO * BLOCK_CI
+    channels = (co, group_co, group_ci)
+    walk = (size, stride, padding, dilation)
     program = tl.program_id(0)
     if HAS_WHOLE:
-        # One flattened loop over tiles and steps: the loads of the next tile overlap the stores of
-        # this one.
+        # One flattened loop over tiles and k iterations: the loads of the next tile overlap the
+        # stores of this one.
         for tile in tl.range(program, whole_tiles, tl.num_programs(0), flatten=True):
-            first_co, first_ci, tap = _tile_position(
-                tile, co_blocks, group_co, group_ci,
-                TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
-            )  # fmt: skip
+            position = _tile_position(
+                tile, co_blocks, channels, TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED
+            )
             accumulators = _reduce_pixels(
-                x_desc, dy_desc, first_co, first_ci, tap, 0, steps, size, stride, padding, dilation,
-                FILTER, TAPS, IS_MATRIX, BLOCK_CO, BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
+                x_desc, dy_desc, position, 0, steps, walk, FILTER, TAPS, IS_MATRIX, BLOCK_CO,
+                BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
             )  # fmt: skip
+            first_co, first_ci, first_tap = position
             for i in tl.static_range(TAPS_PER_TILE):
-                _store_tile(
-                    accumulators[i], dw_desc, dw_ptr, first_co, first_ci, tap + i, co, group_co,
-                    group_ci, TAPS, GROUPED, BLOCK_CO, BLOCK_CI, STORE_PARTS, DTYPE,
-                )  # fmt: skip
+                acc = accumulators[i]
+                tap = first_tap + i
+                # TMA does not store what is past the last channel or tap.
+                if dw_desc is not None and STORE_PARTS == 1:
+                    block = acc.to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI)
+                    dw_desc.store([first_co, tap, first_ci], block)
+                elif dw_desc is not None:
+                    HALF: tl.constexpr = BLOCK_CI // 2
+                    left, right = tl.split(acc.reshape(BLOCK_CO, 2, HALF).permute(0, 2, 1))
+                    block = left.to(DTYPE).reshape(BLOCK_CO, 1, HALF)
+                    dw_desc.store([first_co, tap, first_ci], block)
+                    block = right.to(DTYPE).reshape(BLOCK_CO, 1, HALF)
+                    dw_desc.store([first_co, tap, first_ci + HALF], block)
+                else:
+                    offs_co = first_co + tl.arange(0, BLOCK_CO)
+                    offs_ci = first_ci + tl.arange(0, BLOCK_CI)
+                    pointers, mask = _filter_pointers(
+                        dw_ptr, offs_co, offs_ci, tap, channels, TAPS, GROUPED
+                    )
+                    tl.store(pointers, acc.to(DTYPE), mask=mask)
     if HAS_PARTS:
         # Neighbouring programs have the same pixels of different tiles: L2 answers both at once.
         for slot in tl.range(program, split_tiles * splits, tl.num_programs(0)):
             part = slot // split_tiles
-            first_co, first_ci, tap = _tile_position(
-                whole_tiles + slot % split_tiles, co_blocks, group_co, group_ci,
+            position = _tile_position(
+                whole_tiles + slot % split_tiles, co_blocks, channels,
                 TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
             )  # fmt: skip
             # The first steps % splits parts have one iteration more.
             first = part * (steps // splits) + min(part, steps % splits)
             last = (part + 1) * (steps // splits) + min(part + 1, steps % splits)
             accumulators = _reduce_pixels(
-                x_desc, dy_desc, first_co, first_ci, tap, first, last,
-                size, stride, padding, dilation,
-                FILTER, TAPS, IS_MATRIX, BLOCK_CO, BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
+                x_desc, dy_desc, position, first, last, walk, FILTER, TAPS, IS_MATRIX, BLOCK_CO,
+                BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
             )  # fmt: skip
-            blocks = part_ptr + tl.cast(slot, tl.int64) * (TAPS_PER_TILE * BLOCK_CO * BLOCK_CI)
+            # A block is stored in the order of a WGMMA accumulator's threads and registers.  A row
+            # is [repetition, warp, half, group of 4 lanes], a column [j, pair, element]; the line
+            # is [repetition, j, warp, group, pair, half, element], of which a thread has the last
+            # two: 16 bytes each, side by side, and nothing goes through shared memory.
+            ROWS: tl.constexpr = BLOCK_CO // (16 * NUM_WARPS)
+            blocks = part_ptr + tl.cast(slot, tl.int64) * (TAPS_PER_TILE * BLOCK)
             for i in tl.static_range(TAPS_PER_TILE):
-                block = blocks + i * (BLOCK_CO * BLOCK_CI)
-                _store_part(accumulators[i], block, BLOCK_CO, BLOCK_CI, NUM_WARPS)
+                split = accumulators[i].reshape(ROWS, NUM_WARPS, 2, 8, BLOCK_CI // 8, 4, 2)
+                line = split.permute(0, 4, 1, 3, 5, 2, 6).reshape(BLOCK)
+                tl.store(blocks + i * BLOCK + tl.arange(0, BLOCK), line)
 
 
 @triton.jit
@@ -326,11 +256,12 @@ def wgrad_reduce_kernel(
     piece = tl.program_id(0) % PIECES
     turn = tl.program_id(1)
     tile = tl.program_id(2)
+    channels = (co, group_co, group_ci)
     first_co, first_ci, first_tap = _tile_position(
-        whole_tiles + tile, co_blocks, group_co, group_ci,
+        whole_tiles + tile, co_blocks, channels,
         TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
     )  # fmt: skip
-    # _store_part has the order: [repetition, j, warp] and 128 elements for each.
+    # conv_wgrad_kernel has the order: [repetition, j, warp] and 128 elements for each.
     repetition = rows // NUM_WARPS
     j = piece * EIGHTHS + tl.arange(0, EIGHTHS)
     lines = (repetition * (BLOCK_CI // 8) + j) * NUM_WARPS + rows % NUM_WARPS
@@ -348,6 +279,6 @@ def wgrad_reduce_kernel(
     offs_co = first_co + rows * 16 + tl.arange(0, 16)
     offs_ci = first_ci + piece * COLUMNS + tl.arange(0, COLUMNS)
     pointers, mask = _filter_pointers(
-        dw_ptr, offs_co, offs_ci, first_tap + turn, co, group_co, group_ci, TAPS, GROUPED
+        dw_ptr, offs_co, offs_ci, first_tap + turn, channels, TAPS, GROUPED
     )
     tl.store(pointers, values.to(DTYPE), mask=mask)

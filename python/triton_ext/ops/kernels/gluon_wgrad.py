@@ -44,7 +44,6 @@ Barriers (mbarriers in shared memory)
     and between CTAs, in global memory, where parts are added in place
     flag[c, i]  -          consumer i of CTA c, release, once consumer i of the CTA with the last
                            its part is in the workspace       part, acquire; it resets the flag
-
     A CTA waits only for CTAs with lower numbers, which started earlier.
 
 Timeline of two CTAs that split a tile (L: loads, M: WGMMA, P: part to the workspace, W: waits,
@@ -338,6 +337,18 @@ def own_stores_in_flight(config, consumer, column):
 
 
 @gluon.jit
+def store_part(values, partial_ptr, slot, offsets, CONFIG: gl.constexpr):
+    """Stores a block of a part to a slot of the workspace, 16 bytes per thread.
+
+    The line is [j, warp, group, pair, half, element], the order of threads and registers, so that
+    nothing moves: a row is 16 * warp + 8 * half + group, a column 8 * j + 2 * pair + element.
+    """
+    line = values.reshape([4, 2, 8, 8, 4, 2]).permute(3, 0, 2, 4, 1, 5).reshape([BLOCK_C * BLOCK_C])
+    line = gl.convert_layout(line, offsets.type.layout, assert_trivial=True)
+    gl.store(partial_ptr + slot.to(gl.int64) * CONFIG.tile_elements + offsets, line)
+
+
+@gluon.jit
 def store_accumulator(
     acc, outputs, dw_smem, tile, others, is_part, problem, ROW: gl.constexpr, COLUMN: gl.constexpr,
     ME: gl.constexpr, CONFIG: gl.constexpr,
@@ -346,10 +357,6 @@ def store_accumulator(
 
     ROW and COLUMN are its first block within the tile, ME is the consumer.  The others' parts are
     those of the CTAs that have the tile's earlier k iterations, in this order.
-
-    A part is a line [j, warp, group, pair, half, element], the order of threads and registers, so
-    that nothing moves: a row of a block is 16 * warp + 8 * half + group, a column is 8 * j +
-    2 * pair + element.
     """
     if acc.shape[1] > BLOCK_C:
         HALF: gl.constexpr = acc.shape[1] // 2
@@ -363,20 +370,15 @@ def store_accumulator(
     else:
         partial_ptr, dw_desc = outputs
         layout: gl.constexpr = accumulator_layout(BLOCK_C)
-        # 16 bytes per thread.
         line_layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
         BLOCK: gl.constexpr = (ROW * CONFIG.column_blocks + COLUMN) * BLOCK_C * BLOCK_C
         values = gl.convert_layout(acc, layout, assert_trivial=True)
         offsets = BLOCK + gl.arange(0, BLOCK_C * BLOCK_C, layout=line_layout)
-        if is_part:
-            slot = gl.program_id(0)
-            if CONFIG.pixel_groups > 1:
-                # Consumers that share a tile have a part of it each.
-                slot += ME * problem.parts
-            line = values.reshape([4, 2, 8, 8, 4, 2]).permute(3, 0, 2, 4, 1, 5)
-            line = line.reshape([BLOCK_C * BLOCK_C])
-            line = gl.convert_layout(line, line_layout, assert_trivial=True)
-            gl.store(partial_ptr + slot.to(gl.int64) * CONFIG.tile_elements + offsets, line)
+        if CONFIG.pixel_groups > 1:
+            slot = gl.program_id(0) + ME * problem.parts
+            store_part(values, partial_ptr, slot, offsets, CONFIG)
+        elif is_part:
+            store_part(values, partial_ptr, gl.program_id(0), offsets, CONFIG)
         else:
             for other in range(others):
                 slot = gl.program_id(0) % problem.rest + other * problem.rest
@@ -473,7 +475,7 @@ def reduce_kernel(
         slots = slots.to(gl.int64) * CONFIG.tile_elements
         acc += gl.load(base + slots + inside, mask=part + offs_part < num_parts, other=0.0)
     total = gl.sum(acc, axis=0)
-    # See store_accumulator.
+    # See store_part.
     values = total.reshape([EIGHTHS, 8, 4, 2, 2]).permute(3, 1, 0, 2, 4).reshape([16, COLUMNS])
     # Input channels side by side.
     x_rows: gl.constexpr = gl.BlockedLayout([4, 1], [4, 8], [1, WARPS], [0, 1])

@@ -21,7 +21,7 @@ copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,14 +36,14 @@ from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons
-from triton_ext.ops.rewrites.partial_im2col import Rewrite, fastest_wgrad, packed_wgrad_times
+from triton_ext.ops.rewrites.partial_im2col import Rewrite, fastest_wgrad, with_unpacking
 
 __all__ = [
     "OPERAND_SWAP",
     "SwappedConfig",
     "SwappedWgradPlan",
-    "as_swapped",
     "swap_refusals",
+    "swapped_case",
     "turning_copy",
     "ways",
 ]
@@ -90,21 +90,15 @@ def swap_refusals(problem: ConvProblem) -> list[str]:
     return [*found, *packing_reasons(problem)]
 
 
-def as_swapped(problem: ConvProblem) -> ConvProblem | None:
-    """Returns the convolution over dy whose filter's gradient is dw turned, or ``None``."""
-    swapped = as_forward(problem)
-    if swapped is None or any(min(sides) < 0 for sides in swapped.padding):
-        return None
-    return swapped
-
-
 def swapped_case(case: Case) -> Case | None:
     """Returns the case with x and dy swapped; ``None`` where they cannot be."""
     problem = case.problem
-    swapped = None if swap_refusals(problem) or not problem.batch else as_swapped(problem)
+    if swap_refusals(problem) or not problem.batch:
+        return None
+    swapped = as_forward(problem)
     x = Operand.make(problem.x_shape, case.strides_of_x, case.dtype.itemsize, as_matrix=True)
     # x is the large one: a copy of it costs more than is gained.
-    if swapped is None or x.is_copied:
+    if swapped is None or min(min(sides) for sides in swapped.padding) < 0 or x.is_copied:
         return None
     return replace(
         case,
@@ -182,11 +176,8 @@ class OperandSwap(Rewrite[SwappedConfig]):
         # The amount of padding is not in the key: refusals() asks for it.
         return [*swap_refusals(case.problem), *self.number_refusals(config, case, device)]
 
-    def candidates(self, case: Case, device: Device) -> Mapping[SwappedConfig, Expected]:
-        swapped = self.rewritten(case, device)
-        assert swapped is not None
-        times = packed_wgrad_times(swapped, device)
-        return {SwappedConfig(config): expected for config, expected in times.items()}
+    def with_copies(self, case: Case, expected: Expected) -> Expected:
+        return with_unpacking(expected)
 
     def plan(
         self, case: Case, rewritten: Case, bind: Callable[[Case], PackedWgradPlan]
