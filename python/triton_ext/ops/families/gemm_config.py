@@ -225,8 +225,8 @@ def expected_times(
     block_k: int | None = None,
     # How the output tile is stored, as for :meth:`ConvConfig.smem_bytes`.
     output: OutputTile | None = None,
-    # Likewise where it reaches into the next group; by default the same, but TMA, which stores whole
-    # tiles, has none there.
+    # Likewise where it reaches into the next group; by default the same, but there is none where
+    # TMA stores whole tiles.
     crossing: OutputTile | None = None,
     available_bytes: int = SMEM_BYTES,  # shared memory that a CTA can use
 ) -> dict[ConvConfig, float]:
