@@ -29,7 +29,10 @@ __all__ = [
     "DgradPlan",
     "ForwardPlan",
     "InputGradientPlan",
+    "config_constants",
+    "dim_constants",
     "dot_dtype",
+    "filter_constants",
     "long_row_refusals",
     "output_constants",
     "three",
@@ -305,6 +308,25 @@ def long_row_refusals(problem: ConvProblem) -> list[str]:
     if pixels * problem.in_channels < 1 << 31:
         return []
     return [f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements"]
+
+
+def config_constants(config: Any, *names: str) -> dict[str, Any]:
+    """Returns fields of a configuration as constants, whose names are the same in capitals."""
+    return {name.upper(): getattr(config, name) for name in names}
+
+
+def dim_constants(**values: tuple[int, ...]) -> dict[str, int]:
+    """Returns constants NAME_D, NAME_H and NAME_W, 1 for dimensions that are not there."""
+    return {
+        f"{name}_{letter}": value
+        for name, each in values.items()
+        for letter, value in zip("DHW", (1,) * (3 - len(each)) + each, strict=True)
+    }
+
+
+def filter_constants(filter_size: tuple[int, ...]) -> dict[str, int]:
+    """Returns constants T, R and S, 1 for dimensions that are not there."""
+    return dict(zip("TRS", (1,) * (3 - len(filter_size)) + filter_size, strict=True))
 
 
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
