@@ -169,27 +169,18 @@ class Gemm(Family[ConvConfig]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operands:
-    """Descriptors of x and w, without memory.
-
-    Attributes:
-        problem: The convolution.
-        x_desc: im2col descriptor of x [N, *input_size, Ci], channels padded.
-        x_tiles: Of the descriptor of x as a matrix; None where it is not read so.
-        w_tiles: Of the descriptor of w [Co, taps, Ci / groups].
-        rounding: Options of both tiled descriptors.
-        fill: Adds zeros to the channels of each group, of x and of the weight; None where TMA takes
-            them.  It wants rows of multiples of 16 bytes, and an im2col copy that begins at a
-            channel between two such multiples is an illegal instruction (measured on an H200).
-        is_packed: Whether both are packed, channels-last rows already.
-    """
+    """Descriptors of x and w, without memory."""
 
     problem: ConvProblem
-    x_desc: Im2ColDescriptor
-    x_tiles: _Tiled | None
-    w_tiles: _Tiled
-    rounding: dict[str, bool]
+    x_desc: Im2ColDescriptor  # im2col descriptor of x [N, *input_size, Ci], channels padded
+    x_tiles: _Tiled | None  # of the descriptor of x as a matrix; None where it is not read so
+    w_tiles: _Tiled  # of the descriptor of w [Co, taps, Ci / groups]
+    rounding: dict[str, bool]  # options of both tiled descriptors
+    # Adds zeros to the channels of each group, of x and of the weight; None where TMA takes
+    # them.  It wants rows of multiples of 16 bytes, and an im2col copy that begins at a channel
+    # between two such multiples is an illegal instruction (measured on an H200).
     fill: FilledChannels | None
-    is_packed: bool
+    is_packed: bool  # whether both are packed, channels-last rows already
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[Any, Any]:
         """Returns the kernel's x and w."""

@@ -25,7 +25,7 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, dot_dtype
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, config_constants, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
@@ -47,13 +47,9 @@ _CORRECTION = 1 / 0.6
 
 @dataclass(frozen=True, slots=True)
 class PatchConfig:
-    """One way to compile the kernel.
+    """One way to compile the kernel."""
 
-    Attributes:
-        config: The tiles of patches and of their elements, and the pipeline.
-    """
-
-    config: ConvConfig
+    config: ConvConfig  # the tiles of patches and of their elements, and the pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,9 +232,7 @@ class Patches(Family[PatchConfig]):
                     "CHANNEL_BLOCKS": math.ceil(co / tiles.block_k),
                     "DY_IS_MATRIX": row_stride is not None,
                     "W_IS_NK": is_fp32,
-                    "BLOCK_M": tiles.block_m,
-                    "BLOCK_N": tiles.block_n,
-                    "BLOCK_K": tiles.block_k,
+                    **config_constants(tiles, "block_m", "block_n", "block_k"),
                     "DTYPE": TRITON_DTYPES[dtype],
                     "DOT_DTYPE": dot_dtype(dtype),
                 },
