@@ -237,14 +237,16 @@ def expected_times(
     for less, (shipped, cost) in itertools.product(fewer, table.items()):
         crosses = groups > 1 and co % shipped.block_n
         tile, stages = crossing if crosses else inside, shipped.num_stages - less
-        if tile is None or stages < 2:
-            continue
         config = replace(shipped, block_k=block_k or shipped.block_k, num_stages=stages)
+        is_masked = groups > 1 and ci % config.block_k
+        # What both cost is measured with all stages.
+        if tile is None or stages < 2 or (less and (crosses or is_masked)):
+            continue
         if not config.fits(element_bytes, tile, available_bytes):
             continue
         tiles = math.ceil(m_gemm / config.block_m) * groups * math.ceil(co / config.block_n)
         steps = taps * math.ceil(ci / config.block_k)
-        if groups > 1 and ci % config.block_k:
+        if is_masked:
             cost = _masked(cost, config, element_bytes)
         times[config] = cost.expected_us(tiles, (steps,), num_sms)
     return times
