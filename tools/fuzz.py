@@ -156,7 +156,7 @@ def _work(first: int, plan: _Plan, now: Any, pipe: multiprocessing.connection.Co
         totals.slowest = max(totals.slowest, (seconds, number))
         if finding is not None:
             totals.add(number, finding)
-        if number // plan.jobs % _OTHERS_EVERY == 0:
+        if number // plan.jobs % _OTHERS_EVERY == _OTHERS_EVERY // 2:
             for door, one in others:
                 text, run = one(Random((number << 8) + 1))
                 found = guarded(door, text, run)
@@ -253,6 +253,8 @@ def _take(
     totals.modules += part.modules
     totals.others += part.others
     for signature, (number, finding) in part.findings.items():
+        if signature not in totals.findings:
+            _say(f"found in module {number}: {signature}")
         totals.add(number, finding)
         totals.times[signature] += part.times[signature] - 1
     totals.slowest = max(totals.slowest, part.slowest)
