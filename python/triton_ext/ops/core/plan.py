@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
+from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy, aligned_rows
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
@@ -29,7 +29,10 @@ __all__ = [
     "DgradPlan",
     "ForwardPlan",
     "InputGradientPlan",
+    "config_constants",
+    "dim_constants",
     "dot_dtype",
+    "filter_constants",
     "long_row_refusals",
     "output_constants",
     "three",
@@ -58,32 +61,21 @@ Inputs = Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
 
 @dataclass(slots=True, kw_only=True)
 class ForwardPlan:
-    """A plan of fprop, or of a dgrad by a forward kernel, whose x is dy and whose y is dx.
-
-    Attributes:
-        problem: The convolution.
-        epilogue: What is done to y before it is stored.
-        y_shape: [N, Co, *output_size].
-        out_dtype: The dtype of y.
-        config: The configuration; its class says which kernel runs.
-        launcher: The kernel; its tensors are ``inputs``, ``outputs`` and the epilogue's.
-        inputs: Returns the kernel's x and w for those of a call.
-        row_copies: Packs x and w before ``inputs``, where rows of the filter are packed.
-        y_tiles: Shape, strides and block of y's descriptor; ``None`` where y is a pointer.
-        outputs: Returns the kernel's y where it is not a descriptor or a pointer as above.
-        arguments_read: Which of the epilogue's arguments the kernel has; ``None`` for all.
-    """
+    """A plan of fprop, or of a dgrad by a forward kernel, whose x is dy and whose y is dx."""
 
     problem: ConvProblem
     epilogue: EpilogueSpec
-    y_shape: tuple[int, ...]
-    out_dtype: torch.dtype
-    config: Any
-    launcher: Launcher
-    inputs: Inputs
-    row_copies: Any = None
+    y_shape: tuple[int, ...]  # [N, Co, *output_size]
+    out_dtype: torch.dtype  # of y
+    config: Any  # the configuration; its class says which kernel runs
+    launcher: Launcher  # the kernel; its tensors are ``inputs``, ``outputs`` and the epilogue's
+    inputs: Inputs  # returns the kernel's x and w for those of a call
+    row_copies: Any = None  # packs x and w before ``inputs``, where rows of the filter are packed
+    # Shape, strides and block of y's descriptor; ``None`` where y is a pointer.
     y_tiles: tuple[list[int], list[int], list[int]] | None = None
+    # Returns the kernel's y where it is not a descriptor or a pointer as above.
     outputs: Callable[[torch.Tensor], tuple[Any, ...]] | None = None
+    # Which of the epilogue's arguments the kernel has; ``None`` for all.
     arguments_read: tuple[int, ...] | None = None
     _is_plain: bool = field(init=False)
     _y_strides: tuple[int, ...] = field(init=False)
@@ -248,8 +240,7 @@ class ForwardPlan:
                 f"epilogue: expected a residual {list(shape)} of {kind} numbers of at most "
                 f"{largest} bytes, got {_describe(residual)}"
             )
-        rows = residual.permute(TO_LAST[self.problem.dims]).contiguous()
-        return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
+        return aligned_rows(residual.permute(TO_LAST[self.problem.dims]))
 
 
 def _check_output(
@@ -319,6 +310,25 @@ def long_row_refusals(problem: ConvProblem) -> list[str]:
     return [f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements"]
 
 
+def config_constants(config: Any, *names: str) -> dict[str, Any]:
+    """Returns fields of a configuration as constants, whose names are the same in capitals."""
+    return {name.upper(): getattr(config, name) for name in names}
+
+
+def dim_constants(**values: tuple[int, ...]) -> dict[str, int]:
+    """Returns constants NAME_D, NAME_H and NAME_W, 1 for dimensions that are not there."""
+    return {
+        f"{name}_{letter}": value
+        for name, each in values.items()
+        for letter, value in zip("DHW", (1,) * (3 - len(each)) + each, strict=True)
+    }
+
+
+def filter_constants(filter_size: tuple[int, ...]) -> dict[str, int]:
+    """Returns constants T, R and S, 1 for dimensions that are not there."""
+    return dict(zip("TRS", (1,) * (3 - len(filter_size)) + filter_size, strict=True))
+
+
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
     """Returns one value per spatial dimension of a kernel, None for those that are not there."""
     return (None,) * (3 - len(values)) + tuple(values)
@@ -326,23 +336,15 @@ def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DgradPlan:
-    """A plan of a kernel of dgrad.
-
-    Attributes:
-        problem: The convolution.
-        dtype: The dtype of dy, weight and dx.
-        config: The configuration; its class says which kernel runs.
-        launcher: The kernel; its tensors are ``describe``'s and the bias.
-        describe: Returns the kernel's tensors for dy, weight and dx.
-        stores_aligned: Whether dx has to begin at a multiple of 16 bytes.
-    """
+    """A plan of a kernel of dgrad."""
 
     problem: ConvProblem
-    dtype: torch.dtype
-    config: Any
-    launcher: Launcher
+    dtype: torch.dtype  # of dy, weight and dx
+    config: Any  # the configuration; its class says which kernel runs
+    launcher: Launcher  # the kernel; its tensors are ``describe``'s and the bias
+    # Returns the kernel's tensors for dy, weight and dx.
     describe: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]
-    stores_aligned: bool
+    stores_aligned: bool  # whether dx has to begin at a multiple of 16 bytes
 
     def run(
         self,
@@ -394,19 +396,12 @@ def _checked_bias(problem: ConvProblem, bias: torch.Tensor | None) -> torch.Tens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputGradientPlan:
-    """A gradient of the input that a forward kernel computes from dy.
-
-    Attributes:
-        problem: The convolution.
-        plain: The forward kernel's plan, whose output is dx.
-        biased: The same with a bias, for transposed convolutions.
-        swaps_channels: Whether the forward plans take the weight [Ci, Co, *filter_size].
-    """
+    """A gradient of the input that a forward kernel computes from dy."""
 
     problem: ConvProblem
-    plain: ForwardPlan
-    biased: ForwardPlan
-    swaps_channels: bool = False
+    plain: ForwardPlan  # the forward kernel's plan, whose output is dx
+    biased: ForwardPlan  # the same with a bias, for transposed convolutions
+    swaps_channels: bool = False  # whether the forward plans take the weight [Ci, Co, *filter_size]
 
     @classmethod
     def of(

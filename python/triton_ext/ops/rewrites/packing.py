@@ -74,40 +74,25 @@ _HOPELESS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class PackedConfig:
-    """The choice of partial im2col.
+    """The choice of partial im2col."""
 
-    Attributes:
-        config: How the packed convolution is computed: a configuration of another family.
-    """
-
-    config: Any
+    config: Any  # how the packed convolution is computed: a configuration of another family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPacking:
-    """How a convolution reads rows of its filter as channels; sizes in pixels and elements.
+    """How a convolution reads rows of its filter as channels; sizes in pixels and elements."""
 
-    Attributes:
-        problem: What is computed.
-        element_bytes: Size of an element of x and the weight.
-        columns: Whether a pixel in memory holds what a column of the filter reads.
-        planes: Whether the rows that an output row reads are a dimension of the view.
-        channels: C', elements of a pixel in memory.
-        row_pixels: Pixels of a row in memory; those of x where it is not copied.
-        is_copied: Whether x is copied; otherwise its own memory is read.
-        strides: Of the overlapping view of x, [N, ([D, ]H, )out_w, S * C'].
-        is_turned: Whether the packed weight is the filter turned round, as a gradient of the input
-            needs it; callers pass it unturned.
-    """
-
-    problem: ConvProblem
-    element_bytes: int
-    columns: bool = False
-    planes: bool = False
-    channels: int
-    row_pixels: int
-    is_copied: bool
-    strides: tuple[int, ...]
+    problem: ConvProblem  # what is computed
+    element_bytes: int  # size of an element of x and the weight
+    columns: bool = False  # whether a pixel in memory holds what a column of the filter reads
+    planes: bool = False  # whether the rows that an output row reads are a dimension of the view
+    channels: int  # C', elements of a pixel in memory
+    row_pixels: int  # pixels of a row in memory; those of x where it is not copied
+    is_copied: bool  # whether x is copied; otherwise its own memory is read
+    strides: tuple[int, ...]  # of the overlapping view of x, [N, ([D, ]H, )out_w, S * C']
+    # Whether the packed weight is the filter turned round, as a gradient of the input needs it;
+    # callers pass it unturned.
     is_turned: bool = False
 
     @classmethod
