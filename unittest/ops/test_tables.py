@@ -234,7 +234,7 @@ def test_every_kind_has_one_class_and_every_class_one_kind():
     # Names stand in users' files.
     assert set(types) == {
         "gemm", "gluon", "packed", "swapped", "gather", "col2im", "direct", "depthwise",
-        "depthwise_wgrad", "wgrad", "gluon_wgrad", "patches", "as_fprop",
+        "depthwise_wgrad", "wgrad", "gluon_wgrad", "patches", "as_fprop", "merged",
     }  # fmt: skip
 
 
