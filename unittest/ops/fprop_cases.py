@@ -160,7 +160,7 @@ class Case:
         """The largest absolute value of the output, had it no function."""
         y = convolve(self.problem, x.double(), weight.double())
         spec = replace(self.spec, activation="none", function=None)
-        y, _ = finish(y, spec, replace(operands, extra=()))
+        y, _ = finish(y, spec, operands._replace(extra=()))
         return y.abs().max().item()
 
 

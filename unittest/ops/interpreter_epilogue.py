@@ -283,7 +283,7 @@ def test_refuses_an_output_that_does_not_fit(out, match):
     ("changes", "dtype", "spec", "match"),
     [
         ({"groups": 3}, torch.float16, {}, "groups=3 must divide both 8 input channels and 8"),
-        ({}, torch.float64, {}, "dtype torch.float64 is not supported; supported are float16"),
+        ({}, torch.float64, {}, "dtype torch.float64: expected float16"),
         ({}, torch.int8, {"bias": True}, "int8 needs an out_dtype of floating point"),
         ({}, torch.float16, {"out_dtype": torch.float64}, "out_dtype torch.float64 is not"),
     ],

@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
+from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy, aligned_rows
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
@@ -240,8 +240,7 @@ class ForwardPlan:
                 f"epilogue: expected a residual {list(shape)} of {kind} numbers of at most "
                 f"{largest} bytes, got {_describe(residual)}"
             )
-        rows = residual.permute(TO_LAST[self.problem.dims]).contiguous()
-        return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
+        return aligned_rows(residual.permute(TO_LAST[self.problem.dims]))
 
 
 def _check_output(

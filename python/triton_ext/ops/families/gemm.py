@@ -16,6 +16,7 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
     Layout,
+    aligned_rows,
     matrix_row_stride,
     packed_strides,
     rounding,
@@ -189,9 +190,7 @@ class _Operands:
             x, weight = x.permute(to_last), weight.permute(to_last)
             if self.fill is not None:
                 x, weight = self._filled(self.fill, x, weight)
-            weight = weight.contiguous()
-            if weight.data_ptr() % ROW_BYTES:
-                weight = weight.clone()
+            weight = aligned_rows(weight)
         # Also where it is not used: it checks the address.
         x_desc = self.x_desc.with_base(x)
         if self.x_tiles is not None:
@@ -250,22 +249,17 @@ def _stores_through_tma(case: Case, column_unit: int) -> bool:
 
 def _output_tile(case: Case, device: Device) -> OutputTile:
     """Returns the shared memory that the end of a tile needs, measured at compiled kernels."""
-    epilogue, out_dtype = case.epilogue, case.output_dtype
-    through_tma = _stores_through_tma(case, 16)
-    whole = not through_tma or device.capability >= (10, 0)
-    if through_tma:
-        residual_bytes = max(out_dtype.itemsize, 2) if epilogue.residual else 0
-        if epilogue.residual_per_image:
-            # It comes through pointers, and meets the accumulators in the order of either, in fp32.
-            residual_bytes = 4
-        return OutputTile(
-            element_bytes=out_dtype.itemsize, residual_bytes=residual_bytes, whole=whole
-        )
-    # Where pointers are more than one, accumulators take their order in fp32.
-    more = epilogue.residual or epilogue.amax or epilogue.function is not None
-    return OutputTile(
-        element_bytes=4 if more else out_dtype.itemsize, through_pointers=True, whole=whole
-    )
+    epilogue, size = case.epilogue, case.output_dtype.itemsize
+    if not _stores_through_tma(case, 16):
+        # Where pointers are more than one, accumulators take their order in fp32.
+        more = epilogue.residual or epilogue.amax or epilogue.function is not None
+        return OutputTile(element_bytes=4 if more else size, through_pointers=True, whole=True)
+    residual_bytes = max(size, 2) if epilogue.residual else 0
+    if epilogue.residual_per_image:
+        # It comes through pointers, and meets the accumulators in the order of either, in fp32.
+        residual_bytes = 4
+    whole = device.capability >= (10, 0)
+    return OutputTile(element_bytes=size, residual_bytes=residual_bytes, whole=whole)
 
 
 GEMM: Gemm = Gemm()

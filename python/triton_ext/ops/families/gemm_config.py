@@ -154,25 +154,18 @@ class Cost:
 
 
 def _config(
-    block_m: int,
-    block_n: int,
-    num_stages: int,
-    num_warps: int,
+    m: int,
+    n: int,
+    stages: int,
+    warps: int,
     *,
     parts: int = 1,
     group: int = 8,
     taps_inner: bool = True,
 ) -> ConvConfig:
     """Returns a row of the tables below."""
-    return ConvConfig(
-        block_m=block_m,
-        block_n=block_n,
-        num_stages=num_stages,
-        num_warps=num_warps,
-        store_parts=parts,
-        group_size_m=group,
-        taps_inner=taps_inner,
-    )
+    sizes = {"block_m": m, "block_n": n, "num_stages": stages, "num_warps": warps}
+    return ConvConfig(**sizes, store_parts=parts, group_size_m=group, taps_inner=taps_inner)
 
 
 # Fitted by `python -m benchmarks.fit_config SWEEP.json --fit`.

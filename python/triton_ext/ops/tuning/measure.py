@@ -117,7 +117,7 @@ class Trial:
 
 
 def agreeing(trials: Sequence[Trial]) -> tuple[list[Trial], list[str]]:
-    """Returns the trials that run and give what the first one gives, and what became of others."""
+    """Returns the trials that run and agree with the first one, and the failures of the others."""
     expected: torch.Tensor | None = None
     kept, failures = [], []
     for trial in trials:
