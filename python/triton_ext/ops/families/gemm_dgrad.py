@@ -18,7 +18,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, packed_strides, rounding
+from triton_ext.ops.core.descriptors import (
+    ROW_BYTES,
+    Layout,
+    aligned_rows,
+    packed_strides,
+    rounding,
+)
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
@@ -249,10 +255,7 @@ def _describe(
         is_nk = dy.dtype == torch.float32
         w_rows = weight.movedim(0, -1) if is_nk else weight.permute(to_last)
         dy_rows, w_rows = fill.fill(dy_rows, w_rows)
-        w_rows = w_rows.contiguous()
-        if w_rows.data_ptr() % ROW_BYTES:
-            w_rows = w_rows.clone()
-        w_desc = TensorDescriptor(w_rows, *w_tiles, **rounding(dy.dtype))
+        w_desc = TensorDescriptor(aligned_rows(w_rows), *w_tiles, **rounding(dy.dtype))
         if dx_tile is None:
             return dy_desc.with_base(dy_rows), w_desc, None, dx
         dx_desc = TensorDescriptor(dx, [dx.numel() // ci, ci], [ci, 1], dx_tile)

@@ -17,8 +17,8 @@ from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import (
-    ROW_BYTES,
     Layout,
+    aligned_rows,
     matrix_row_stride,
     pixel_stride,
     row_stride_of,
@@ -87,9 +87,7 @@ class _Operands:
         """Returns the kernel's descriptors of rows and columns."""
         if self.dims is not None:
             pixels = pixels.permute(TO_LAST[self.dims])
-            filters = filters.permute(TO_LAST[self.dims]).contiguous()
-            if filters.data_ptr() % ROW_BYTES:
-                filters = filters.clone()
+            filters = aligned_rows(filters.permute(TO_LAST[self.dims]))
         # Also where it is not used: it checks the address.
         rows_desc = with_base(self.pixels, pixels)
         rows, columns = (filters, pixels) if self.rows_from_w else (pixels, filters)

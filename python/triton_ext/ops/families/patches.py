@@ -18,6 +18,7 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
     Layout,
+    aligned_rows,
     packed_strides,
     pixel_stride,
     rounding,
@@ -119,9 +120,7 @@ def _describe(
         if dy.dtype == torch.float32:
             w_rows, w_block = w_rows.t(), [config.block_n, config.block_k]
         dy_rows, w_rows = filling.fill(dy_rows, w_rows)
-        w_rows = w_rows.contiguous()
-        if w_rows.data_ptr() % ROW_BYTES:
-            w_rows = w_rows.clone()
+        w_rows = aligned_rows(w_rows)
         options = rounding(dy.dtype)
         # Also where dy is read as a matrix: it checks the address.
         rows_desc = dy_desc.with_base(dy_rows)
