@@ -123,9 +123,16 @@ def make_calls() -> dict[str, Callable[[], object]]:
     module.pack_weight()
     parameters = (leaves[0], module.weight)
 
-    def in_evaluation() -> torch.Tensor:
+    block = torch.nn.Sequential(
+        torch.nn.Conv2d(64, 64, 3, padding=1, bias=False),
+        torch.nn.BatchNorm2d(64),
+        torch.nn.SiLU(),
+    )
+    block = nn.convert(block.bfloat16().eval(), report=False, fold=True)
+
+    def in_evaluation(model: torch.nn.Module) -> torch.Tensor:
         with torch.no_grad():
-            y: torch.Tensor = module(x)
+            y: torch.Tensor = model(x)
         return y
 
     return {
@@ -140,7 +147,8 @@ def make_calls() -> dict[str, Callable[[], object]]:
         "conv2d, forward, backward": lambda: run_step(
             lambda: ops.conv2d(*leaves, None, 1, 1), dy, leaves
         ),
-        "nn.Conv2d, no_grad": in_evaluation,
+        "nn.Conv2d, no_grad": lambda: in_evaluation(module),
+        "folded block, no_grad": lambda: in_evaluation(block),
         "nn.Conv2d, forward, backward": lambda: run_step(lambda: module(leaves[0]), dy, parameters),
     }
 

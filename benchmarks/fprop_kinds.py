@@ -150,7 +150,7 @@ def candidates(kind: Kind) -> Iterator[Any]:
 def _inputs(kind: Kind, device: str) -> tuple[Any, Any, Any]:
     """x, weight and the epilogue's operands."""
     import torch
-    from triton_ext.ops.core.epilogue import EpilogueOperands
+    from triton_ext.ops.core.epilogue import EpilogueArguments
 
     problem, spec = kind.problem(), kind.spec()
     dtype = getattr(torch, kind.dtype)
@@ -169,7 +169,7 @@ def _inputs(kind: Kind, device: str) -> tuple[Any, Any, Any]:
     weight = draw(problem.w_shape, dtype, k_gemm**-0.5 if dtype.itemsize > 1 else 1.0)
     co = problem.out_channels
     scale = torch.full((1,), k_gemm**-0.5 / (1600 if dtype == torch.int8 else 1), device=device)
-    return x, weight, EpilogueOperands(
+    return x, weight, EpilogueArguments(
         bias=torch.randn(co, device=device).to(wide) if spec.bias else None,
         scale=scale if spec.scale else None,
         residual=draw(problem.y_shape, wide) if spec.residual else None,

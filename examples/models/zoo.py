@@ -37,6 +37,7 @@ from benchmarks.harness import (
     time_interleaved,
     write_rows,
 )
+from examples.models import options
 from examples.models.measure import StepTimer, synchronize
 
 __all__ = ["NETWORKS", "Entry", "main"]
@@ -382,7 +383,8 @@ def measure(name: str, entry: Entry, arguments: argparse.Namespace) -> Row:
     dtype = torch.bfloat16
     _settled(model, inputs)
     rounded = [x.to(dtype).float() if x.is_floating_point() else x for x in inputs]
-    exact = copy.deepcopy(model).to(dtype).float()(*rounded)
+    with options.exactly():
+        exact = copy.deepcopy(model).to(dtype).float()(*rounded)
     inputs = tuple(_in_format(x.to(dtype) if x.is_floating_point() else x) for x in inputs)
     model = model.to(dtype)
     if inputs[0].ndim == 4:
@@ -465,6 +467,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown or not names:
         emit(f"unknown: {', '.join(unknown)}" if unknown else "no network is named; try --list")
         return 2
+    torch.backends.cudnn.benchmark = True
     environment = collect_environment()
     for line in environment.lines():
         emit(line)

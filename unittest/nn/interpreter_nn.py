@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 
 import pytest
 import torch
@@ -21,10 +22,12 @@ from recorded_graphs import recording
 from torch.nn import functional as F
 from triton_ext import nn
 from triton_ext.nn import folding, norms
+from triton_ext.ops.kernels.copies import pad_channels_last, to_channels_last
 from triton_ext.ops.norms.library import IS_OPERATOR
 
 TORCH = torch.nn
 FLOAT = torch.float32
+accelerate = sys.modules["triton_ext.nn.accelerate"]  # the package has a function of that name
 
 
 class Block(TORCH.Module):
@@ -364,3 +367,82 @@ def test_instance_norms(dims, affine):
     assert nn.convert(tracking, report=False, norms=True).normalized(x, None, "none") is None
     unbatched = x[0].contiguous()
     assert torch.equal(ours[0](unbatched), model[0](unbatched))
+
+
+COPIES = {
+    "2d": lambda x: x,
+    "wide": lambda x: x[:, :, :, :1],
+    "a part of the channels": lambda x: x[:, 3:70],
+    "a part of the pixels": lambda x: x[..., 1:],
+    "channels first of all": lambda x: x.transpose(0, 1),
+    "one channel": lambda x: x[:, :1],
+    "empty": lambda x: x[:0],
+    "3d": lambda x: x.unflatten(2, (3, 3)),
+    "1d": lambda x: x.flatten(2),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int8], ids=str)
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_into_channels_last(name, dtype):
+    x = COPIES[name](torch.arange(2 * 72 * 9 * 8).reshape(2, 72, 9, 8).to(dtype))
+    y = to_channels_last(x)
+    assert torch.equal(y, x)
+    assert not y.numel() or y.stride(1) == 1 or y.shape[1] == 1
+    assert (y is x) == (x.stride(1) == 1 or x.shape[1] == 1)
+    if dtype.is_floating_point:
+        leaf = x.detach().clone().requires_grad_()
+        weight = torch.randn(x.shape, dtype=dtype)
+        (to_channels_last(leaf) * weight).sum().backward()
+        assert torch.equal(leaf.grad, weight)
+
+
+@pytest.mark.parametrize("mode", ["replicate", "reflect"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_padding_of_channels_last_tensors(dims, mode):
+    x = to_channels_last(torch.randn(2, 72, *(5, 6, 7)[:dims], dtype=torch.float16))
+    pad = (2, 1, 0, 3, 4, 0)[: 2 * dims]
+    y = pad_channels_last(x, pad, mode)
+    assert torch.equal(y, F.pad(x, pad, mode=mode))
+    assert y.stride(1) == 1
+    part = x[..., 1:]
+    assert torch.equal(pad_channels_last(part, pad, mode), F.pad(part, pad, mode=mode))
+    with nn.accelerate():
+        assert torch.equal(F.pad(x, pad, mode=mode), y)
+        with pytest.raises((RuntimeError, ValueError)):
+            F.pad(x, (7, 0, *pad[2:]), mode="reflect")
+    assert pad_channels_last(x.contiguous(), pad, mode) is None
+    assert pad_channels_last(x, (-1, *pad[1:]), mode) is None
+    assert pad_channels_last(x.float().requires_grad_(), pad, mode) is None
+
+
+class Padded(TORCH.Module):
+    """Like HunyuanVideo's causal convolution: pads by replication, then convolves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = TORCH.Conv3d(8, 8, 3)
+
+    def forward(self, x):
+        return self.conv(F.pad(x, (1, 1, 1, 1, 2, 0), mode="replicate"))
+
+
+@torch.no_grad()
+def test_modules_that_pad_in_front_of_a_convolution(monkeypatch):
+    torch.manual_seed(0)
+    model = TORCH.Sequential(Padded(), Padded()).half().eval()
+    x = image(3, torch.float16)
+    expected, exact = model(x), copy.deepcopy(model).double()(x.double())
+    ours = nn.convert(copy.deepcopy(model), report=False, fold=True)
+    padded = []
+    kernel = accelerate.pad_channels_last
+    monkeypatch.setattr(
+        accelerate, "pad_channels_last", lambda *how: padded.append(how[1:]) or kernel(*how)
+    )
+    as_exact(ours(x), expected, exact)
+    assert padded == [((1, 1, 1, 1, 2, 0), "replicate")] * 2
+    as_exact(copy.deepcopy(ours)(x), expected, exact)
+    nn.revert(ours)
+    assert type(ours[0]) is Padded
+    assert torch.equal(ours(x), expected)

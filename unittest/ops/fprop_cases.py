@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from planned import plan_fprop, ranking_of
 from triton_ext.ops.core.device import device_of
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.plan import ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_config import DTYPES, FP8_DTYPES
@@ -77,7 +77,7 @@ class Case:
         output = TOLERANCE[self.spec.out_dtype or default]
         return output + (TF32 if self.dtype == torch.float32 else 0)
 
-    def tensors(self, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor, EpilogueOperands]:
+    def tensors(self, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor, EpilogueArguments]:
         """x, weight and the operands; standard normal, or integers."""
         generator = torch.Generator(device).manual_seed(0)
         problem, spec = self.problem, self.spec
@@ -113,7 +113,7 @@ class Case:
         return (
             x,
             weight,
-            EpilogueOperands(
+            EpilogueArguments(
                 bias=bias if spec.bias else None,
                 scale=scale if spec.scale else None,
                 residual=residual if spec.residual else None,
@@ -141,13 +141,13 @@ class Case:
         """A poisoned tensor for the output, where the case wants one."""
         if not self.given_out:
             return None
-        n, co, *size = plan.y_shape
+        n, co, *size = self.problem.y_shape
         rows = torch.empty((n, *size, co), dtype=plan.out_dtype, device=device)
         rows.view(torch.uint8).fill_(0x7F)
         return rows.movedim(-1, 1)
 
     def reference(
-        self, x: torch.Tensor, weight: torch.Tensor, operands: EpilogueOperands
+        self, x: torch.Tensor, weight: torch.Tensor, operands: EpilogueArguments
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The output in float64, and its largest absolute value before ``out_scale``."""
         problem, spec = self.problem, self.spec
@@ -155,12 +155,12 @@ class Case:
         return finish(y, spec, operands)
 
     def largest_sum(
-        self, x: torch.Tensor, weight: torch.Tensor, operands: EpilogueOperands
+        self, x: torch.Tensor, weight: torch.Tensor, operands: EpilogueArguments
     ) -> float:
         """The largest absolute value of the output, had it no function."""
         y = convolve(self.problem, x.double(), weight.double())
         spec = replace(self.spec, activation="none", function=None)
-        y, _ = finish(y, spec, replace(operands, extra=()))
+        y, _ = finish(y, spec, operands._replace(extra=()))
         return y.abs().max().item()
 
 
@@ -175,7 +175,7 @@ def convolve(problem: ConvProblem, x: torch.Tensor, weight: torch.Tensor) -> tor
 
 
 def finish(
-    y: torch.Tensor, spec: EpilogueSpec, operands: EpilogueOperands
+    y: torch.Tensor, spec: EpilogueSpec, operands: EpilogueArguments
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The epilogue in torch, and the largest absolute value before ``out_scale``."""
     co = y.shape[1]

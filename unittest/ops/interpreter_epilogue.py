@@ -19,7 +19,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
 from planned import plan_fprop
 from triton_ext.errors import DescriptorError, UnsupportedError
-from triton_ext.ops.core.epilogue import EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.depthwise import DepthwiseConfig
@@ -109,7 +109,7 @@ def test_amax_of_what_is_no_number():
     amax = torch.zeros(1)
     for value, largest in ((-3.5, 3.5), (torch.inf, torch.inf), (torch.nan, torch.nan), (0, 0)):
         x[..., 5] = value
-        plan.run(x, weight, EpilogueOperands(amax=amax))
+        plan.run(x, weight, EpilogueArguments(amax=amax))
         assert torch.equal(amax, torch.tensor([largest])) or amax.isnan().item() == (
             largest != largest
         )
@@ -228,7 +228,7 @@ def test_a_residual_per_image_has_one_pixel():
 
 def run(case: Case, **changes: object) -> torch.Tensor:
     x, weight, operands = case.tensors()
-    return case.plan(x).run(x, weight, replace(operands, **changes))
+    return case.plan(x).run(x, weight, operands._replace(**changes))
 
 
 FULL = Case(
@@ -283,7 +283,7 @@ def test_refuses_an_output_that_does_not_fit(out, match):
     ("changes", "dtype", "spec", "match"),
     [
         ({"groups": 3}, torch.float16, {}, "groups=3 must divide both 8 input channels and 8"),
-        ({}, torch.float64, {}, "dtype torch.float64 is not supported; supported are float16"),
+        ({}, torch.float64, {}, "dtype torch.float64: expected float16"),
         ({}, torch.int8, {"bias": True}, "int8 needs an out_dtype of floating point"),
         ({}, torch.float16, {"out_dtype": torch.float64}, "out_dtype torch.float64 is not"),
     ],

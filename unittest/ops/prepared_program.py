@@ -29,7 +29,7 @@ from triton_ext.host import capabilities
 from triton_ext.ops.api.execution import BoundConvolution
 from triton_ext.ops.core import dispatch_cache, launcher
 from triton_ext.ops.core.descriptors import packed_strides
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import BoundPlan, Launcher, recording
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families import gluon_wgrad
@@ -123,7 +123,7 @@ def fprop(
     co = problem.out_channels
 
     def run() -> None:
-        operands = EpilogueOperands(
+        operands = EpilogueArguments(
             bias=torch.zeros(co, dtype=dtype) if epilogue.bias else None,
             scale=torch.zeros(co) if epilogue.scale else None,
             residual=last(problem.y_shape, dtype) if epilogue.residual else None,

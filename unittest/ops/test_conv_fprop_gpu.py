@@ -16,7 +16,7 @@ import triton_ext
 from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt, convolve, draw
 from gpu_comparison import MARKS, NIGHTLY, bits, compile_ahead, skip_without_gpu
 from planned import plan_fprop
-from triton_ext.ops.core.epilogue import EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
 
@@ -125,7 +125,7 @@ def test_fp8_that_is_too_large_saturates():
         plan = plan_fprop(one, x.stride(), x.dtype, x.device, spec)
         amax = torch.zeros(1, device="cuda")
         scale = torch.full((1,), 1e6, device="cuda")
-        y = plan.run(x, weight, EpilogueOperands(scale=scale, amax=amax)).float()
+        y = plan.run(x, weight, EpilogueArguments(scale=scale, amax=amax)).float()
         assert y.isfinite().all()
         assert y.abs().max() == torch.finfo(dtype).max
         assert amax > 1e6

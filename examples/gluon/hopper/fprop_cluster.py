@@ -83,7 +83,6 @@ from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.families.gluon_cost import CONFIGS
 from triton_ext.ops.kernels.gluon_fprop import FpropProblem
 from triton_ext.ops.kernels.gluon_pipeline import (
-    as_kn,
     is_matrix,
     next_stage,
     num_own,
@@ -322,6 +321,12 @@ def release(shared, stage, pred):
 
 
 @gluon.jit
+def as_kn(w_smem):
+    """A block of the filter, [BLOCK_N, 1, BLOCK_K], as WGMMA's right operand."""
+    return w_smem.reshape([w_smem.shape[0], w_smem.shape[2]]).permute((1, 0))
+
+
+@gluon.jit
 def multiply_tile(shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr):
     """Returns a tile's accumulators; the second is of no use without BLOCK_N_REST.
 
@@ -350,10 +355,10 @@ def multiply_tile(shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG
     for step in range(num_steps):
         mbarrier.wait(shared.ready_bars.index(stage), phase)
         x = shared.x_smem.index(stage * GROUPS + GROUP)
-        w_main = as_kn(shared.w_main_smem.index(stage), True)
+        w_main = as_kn(shared.w_main_smem.index(stage))
         acc_main = warpgroup_mma(x, w_main, acc_main, is_async=True)
         if CONFIG.block_n_rest > 0:
-            w_rest = as_kn(shared.w_rest_smem.index(stage), True)
+            w_rest = as_kn(shared.w_rest_smem.index(stage))
             acc_rest = warpgroup_mma(x, w_rest, acc_rest, is_async=True)
             acc_main, acc_rest = warpgroup_mma_wait(2, deps=(acc_main, acc_rest))
         else:

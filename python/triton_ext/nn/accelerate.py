@@ -20,30 +20,24 @@ from triton_ext.errors import TritonExtError
 from triton_ext.nn.calls import Calls, count
 from triton_ext.ops.api.checks import Fallback, parse_fallback
 from triton_ext.ops.core.device import IS_INTERPRETED
-from triton_ext.ops.core.memory_format import channels_last
+from triton_ext.ops.kernels.copies import pad_channels_last, to_channels_last
 
-__all__ = ["Redirect", "accelerate", "channels_last_input"]
+__all__ = ["Redirect", "accelerate"]
 
 Tensor = torch.Tensor
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
+_RANKS = {
+    getattr(ops, f"{kind}{dims}d"): dims + 2
+    for kind in ("conv", "conv_transpose")
+    for dims in (1, 2, 3)
+}
 _OURS: dict[Any, Callable[..., Tensor]] = {
     getattr(torch, name): getattr(ops, name)
     for kind in ("conv", "conv_transpose")
     for name in (f"{kind}1d", f"{kind}2d", f"{kind}3d")
 }
-
-
-def channels_last_input(x: Tensor) -> Tensor:
-    """Returns an input as the kernels read it: itself, or a channels-last copy.
-
-    Args:
-        x: [N, C, *input_size], or [C, *input_size], on any device.
-    """
-    if x.stride(1) == 1 or x.dim() not in (3, 4, 5) or x.shape[1] == 1:
-        return x
-    return channels_last(x)
 
 
 class Redirect(TorchFunctionMode):
@@ -57,7 +51,10 @@ class Redirect(TorchFunctionMode):
 
     Attributes:
         calls: Counts of the calls within.
+        leaves_ours: Calls of ``triton_ext.ops`` are not its business, and keep their fast path.
     """
+
+    leaves_ours = True
 
     def __init__(self, fallback: Fallback = "torch", calls: Calls | None = None) -> None:
         super().__init__()
@@ -74,7 +71,8 @@ class Redirect(TorchFunctionMode):
         keywords = dict(kwargs or {})
         operator = _OURS.get(func)
         if operator is None or torch.compiler.is_compiling():
-            return func(*args, **keywords)
+            y = _padded(*args, **keywords) if func is torch.nn.functional.pad else None
+            return func(*args, **keywords) if y is None else y
         given = dict(keywords)
         x = args[0] if args else given.pop("input", None)
         if type(x) not in _PLAIN or not (x.is_cuda or IS_INTERPRETED):
@@ -82,7 +80,7 @@ class Redirect(TorchFunctionMode):
             self.calls.add_torch(f"its input is {where}")
             return func(*args, **keywords)
         try:
-            x = channels_last_input(x)
+            x = to_channels_last(x) if x.dim() == _RANKS[operator] else x
             return count(self.calls, operator, x, *args[1:], **given, fallback=self._fallback)
         except (TritonExtError, TypeError, ValueError):
             if self._fallback == "error":
@@ -92,12 +90,20 @@ class Redirect(TorchFunctionMode):
             return y
 
 
+def _padded(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
+    """Returns what a kernel pads; ``None`` where torch is to."""
+    if mode not in ("replicate", "reflect") or type(input) not in _PLAIN or type(pad) is not tuple:
+        return None
+    return pad_channels_last(input, pad, mode)
+
+
 def accelerate(fallback: Fallback = "torch") -> Redirect:
     """Returns a context in which torch's convolutions run our kernels where these take the call.
 
     ``torch.nn.functional.conv1d`` to ``conv3d`` and ``conv_transpose1d`` to ``conv_transpose3d``
-    are redirected, whoever calls them.  An input that is not channels-last is copied, and the
-    output is channels-last.  Autograd, autocast and DDP work as outside.
+    are redirected, whoever calls them, and so is ``torch.nn.functional.pad`` of channels-last
+    tensors with ``mode="replicate"`` or ``"reflect"``.  An input that is not channels-last is
+    copied, and the output is channels-last.  Autograd, autocast and DDP work as outside.
 
         with nn.accelerate() as redirect:
             y = model(x)

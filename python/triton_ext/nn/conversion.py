@@ -25,7 +25,7 @@ from triton_ext.nn.gathered import GATHERED
 from triton_ext.nn.outcome import ALREADY_OURS, Conversion, Layer, ModuleCalls, Report, show
 from triton_ext.nn.patterns import Recipe, find_recipe
 from triton_ext.nn.steps import has_hooks, own_activation
-from triton_ext.nn.subclasses import base_of, class_for, is_plain, refusal_of
+from triton_ext.nn.subclasses import base_of, class_for, is_plain, pads, refusal_of
 from triton_ext.ops import support
 from triton_ext.ops.api.checks import Fallback, parse_fallback
 from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
@@ -134,6 +134,10 @@ def convert(
         if recipe_of(module) is not None:
             unfold(module)
         fold_module(module, recipe)
+    for name, module in model.named_modules():
+        kind: Any = type(module)
+        if name not in recipes and pads(module):
+            module.__class__ = class_for(kind)
     if report:
         show(found, sys.stdout)
         if any(not layer.reason for layer in found.layers):

@@ -19,11 +19,11 @@ from torch.overrides import handle_torch_function
 
 from triton_ext import ops
 from triton_ext.nn import gathered
-from triton_ext.nn.accelerate import channels_last_input
 from triton_ext.nn.calls import CALLS, Calls, count
 from triton_ext.nn.steps import refuse_scripting
 from triton_ext.ops.api.checks import Fallback, parse_fallback
 from triton_ext.ops.core.memory_format import channels_last
+from triton_ext.ops.kernels.copies import to_channels_last
 
 __all__ = [
     "Conv1d",
@@ -141,7 +141,7 @@ class _Convolution:
     def _counted(self, x: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
         """Calls the operator on a plain tensor, channels-last if torch may take what is not."""
         if self.fallback == "torch" and x.dim() == arguments[0].dim():
-            x = channels_last_input(x)
+            x = to_channels_last(x)
         if is_compiling():
             y: Tensor = self._operator(x, *arguments, fallback=self.fallback, **keywords)
             return y

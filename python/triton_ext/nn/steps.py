@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NoReturn
 
 import torch
@@ -52,10 +53,16 @@ def own_activation(norm: Any) -> Any:
     ``timm.layers.BatchNormAct2d``, ``GroupNormAct`` and ``GroupNorm1Act`` have the modules ``drop``
     and ``act`` behind the norm; ``nn.Identity`` stands for none.
     """
-    for base in type(norm).__mro__[:3]:
-        if base.__module__ == "timm.layers.norm_act" and base.__name__ in _WITH_ACTIVATION:
-            return norm.act
-    return None
+    kind: Any = type(norm)
+    return norm.act if _applies_activation(kind) else None
+
+
+@functools.cache
+def _applies_activation(kind: Any) -> bool:
+    return any(
+        base.__module__ == "timm.layers.norm_act" and base.__name__ in _WITH_ACTIVATION
+        for base in kind.__mro__
+    )
 
 
 def drops_nothing(norm: Any) -> bool:

@@ -26,7 +26,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from triton_ext.nn.accelerate import Redirect
 from triton_ext.nn.steps import drops_nothing, is_watched, name_of, own_activation
 
-__all__ = ["base_of", "class_for", "is_plain", "refusal_of"]
+__all__ = ["base_of", "class_for", "is_plain", "pads", "refusal_of"]
 
 # The attribute of a class made here that holds the user's class.
 _BASE = "_triton_ext_base"
@@ -72,7 +72,7 @@ def refusal_of(kind: Any, ours: Any) -> str:
 
 
 @functools.cache
-def class_for(kind: Any, ours: Any) -> Any:
+def class_for(kind: Any, ours: Any = None) -> Any:
     """Returns the class that stands in for a user's class.
 
     Copies and pickles of its instances name the user's class and ``ours``; constructing it gives
@@ -80,7 +80,8 @@ def class_for(kind: Any, ours: Any) -> Any:
 
     Args:
         kind: The user's class, derived from a convolution or a norm of torch.
-        ours: The class of :mod:`triton_ext.nn` for that.
+        ours: The class of :mod:`triton_ext.nn` for that; ``None`` for another module, whose forward
+            then runs under :class:`triton_ext.nn.accelerate.Redirect`.
 
     Raises:
         TypeError: Python refuses to derive from ``kind``.
@@ -103,6 +104,9 @@ def class_for(kind: Any, ours: Any) -> Any:
         "__reduce_ex__": reduce,
         _BASE: kind,
     }
+    if ours is None:
+        namespace["forward"] = functools.wraps(kind.forward)(_redirected(kind))
+        return type(kind)(kind.__name__, (kind,), namespace)
     if not _own_forwards(kind):
         namespace[_OURS] = ours
     if hasattr(ours, "normalized"):
@@ -114,11 +118,12 @@ def class_for(kind: Any, ours: Any) -> Any:
 
 def _redirected(kind: Any) -> Any:
     """Returns the forward of a class whose own one calls torch's functions."""
+    is_convolution = issubclass(kind, torch.nn.modules.conv._ConvNd)
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if torch.compiler.is_compiling():
             return kind.forward(self, *arguments, **keywords)
-        with Redirect(self.fallback, self.counts()):
+        with Redirect(self.fallback, self.counts()) if is_convolution else Redirect():
             return kind.forward(self, *arguments, **keywords)
 
     return forward
@@ -142,6 +147,20 @@ def _activated(kind: Any) -> Any:
 def _empty(kind: Any, ours: Any, *arguments: Any) -> Any:
     """Returns an instance that gets its attributes next; copies and pickles name it."""
     return kind.__new__(class_for(kind, ours), *arguments)
+
+
+def pads(module: torch.nn.Module) -> bool:
+    """Tells whether a module's forward may pad what it gives to a convolution of its own."""
+    kind = type(module)
+    forward = vars(kind).get("forward")
+    code = getattr(forward, "__code__", None)
+    return (
+        code is not None
+        and "pad" in code.co_names
+        and base_of(kind) is None
+        and "forward" not in vars(module)
+        and any(hasattr(child, "pack_weight") for child in module._modules.values())
+    )
 
 
 def _calls_functions(kind: type) -> bool:

@@ -15,9 +15,8 @@ __all__ = ["depth_problems", "power_problems", "range_problems", "type_problems"
 def type_problems(config: Any, *, may_be_zero: Collection[str] = ()) -> list[str]:
     """Returns which fields that are annotated as int or bool hold something else, or too little.
 
-    Args:
-        config: A dataclass; its module postpones the evaluation of annotations.
-        may_be_zero: Names of the ints that may be 0; others are at least 1.
+    Ints are at least 1, those of ``may_be_zero`` at least 0.  The module of the dataclass postpones
+    the evaluation of annotations.
     """
     found = []
     for field in dataclasses.fields(config):
@@ -51,10 +50,7 @@ def range_problems(config: object, least: int, most: int, *names: str) -> list[s
 def depth_problems(config: object, element_bytes: int, *names: str) -> list[str]:
     """Returns which fields are fewer columns of a product's operand than ``tl.dot`` takes.
 
-    Args:
-        config: Whose.
-        element_bytes: Size of an element of the operands: 1, 2 or 4.
-        names: Of the fields.
+    Elements of the operands have ``element_bytes``: 1, 2 or 4.
     """
     bits = 8 * element_bytes
     least = least_dot_depth(bits)

@@ -15,6 +15,7 @@ __all__ = [
     "ROW_BYTES",
     "Layout",
     "aligned_copy",
+    "aligned_rows",
     "matrix_row_stride",
     "packed_strides",
     "pixel_stride",
@@ -61,6 +62,12 @@ def aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
     return copy.copy_(tensor)
+
+
+def aligned_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor packed and on a 16-byte boundary, copied where it is not."""
+    rows = tensor.contiguous()
+    return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
 
 
 def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

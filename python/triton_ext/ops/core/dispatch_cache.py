@@ -238,9 +238,12 @@ def is_observed() -> bool:
 
 
 def _is_shown_functions() -> bool:
-    """Tells whether a mode is shown functions, other than one for the device of new tensors."""
+    """Tells whether a mode is shown functions, and does something with those of this package."""
     modes = map(torch._C._get_function_stack_at, range(_function_modes()))
-    return any(type(mode) is not DeviceContext for mode in modes)
+    return any(
+        type(mode) is not DeviceContext and not getattr(mode, "leaves_ours", False)
+        for mode in modes
+    )
 
 
 # --- autocast -----------------------------------------------------------------------------------

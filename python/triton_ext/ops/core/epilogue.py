@@ -1,7 +1,7 @@
 """Epilogues: operations on a tile of the output before it is stored.
 
-:class:`EpilogueSpec` is part of what a kernel is compiled for, :class:`EpilogueOperands` holds the
-tensors of one launch, :class:`EpilogueArguments` the epilogue of a call of a function or operator.
+:class:`EpilogueSpec` is part of what a kernel is compiled for, :class:`EpilogueArguments` is the
+epilogue of one call, with its tensors.
 
     y = cast(out_scale * function(activation(acc * scale + bias + residual)))
     amax = max(abs(function(activation(acc * scale + bias + residual))))
@@ -15,7 +15,7 @@ A function of the user's own is ``@triton.jit`` and called as ``function(tile, r
     tile     fp32 [R, C], a part of the output
     rows     int [R], output pixels, counted over [N, *output_size]
     columns  int [C], output channels
-    extra    what ``EpilogueOperands.extra`` holds: tensors arrive as pointers, numbers as scalars
+    extra    what ``EpilogueArguments.extra`` holds: tensors arrive as pointers, numbers as scalars
 
 It returns a tile of the same shape, of any floating type.  Rows and columns beyond the output
 occur: what is returned for them is dropped, but what the function loads there it masks itself.
@@ -40,7 +40,6 @@ __all__ = [
     "NO_OPERANDS",
     "PLAIN",
     "EpilogueArguments",
-    "EpilogueOperands",
     "EpilogueSpec",
     "is_device_function",
     "is_per_image",
@@ -85,7 +84,7 @@ def _results(node: ast.AST) -> Iterator[ast.expr]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpilogueSpec:
-    """Which operations follow the accumulation; :class:`EpilogueOperands` describes their tensors.
+    """Which operations follow the accumulation; :class:`EpilogueArguments` describes their tensors.
 
     Attributes:
         residual_per_image: Whether the residual is [N, Co, 1, ...], one number per image and
@@ -127,43 +126,27 @@ class EpilogueSpec:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpilogueOperands:
-    """The tensors of one call; ``None`` for what the specification does not ask for.
+class EpilogueArguments(NamedTuple):
+    """The tensors of an epilogue, and what is done with them; a plan takes no notice of the latter.
 
     Attributes:
         bias: [Co]; added.
         scale: [Co], or one number in a tensor of one element; multiplies the accumulators.
-        residual: [N, Co, *output_size], any strides; [N, Co, 1, ...] where it is per image; added.
+        residual: [N, Co, *output_size], any strides, or [N, Co, 1, ...]; added.
         out_scale: One fp32 in a tensor of one element; multiplies y just before it is cast.
-        amax: One fp32; the largest absolute value, before ``out_scale``, is written to it.
         extra: Further arguments of the function.
-    """
-
-    bias: torch.Tensor | None = None
-    scale: torch.Tensor | None = None
-    residual: torch.Tensor | None = None
-    out_scale: torch.Tensor | None = None
-    amax: torch.Tensor | None = None
-    extra: tuple[Any, ...] = ()
-
-
-class EpilogueArguments(NamedTuple):
-    """An epilogue as a call gives it: its tensors, as :class:`EpilogueOperands` has them, and more.
-
-    Attributes:
         activation: Its name in :class:`EpilogueSpec`.
         out_dtype: Dtype of y; ``None`` for that of x.
         function: A ``@triton.jit`` function; for operators, its handle; or None.
         out: Where to put y, or None for a new tensor.
-        amax: One fp32 that the largest absolute value is written to, or None.
+        amax: One fp32; the largest absolute value, before ``out_scale``, is written to it.
     """
 
     bias: torch.Tensor | None = None
     scale: torch.Tensor | None = None
     residual: torch.Tensor | None = None
     out_scale: torch.Tensor | None = None
-    extra: Sequence[torch.Tensor] = ()
+    extra: Sequence[Any] = ()
     activation: Any = "none"
     out_dtype: torch.dtype | None = None
     function: Any = None
@@ -184,19 +167,12 @@ class EpilogueArguments(NamedTuple):
             function=function,
         )
 
-    def operands(self) -> EpilogueOperands:
-        """Returns the tensors of a plan."""
+    def operands(self) -> EpilogueArguments:
+        """Returns the arguments for a plan: :data:`NO_OPERANDS` where there is no tensor."""
         bias, scale, residual, out_scale, extra, *_, amax = self
         if bias is scale is residual is out_scale is amax is None and not extra:
             return NO_OPERANDS
-        return EpilogueOperands(
-            bias=bias,
-            scale=scale,
-            residual=residual,
-            out_scale=out_scale,
-            amax=amax,
-            extra=tuple(extra),
-        )
+        return self._replace(extra=tuple(extra)) if extra else self
 
 
 def output_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> torch.dtype:
@@ -211,4 +187,4 @@ def is_per_image(residual: torch.Tensor | None, y_shape: Sequence[Any]) -> bool:
 
 #: No operation but the cast to the type of the input.
 PLAIN = EpilogueSpec()
-NO_OPERANDS = EpilogueOperands()
+NO_OPERANDS = EpilogueArguments()

@@ -15,9 +15,9 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy
+from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy, aligned_rows
 from triton_ext.ops.core.device import IS_INTERPRETED
-from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueOperands, EpilogueSpec
+from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
@@ -29,7 +29,10 @@ __all__ = [
     "DgradPlan",
     "ForwardPlan",
     "InputGradientPlan",
+    "config_constants",
+    "dim_constants",
     "dot_dtype",
+    "filter_constants",
     "long_row_refusals",
     "output_constants",
     "three",
@@ -58,32 +61,21 @@ Inputs = Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
 
 @dataclass(slots=True, kw_only=True)
 class ForwardPlan:
-    """A plan of fprop, or of a dgrad by a forward kernel, whose x is dy and whose y is dx.
-
-    Attributes:
-        problem: The convolution.
-        epilogue: What is done to y before it is stored.
-        y_shape: [N, Co, *output_size].
-        out_dtype: The dtype of y.
-        config: The configuration; its class says which kernel runs.
-        launcher: The kernel; its tensors are ``inputs``, ``outputs`` and the epilogue's.
-        inputs: Returns the kernel's x and w for those of a call.
-        row_copies: Packs x and w before ``inputs``, where rows of the filter are packed.
-        y_tiles: Shape, strides and block of y's descriptor; ``None`` where y is a pointer.
-        outputs: Returns the kernel's y where it is not a descriptor or a pointer as above.
-        arguments_read: Which of the epilogue's arguments the kernel has; ``None`` for all.
-    """
+    """A plan of fprop, or of a dgrad by a forward kernel, whose x is dy and whose y is dx."""
 
     problem: ConvProblem
     epilogue: EpilogueSpec
-    y_shape: tuple[int, ...]
-    out_dtype: torch.dtype
-    config: Any
-    launcher: Launcher
-    inputs: Inputs
-    row_copies: Any = None
+    y_shape: tuple[int, ...]  # [N, Co, *output_size]
+    out_dtype: torch.dtype  # of y
+    config: Any  # the configuration; its class says which kernel runs
+    launcher: Launcher  # the kernel; its tensors are ``inputs``, ``outputs`` and the epilogue's
+    inputs: Inputs  # returns the kernel's x and w for those of a call
+    row_copies: Any = None  # packs x and w before ``inputs``, where rows of the filter are packed
+    # Shape, strides and block of y's descriptor; ``None`` where y is a pointer.
     y_tiles: tuple[list[int], list[int], list[int]] | None = None
+    # Returns the kernel's y where it is not a descriptor or a pointer as above.
     outputs: Callable[[torch.Tensor], tuple[Any, ...]] | None = None
+    # Which of the epilogue's arguments the kernel has; ``None`` for all.
     arguments_read: tuple[int, ...] | None = None
     _is_plain: bool = field(init=False)
     _y_strides: tuple[int, ...] = field(init=False)
@@ -129,7 +121,7 @@ class ForwardPlan:
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
-        operands: EpilogueOperands = NO_OPERANDS,
+        operands: EpilogueArguments = NO_OPERANDS,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Launches the kernel.
@@ -167,7 +159,7 @@ class ForwardPlan:
         return y
 
     def arguments(
-        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueOperands
+        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, operands: EpilogueArguments
     ) -> tuple[tuple[Any, ...], Hashable]:
         """Returns the kernel's tensors, described, and what of them Triton specializes on."""
         if self.row_copies is not None:
@@ -179,7 +171,9 @@ class ForwardPlan:
         tensors = (*inputs, *self._outputs(y))
         if self._is_plain and operands is NO_OPERANDS:
             return (*tensors, *self._no_arguments), variant
-        arguments = self._epilogue_arguments(operands)
+        arguments = self.epilogue_arguments(operands)
+        if self.arguments_read is not None:
+            arguments = tuple(arguments[number] for number in self.arguments_read)
         if operands.extra:
             return (*tensors, *arguments), variant
         kinds = tuple(None if a is None else _specialization(a) for a in arguments)
@@ -190,8 +184,8 @@ class ForwardPlan:
             return self.outputs(y)
         return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
 
-    def _epilogue_arguments(self, operands: EpilogueOperands) -> tuple[Any, ...]:
-        """Returns the kernel's arguments from the bias to the function's, checked."""
+    def epilogue_arguments(self, operands: EpilogueArguments) -> tuple[Any, ...]:
+        """Returns all arguments of an epilogue, from the bias to the function's, checked."""
         spec = self.epilogue
         for name in ("bias", "scale", "residual", "out_scale", "amax"):
             is_given = getattr(operands, name) is not None
@@ -215,14 +209,15 @@ class ForwardPlan:
             if self.y_tiles is not None and rows_fit and not spec.residual_per_image:
                 residual_desc, residual = TensorDescriptor(residual, *self.y_tiles), None
         amax = operands.amax
-        if amax is not None:
+        # Bits are what a kernel before has set to zero.
+        if amax is not None and amax.dtype != torch.int32:
             if amax.dtype != torch.float32 or amax.numel() != 1:
                 raise ValueError(f"epilogue: amax must be one float32, got {_describe(amax)}")
             amax = amax.zero_().view(torch.int32)
         out_scale = operands.out_scale
         if out_scale is not None and out_scale.numel() != 1:
             raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
-        arguments = (
+        return (
             bias,
             None if one_scale else scale,
             scale if one_scale else None,
@@ -232,8 +227,6 @@ class ForwardPlan:
             amax,
             operands.extra or None,
         )
-        read = self.arguments_read
-        return arguments if read is None else tuple(arguments[number] for number in read)
 
     def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:
         """Returns the residual as packed rows on a 16-byte boundary, copied where it is not."""
@@ -248,8 +241,7 @@ class ForwardPlan:
                 f"epilogue: expected a residual {list(shape)} of {kind} numbers of at most "
                 f"{largest} bytes, got {_describe(residual)}"
             )
-        rows = residual.permute(TO_LAST[self.problem.dims]).contiguous()
-        return rows.clone() if rows.data_ptr() % ROW_BYTES else rows
+        return aligned_rows(residual.permute(TO_LAST[self.problem.dims]))
 
 
 def _check_output(
@@ -319,6 +311,25 @@ def long_row_refusals(problem: ConvProblem) -> list[str]:
     return [f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements"]
 
 
+def config_constants(config: Any, *names: str) -> dict[str, Any]:
+    """Returns fields of a configuration as constants, whose names are the same in capitals."""
+    return {name.upper(): getattr(config, name) for name in names}
+
+
+def dim_constants(**values: tuple[int, ...]) -> dict[str, int]:
+    """Returns constants NAME_D, NAME_H and NAME_W, 1 for dimensions that are not there."""
+    return {
+        f"{name}_{letter}": value
+        for name, each in values.items()
+        for letter, value in zip("DHW", (1,) * (3 - len(each)) + each, strict=True)
+    }
+
+
+def filter_constants(filter_size: tuple[int, ...]) -> dict[str, int]:
+    """Returns constants T, R and S, 1 for dimensions that are not there."""
+    return dict(zip("TRS", (1,) * (3 - len(filter_size)) + filter_size, strict=True))
+
+
 def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
     """Returns one value per spatial dimension of a kernel, None for those that are not there."""
     return (None,) * (3 - len(values)) + tuple(values)
@@ -326,23 +337,15 @@ def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DgradPlan:
-    """A plan of a kernel of dgrad.
-
-    Attributes:
-        problem: The convolution.
-        dtype: The dtype of dy, weight and dx.
-        config: The configuration; its class says which kernel runs.
-        launcher: The kernel; its tensors are ``describe``'s and the bias.
-        describe: Returns the kernel's tensors for dy, weight and dx.
-        stores_aligned: Whether dx has to begin at a multiple of 16 bytes.
-    """
+    """A plan of a kernel of dgrad."""
 
     problem: ConvProblem
-    dtype: torch.dtype
-    config: Any
-    launcher: Launcher
+    dtype: torch.dtype  # of dy, weight and dx
+    config: Any  # the configuration; its class says which kernel runs
+    launcher: Launcher  # the kernel; its tensors are ``describe``'s and the bias
+    # Returns the kernel's tensors for dy, weight and dx.
     describe: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]
-    stores_aligned: bool
+    stores_aligned: bool  # whether dx has to begin at a multiple of 16 bytes
 
     def run(
         self,
@@ -394,19 +397,12 @@ def _checked_bias(problem: ConvProblem, bias: torch.Tensor | None) -> torch.Tens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputGradientPlan:
-    """A gradient of the input that a forward kernel computes from dy.
-
-    Attributes:
-        problem: The convolution.
-        plain: The forward kernel's plan, whose output is dx.
-        biased: The same with a bias, for transposed convolutions.
-        swaps_channels: Whether the forward plans take the weight [Ci, Co, *filter_size].
-    """
+    """A gradient of the input that a forward kernel computes from dy."""
 
     problem: ConvProblem
-    plain: ForwardPlan
-    biased: ForwardPlan
-    swaps_channels: bool = False
+    plain: ForwardPlan  # the forward kernel's plan, whose output is dx
+    biased: ForwardPlan  # the same with a bias, for transposed convolutions
+    swaps_channels: bool = False  # whether the forward plans take the weight [Ci, Co, *filter_size]
 
     @classmethod
     def of(
@@ -450,4 +446,4 @@ class InputGradientPlan:
         bias = _checked_bias(self.problem, bias)
         if bias is None:
             return self.plain.run(dy, weight, NO_OPERANDS, out)
-        return self.biased.run(dy, weight, EpilogueOperands(bias=bias), out)
+        return self.biased.run(dy, weight, EpilogueArguments(bias=bias), out)

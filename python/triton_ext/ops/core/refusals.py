@@ -58,17 +58,11 @@ _MEMORY_FORMATS = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why no kernel takes a call.
+    """Why no kernel takes a call."""
 
-    Attributes:
-        kind: The class of the error.
-        text: What was expected, what was found.
-        by_torch: Whether torch may compute it instead, where it is asked to.
-    """
-
-    kind: type[Exception]
-    text: str
-    by_torch: bool = True
+    kind: type[Exception]  # the class of the error
+    text: str  # what was expected, what was found
+    by_torch: bool = True  # whether torch may compute it instead, where it is asked to
 
     def error(self) -> Exception:
         """Returns the error to raise."""

@@ -46,21 +46,13 @@ _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StridePhases:
-    """The stride phases of one spatial dimension.
+    """The stride phases of one spatial dimension."""
 
-    Attributes:
-        size: Pixels of dx.
-        taps: Filter taps.
-        stride: Stride of the convolution.
-        dilation: Distance of two taps.
-        low: Padding in front.
-    """
-
-    size: int
-    taps: int
-    stride: int
-    dilation: int
-    low: int
+    size: int  # pixels of dx
+    taps: int  # filter taps
+    stride: int  # stride of the convolution
+    dilation: int  # distance of two taps
+    low: int  # padding in front
 
     @property
     def divisor(self) -> int:
@@ -175,21 +167,13 @@ def geometry_refusals(problem: ConvProblem) -> list[str]:
 
 
 def phase_refusals(
-    dims: Sequence[StridePhases],
-    output_size: Sequence[int],
-    batch: int,
-    channels: int,
+    dims: Sequence[StridePhases],  # the 1 to 3 spatial dimensions, without negative padding
+    output_size: Sequence[int],  # pixels of dy
+    batch: int,  # images
+    channels: int,  # channels of dx
     groups: int = 1,
 ) -> list[str]:
-    """Returns why no kernel computes the phases of a convolution: TMA's limits, and int32.
-
-    Args:
-        dims: The 1 to 3 spatial dimensions, without negative padding.
-        output_size: Pixels of dy.
-        batch: Images.
-        channels: Channels of dx.
-        groups: Groups of channels.
-    """
+    """Returns why no kernel computes the phases of a convolution: TMA's limits, and int32."""
     letters = _LETTERS[len(dims)]
     # Before anything that looks at the phases one by one.
     found = [

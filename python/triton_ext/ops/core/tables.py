@@ -186,7 +186,7 @@ class Entry:
     """The choice for one key.
 
     Attributes:
-        kind: Of the configuration.
+        kind: Kind of the configuration.
         config: Its fields.
         us: Median time, in microseconds.
         model_us: That of the configuration that the model would have chosen; 0 if not measured.

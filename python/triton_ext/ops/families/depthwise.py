@@ -23,6 +23,9 @@ from triton_ext.ops.core.plan import (
     TO_LAST,
     ForwardPlan,
     InputGradientPlan,
+    config_constants,
+    dim_constants,
+    filter_constants,
     output_constants,
     three,
 )
@@ -222,19 +225,12 @@ def block_problems(config: Any, unrolled: int, most: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseConfig:
-    """One way to compile the kernel.
+    """One way to compile the kernel."""
 
-    Attributes:
-        qw: Neighbouring output pixels of a position.
-        block_p: Positions of a program.
-        block_c: Channels of a program.
-        num_warps: Warps of a program.
-    """
-
-    qw: int
-    block_p: int
-    block_c: int
-    num_warps: int = 4
+    qw: int  # neighbouring output pixels of a position
+    block_p: int  # positions of a program
+    block_c: int  # channels of a program
+    num_warps: int = 4  # warps of a program
 
     def problems(self) -> list[str]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
@@ -356,9 +352,7 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
         strides = PixelStrides.make(case.problem.y_shape, case.strides_of_dy)
     else:
         strides = PixelStrides.make(case.problem.x_shape, case.strides_of_x)
-    ones, up = (1,) * (3 - sampling.dims), sampling.up[-1]
-    t, r, s = (*ones, *sampling.taps)
-    by_dim = {"STEP": sampling.step, "UP": sampling.up, "DILATION": sampling.dilation}
+    up = sampling.up[-1]
     launcher = Launcher(
         kernel=conv_depthwise_kernel,
         grid=config.grid(sampling),
@@ -373,22 +367,14 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
         ),
         constants={
             "DIMS": sampling.dims,
-            "T": t,
-            "R": r,
-            "S": s,
+            **filter_constants(sampling.taps),
             "C": sampling.out_channels,
             "X_STRIDE_W": strides.pixel,
-            **{
-                f"{name}_{letter}": value
-                for name, values in by_dim.items()
-                for letter, value in zip("DHW", (*ones, *values), strict=True)
-            },
+            **dim_constants(STEP=sampling.step, UP=sampling.up, DILATION=sampling.dilation),
             "PHASE_W": sampling.low[-1] % up,
             "IS_FLIPPED": sampling.is_flipped,
             "IS_WIDE": sampling.is_wide(strides.pixel, config.qw),
-            "QW": config.qw,
-            "BLOCK_P": config.block_p,
-            "BLOCK_C": config.block_c,
+            **config_constants(config, "qw", "block_p", "block_c"),
             **output_constants(
                 case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
             ),

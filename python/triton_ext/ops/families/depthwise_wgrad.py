@@ -17,7 +17,13 @@ from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TRITON_DTYPES, three
+from triton_ext.ops.core.plan import (
+    TRITON_DTYPES,
+    config_constants,
+    dim_constants,
+    filter_constants,
+    three,
+)
 from triton_ext.ops.families.depthwise import (
     MOST_PIXELS,
     PixelStrides,
@@ -43,25 +49,15 @@ _PARTS_AT_A_TIME, _REDUCED_CHANNELS = 16, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseWgradConfig:
-    """One way to compile the kernel.
+    """One way to compile the kernel."""
 
-    Attributes:
-        qw: Neighbouring pixels of dy of a position.
-        lines: Rows of the filter of a program.
-        taps: Taps of each.
-        block_p: Positions of a program at a time.
-        block_c: Channels of a program.
-        num_warps: Warps of a program.
-        max_registers: Of a thread: the assembler would load further ahead than that pays.
-    """
-
-    qw: int
-    lines: int
-    taps: int
-    block_p: int
-    block_c: int
-    num_warps: int = 4
-    max_registers: int = 168
+    qw: int  # neighbouring pixels of dy of a position
+    lines: int  # rows of the filter of a program
+    taps: int  # taps of each
+    block_p: int  # positions of a program at a time
+    block_c: int  # channels of a program
+    num_warps: int = 4  # warps of a program
+    max_registers: int = 168  # of a thread: the assembler would load further ahead than that pays
 
     def problems(self) -> list[str]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
@@ -106,23 +102,14 @@ class DepthwiseWgradConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseWgradPlan(FilterGradientPlan):
-    """A gradient of depthwise filters.
-
-    Attributes:
-        config: The configuration.
-        parts: Into how many parts the positions are split.
-        x_strides: The layout of x.
-        dy_strides: The layout of dy.
-        launcher: Computes the parts.
-        reducer: Adds them.
-    """
+    """A gradient of depthwise filters."""
 
     config: DepthwiseWgradConfig
-    parts: int
+    parts: int  # into how many parts the positions are split
     x_strides: PixelStrides
     dy_strides: PixelStrides
-    launcher: Launcher
-    reducer: Launcher
+    launcher: Launcher  # computes the parts
+    reducer: Launcher  # adds them
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         dw = self._memory(x.device, out)
@@ -160,10 +147,7 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
         problem, sampling = case.problem, Sampling.of(case)
         x = PixelStrides.make(problem.x_shape, case.strides_of_x)
         dy = PixelStrides.make(problem.y_shape, case.strides_of_dy)
-        channels, ones = problem.in_channels, (1,) * (3 - problem.dims)
-        t, r, s = (*ones, *problem.filter_size)
-        stride_d, stride_h, stride_w = (*ones, *problem.stride)
-        dilation_d, dilation_h, dilation_w = (*ones, *problem.dilation)
+        channels = problem.in_channels
         parts, tiles = config.parts(sampling, device.num_sms)
         return DepthwiseWgradPlan(
             problem=problem,
@@ -187,25 +171,14 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
                 ),
                 constants={
                     "DIMS": problem.dims,
-                    "T": t,
-                    "R": r,
-                    "S": s,
+                    **filter_constants(problem.filter_size),
                     "C": channels,
                     "X_STRIDE_W": x.pixel,
                     "DY_STRIDE_W": dy.pixel,
-                    "STRIDE_D": stride_d,
-                    "STRIDE_H": stride_h,
-                    "STRIDE_W": stride_w,
-                    "DILATION_D": dilation_d,
-                    "DILATION_H": dilation_h,
-                    "DILATION_W": dilation_w,
+                    **dim_constants(STRIDE=problem.stride, DILATION=problem.dilation),
                     "IS_WIDE": sampling.is_wide(max(x.pixel, dy.pixel), config.qw),
                     "HAS_TAIL": sampling.out_size[-1] % config.qw != 0,
-                    "QW": config.qw,
-                    "LINES": config.lines,
-                    "TAPS": config.taps,
-                    "BLOCK_P": config.block_p,
-                    "BLOCK_C": config.block_c,
+                    **config_constants(config, "qw", "lines", "taps", "block_p", "block_c"),
                 },
                 options={"num_warps": config.num_warps, "maxnreg": config.max_registers},
             ),

@@ -26,6 +26,8 @@ from triton_ext.ops.core.plan import (
     TO_LAST,
     ForwardPlan,
     InputGradientPlan,
+    config_constants,
+    filter_constants,
     output_constants,
     three,
     vector_inputs,
@@ -38,17 +40,11 @@ __all__ = ["DIRECT", "DIRECT_DGRAD", "DirectConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectConfig:
-    """One way to compile the kernel.
+    """One way to compile the kernel."""
 
-    Attributes:
-        block_m: Output pixels per tile.
-        block_n: Output channels per tile.
-        num_warps: Warps per CTA.
-    """
-
-    block_m: int
-    block_n: int
-    num_warps: int = 4
+    block_m: int  # output pixels per tile
+    block_n: int  # output channels per tile
+    num_warps: int = 4  # warps per CTA
 
     def problems(self) -> list[str]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
@@ -115,7 +111,6 @@ def _plan(config: DirectConfig, strides: tuple[int, ...], case: Case) -> Forward
     """Returns the plan of fprop over x, or of dgrad over dy, of these strides."""
     problem, sampling = case.problem, Sampling.of(case)
     is_gradient, pixels, channels = sampling.is_flipped, sampling.pixels, sampling.out_channels
-    t, r, s = (1,) * (3 - problem.dims) + problem.filter_size
     launcher = Launcher(
         kernel=conv_direct_kernel,
         grid=(math.ceil(pixels / config.block_m) * math.ceil(channels / config.block_n), 1, 1),
@@ -132,14 +127,11 @@ def _plan(config: DirectConfig, strides: tuple[int, ...], case: Case) -> Forward
         ),
         constants={
             "DIMS": problem.dims,
-            "T": t,
-            "R": r,
-            "S": s,
+            **filter_constants(problem.filter_size),
             "GROUP_CI": sampling.in_channels // problem.groups,
             "GROUP_CO": channels // problem.groups,
             "IS_GRADIENT": is_gradient,
-            "BLOCK_M": config.block_m,
-            "BLOCK_N": config.block_n,
+            **config_constants(config, "block_m", "block_n"),
             **output_constants(
                 case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
             ),

@@ -22,7 +22,9 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import (
     ForwardPlan,
+    config_constants,
     dot_dtype,
+    filter_constants,
     long_row_refusals,
     output_constants,
     three,
@@ -56,23 +58,15 @@ _WARPS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherConfig:
-    """One way to compile and launch the kernel.
+    """One way to compile and launch the kernel."""
 
-    Attributes:
-        block_m: Output pixels per tile.
-        block_n: Output channels per tile.
-        block_k: Columns of K per step.
-        num_warps: Warps per CTA.
-        programs_per_sm: CTAs launched per multiprocessor, where there are as many tiles.
-        loads_ahead: Steps, or tiles of one step, whose loads are in flight during a step; only
-            loads of 4 bytes and more can be.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    num_warps: int = 4
-    programs_per_sm: int = 4
+    block_m: int  # output pixels per tile
+    block_n: int  # output channels per tile
+    block_k: int  # columns of K per step
+    num_warps: int = 4  # warps per CTA
+    programs_per_sm: int = 4  # CTAs launched per multiprocessor, where there are as many tiles
+    # Steps, or tiles of one step, whose loads are in flight during a step; only loads of 4 bytes
+    # and more can be.
     loads_ahead: int = 0
 
     def problems(self) -> list[str]:
@@ -227,7 +221,6 @@ class FewChannels(Family[GatherConfig]):
         if wrong:
             raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
         problem, window, strides = case.problem, Window.make(case), case.strides_of_x
-        t, r, s = (1,) * (3 - problem.dims) + problem.filter_size
         launcher = Launcher(
             kernel=conv_gather_kernel,
             grid=(config.tiles(problem, device.num_sms)[2], 1, 1),
@@ -244,17 +237,13 @@ class FewChannels(Family[GatherConfig]):
             ),
             constants={
                 "DIMS": problem.dims,
-                "T": t,
-                "R": r,
-                "S": s,
+                **filter_constants(problem.filter_size),
                 "CI": problem.in_channels,
                 "PIXEL": window.pixel,
                 "VECTOR": window.vector,
                 "SHIFT": window.shift,
                 "ROW": window.row,
-                "BLOCK_M": config.block_m,
-                "BLOCK_N": config.block_n,
-                "BLOCK_K": config.block_k,
+                **config_constants(config, "block_m", "block_n", "block_k"),
                 **output_constants(case, DOT_DTYPE=dot_dtype(case.dtype)),
                 "HOLDS_FILTER": config.holds_filter(window.columns),
             },

@@ -16,6 +16,7 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
     Layout,
+    aligned_rows,
     matrix_row_stride,
     packed_strides,
     rounding,
@@ -81,19 +82,28 @@ class Gemm(Family[ConvConfig]):
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
         walked = _Walked.of(case)
-        problem = walked.problem
-        times = expected_times(
-            problem.geometry.m_gemm,
-            problem.out_channels // problem.groups,
-            walked.group_ci,
-            problem.taps,
-            device.num_sms,
-            element_bytes=case.dtype.itemsize,
-            groups=problem.groups,
-            block_k=walked.block_k,
-            output=_output_tile(case, device),
-            available_bytes=device.smem_bytes,
-        )
+        problem, size = walked.problem, case.dtype.itemsize
+        # Steps that end where the group does, or few long ones whose last one is masked.
+        steps = {walked.block_k}
+        if problem.groups > 1:
+            steps.add(channel_block(walked.group_ci, size, 1))
+        times = {
+            config: us
+            for block_k in sorted(steps)
+            for config, us in expected_times(
+                problem.geometry.m_gemm,
+                problem.out_channels // problem.groups,
+                walked.group_ci,
+                problem.taps,
+                device.num_sms,
+                element_bytes=size,
+                groups=problem.groups,
+                block_k=block_k,
+                output=_output_tile(case, device, _stores_through_tma(case, 16)),
+                crossing=_output_tile(case, device, False),
+                available_bytes=device.smem_bytes,
+            ).items()
+        }
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
         if walked.missing:
             copies_us = H200.launch_us
@@ -169,27 +179,18 @@ class Gemm(Family[ConvConfig]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operands:
-    """Descriptors of x and w, without memory.
-
-    Attributes:
-        problem: The convolution.
-        x_desc: im2col descriptor of x [N, *input_size, Ci], channels padded.
-        x_tiles: Of the descriptor of x as a matrix; None where it is not read so.
-        w_tiles: Of the descriptor of w [Co, taps, Ci / groups].
-        rounding: Options of both tiled descriptors.
-        fill: Adds zeros to the channels of each group, of x and of the weight; None where TMA takes
-            them.  It wants rows of multiples of 16 bytes, and an im2col copy that begins at a
-            channel between two such multiples is an illegal instruction (measured on an H200).
-        is_packed: Whether both are packed, channels-last rows already.
-    """
+    """Descriptors of x and w, without memory."""
 
     problem: ConvProblem
-    x_desc: Im2ColDescriptor
-    x_tiles: _Tiled | None
-    w_tiles: _Tiled
-    rounding: dict[str, bool]
+    x_desc: Im2ColDescriptor  # im2col descriptor of x [N, *input_size, Ci], channels padded
+    x_tiles: _Tiled | None  # of the descriptor of x as a matrix; None where it is not read so
+    w_tiles: _Tiled  # of the descriptor of w [Co, taps, Ci / groups]
+    rounding: dict[str, bool]  # options of both tiled descriptors
+    # Adds zeros to the channels of each group, of x and of the weight; None where TMA takes
+    # them.  It wants rows of multiples of 16 bytes, and an im2col copy that begins at a channel
+    # between two such multiples is an illegal instruction (measured on an H200).
     fill: FilledChannels | None
-    is_packed: bool
+    is_packed: bool  # whether both are packed, channels-last rows already
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[Any, Any]:
         """Returns the kernel's x and w."""
@@ -198,9 +199,7 @@ class _Operands:
             x, weight = x.permute(to_last), weight.permute(to_last)
             if self.fill is not None:
                 x, weight = self._filled(self.fill, x, weight)
-            weight = weight.contiguous()
-            if weight.data_ptr() % ROW_BYTES:
-                weight = weight.clone()
+            weight = aligned_rows(weight)
         # Also where it is not used: it checks the address.
         x_desc = self.x_desc.with_base(x)
         if self.x_tiles is not None:
@@ -257,24 +256,19 @@ def _stores_through_tma(case: Case, column_unit: int) -> bool:
     return groups == 1 or co // groups % column_unit == 0
 
 
-def _output_tile(case: Case, device: Device) -> OutputTile:
+def _output_tile(case: Case, device: Device, through_tma: bool) -> OutputTile:
     """Returns the shared memory that the end of a tile needs, measured at compiled kernels."""
-    epilogue, out_dtype = case.epilogue, case.output_dtype
-    through_tma = _stores_through_tma(case, 16)
-    whole = not through_tma or device.capability >= (10, 0)
-    if through_tma:
-        residual_bytes = max(out_dtype.itemsize, 2) if epilogue.residual else 0
-        if epilogue.residual_per_image:
-            # It comes through pointers, and meets the accumulators in the order of either, in fp32.
-            residual_bytes = 4
-        return OutputTile(
-            element_bytes=out_dtype.itemsize, residual_bytes=residual_bytes, whole=whole
-        )
-    # Where pointers are more than one, accumulators take their order in fp32.
-    more = epilogue.residual or epilogue.amax or epilogue.function is not None
-    return OutputTile(
-        element_bytes=4 if more else out_dtype.itemsize, through_pointers=True, whole=whole
-    )
+    epilogue, size = case.epilogue, case.output_dtype.itemsize
+    if not through_tma:
+        # Where pointers are more than one, accumulators take their order in fp32.
+        more = epilogue.residual or epilogue.amax or epilogue.function is not None
+        return OutputTile(element_bytes=4 if more else size, through_pointers=True, whole=True)
+    residual_bytes = max(size, 2) if epilogue.residual else 0
+    if epilogue.residual_per_image:
+        # It comes through pointers, and meets the accumulators in the order of either, in fp32.
+        residual_bytes = 4
+    whole = device.capability >= (10, 0)
+    return OutputTile(element_bytes=size, residual_bytes=residual_bytes, whole=whole)
 
 
 GEMM: Gemm = Gemm()

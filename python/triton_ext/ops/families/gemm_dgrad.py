@@ -18,7 +18,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, Layout, packed_strides, rounding
+from triton_ext.ops.core.descriptors import (
+    ROW_BYTES,
+    Layout,
+    aligned_rows,
+    packed_strides,
+    rounding,
+)
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
@@ -56,34 +62,22 @@ _GROUP_UNIT = 16
 
 
 def expected_times(
-    m_gemm: int,
-    class_taps: Sequence[float],
-    ci: int,
-    co: int,
+    m_gemm: int,  # pixels of a phase
+    class_taps: Sequence[float],  # filter taps of every phase
+    ci: int,  # input channels of a group
+    co: int,  # output channels of a group
     num_sms: int,
     *,
-    repeats: int = 1,
+    repeats: int = 1,  # how often there are these phases
     groups: int = 1,
-    element_bytes: int = 2,
-    whole_tile: bool = False,
-    available_bytes: int = SMEM_BYTES,
+    element_bytes: int = 2,  # size of an element of dy, w and dx, in bytes
+    whole_tile: bool = False,  # ``OutputTile.whole``: where dx is stored by TMA on sm_100
+    available_bytes: int = SMEM_BYTES,  # shared memory that a CTA can use
 ) -> dict[ConvConfig, float]:
     """Returns the configurations that fit, with the expected microseconds.
 
     They are those of ``CONFIGS``, with shorter steps where groups or the type want them; for few
     input channels narrower ones too.
-
-    Args:
-        m_gemm: Pixels of a phase.
-        class_taps: Filter taps of every phase.
-        ci: Input channels of a group.
-        co: Output channels of a group.
-        num_sms: Multiprocessors of the GPU.
-        repeats: How often there are these phases.
-        groups: Groups of channels.
-        element_bytes: Size of an element of dy, w and dx, in bytes.
-        whole_tile: ``OutputTile.whole``: where dx is stored by TMA on sm_100.
-        available_bytes: Shared memory that a CTA can use.
     """
     output = OutputTile(element_bytes=element_bytes, whole=whole_tile)
     times = {}
@@ -236,25 +230,18 @@ def _is_packed(case: Case) -> bool:
 
 
 def _describe(
-    problem: ConvProblem,
+    problem: ConvProblem,  # the convolution
+    # im2col descriptor of dy [N, *output_size, Co], channels padded, without memory.
     dy_desc: Im2ColDescriptor,
-    w_tiles: _Tiled,
+    w_tiles: _Tiled,  # shape, strides and block of the descriptor of w
+    # The block of the descriptor of dx [pixels, Ci]; None where it is stored through a pointer.
     dx_tile: list[int] | None,
-    missing_group_co: int,
+    missing_group_co: int,  # zeros to add to the output channels of each group
+    # Adds zeros to the channels of dy and of the weight, so that rows are multiples of 16
+    # bytes.
     fill: FilledChannels,
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
-    """Returns what describes dy, weight and dx to the kernel.
-
-    Args:
-        problem: The convolution.
-        dy_desc: im2col descriptor of dy [N, *output_size, Co], channels padded, without memory.
-        w_tiles: Shape, strides and block of the descriptor of w.
-        dx_tile: The block of the descriptor of dx [pixels, Ci]; None where it is stored through a
-            pointer.
-        missing_group_co: Zeros to add to the output channels of each group.
-        fill: Adds zeros to the channels of dy and of the weight, so that rows are multiples of 16
-            bytes.
-    """
+    """Returns what describes dy, weight and dx to the kernel."""
     to_last, ci, groups = TO_LAST[problem.dims], problem.in_channels, problem.groups
 
     def described(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
@@ -268,10 +255,7 @@ def _describe(
         is_nk = dy.dtype == torch.float32
         w_rows = weight.movedim(0, -1) if is_nk else weight.permute(to_last)
         dy_rows, w_rows = fill.fill(dy_rows, w_rows)
-        w_rows = w_rows.contiguous()
-        if w_rows.data_ptr() % ROW_BYTES:
-            w_rows = w_rows.clone()
-        w_desc = TensorDescriptor(w_rows, *w_tiles, **rounding(dy.dtype))
+        w_desc = TensorDescriptor(aligned_rows(w_rows), *w_tiles, **rounding(dy.dtype))
         if dx_tile is None:
             return dy_desc.with_base(dy_rows), w_desc, None, dx
         dx_desc = TensorDescriptor(dx, [dx.numel() // ci, ci], [ci, 1], dx_tile)

@@ -17,8 +17,8 @@ from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import (
-    ROW_BYTES,
     Layout,
+    aligned_rows,
     matrix_row_stride,
     pixel_stride,
     row_stride_of,
@@ -61,9 +61,6 @@ _MOST_EXPECTED_NARROW = 1.08
 _USED_ARGUMENTS = (0, 1, 2, 4, 5)
 
 
-# ---- Plans -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operands:
     """Gluon's descriptors of the operands of a product, without memory.
@@ -90,9 +87,7 @@ class _Operands:
         """Returns the kernel's descriptors of rows and columns."""
         if self.dims is not None:
             pixels = pixels.permute(TO_LAST[self.dims])
-            filters = filters.permute(TO_LAST[self.dims]).contiguous()
-            if filters.data_ptr() % ROW_BYTES:
-                filters = filters.clone()
+            filters = aligned_rows(filters.permute(TO_LAST[self.dims]))
         # Also where it is not used: it checks the address.
         rows_desc = with_base(self.pixels, pixels)
         rows, columns = (filters, pixels) if self.rows_from_w else (pixels, filters)
@@ -100,9 +95,6 @@ class _Operands:
             rows_desc = self.matrix.at(rows)
         main, rest = [*(tiles.at(columns) for tiles in self.columns), None][:2]
         return rows_desc, main, rest
-
-
-# ---- Families ----------------------------------------------------------------------------------
 
 
 class _Gluon(Family[TileConfig]):
@@ -134,7 +126,7 @@ class _Gluon(Family[TileConfig]):
         return self._case_refusals(case) or self._launch_refusals(config, case, device)
 
     def bind(self, config: TileConfig, case: Case, device: Device) -> Any:
-        found = _Gluon.refusals(self, case, device, config)
+        found = self.refusals(case, device, config)
         if found:
             raise UnsupportedError(
                 f"{case.operator}: the Gluon kernel does not take it: {'; '.join(found)}"
@@ -162,12 +154,6 @@ class GluonFprop(_Gluon):
     direction: ClassVar[Direction] = "fprop"
     reads_packed: ClassVar[bool] = True
 
-    def refusals(self, case: Case, device: Device, config: TileConfig | None = None) -> list[str]:
-        return [*tap_refusals(case), *super().refusals(case, device, config)]
-
-    def config_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
-        return tap_refusals(case) or super().config_refusals(config, case, device)
-
     def _case_refusals(self, case: Case) -> list[str]:
         problem, out_dtype = _read(case)[0], case.output_dtype
         allowed, expected = {*DTYPES}, "float16 or bfloat16"
@@ -175,7 +161,8 @@ class GluonFprop(_Gluon):
             allowed |= {*FP8_DTYPES, torch.float32}
             expected = "float32, float16, bfloat16 or fp8"
         co_unit = 16 if out_dtype in FP8_DTYPES else 8
-        found = problem_refusals(problem, case.dtype, takes_fp8=True, co_unit=co_unit)
+        found = tap_refusals(case)
+        found += problem_refusals(problem, case.dtype, takes_fp8=True, co_unit=co_unit)
         if case.epilogue.out_dtype not in {None, *allowed}:
             found.append(f"out_dtype is {out_dtype}, expected {expected}")
         if case.epilogue.function is not None:

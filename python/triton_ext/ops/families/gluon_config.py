@@ -263,12 +263,8 @@ def cooperative(rows: int, consumers: int, columns: int, stages: int, **others: 
 def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
     """Returns a configuration that keeps the filter in shared memory, with all stages that fit.
 
-    Args:
-        config: A configuration with one accumulator.
-        steps: Steps of the whole reduction.
-
-    Returns:
-        The configuration, or ``None`` if fewer than 4 stages are left: then it does not pay.
+    ``config`` has one accumulator, ``steps`` are those of the whole reduction.  ``None`` where
+    fewer than 4 stages are left: then it does not pay.
     """
     kept = replace(config, filter_steps=steps, stages=4)
     spare_bytes = SMEM_BYTES - RESERVED_BYTES - kept.smem_bytes
@@ -288,12 +284,7 @@ def with_stages(config: TileConfig, stages: int) -> TileConfig:
 
 
 def num_programs(config: TileConfig, tiles: int, columns: int, num_sms: int) -> int:
-    """Returns the CTAs; where the filter stays, a multiple of the tiles of columns.
-
-    Args:
-        tiles: All tiles.
-        columns: Columns of the product.
-    """
+    """Returns the CTAs; where the filter stays, a multiple of the tiles along the columns."""
     num_n = math.ceil(columns / config.block_n)
     return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
 
@@ -313,8 +304,8 @@ def launch_refusals(
     Args:
         steps: Steps of the whole reduction, 0 where the filter cannot stay in shared memory.
         columns: Columns of the product.
-        element_bytes: Bytes of an element of the convolution's operands.
-        out_bytes: Those of its output.
+        element_bytes: Bytes of an element of the operands.
+        out_bytes: Bytes of an element of the output.
         may_turn: Whether rows of the product can be output channels.
     """
     refusals = config.problems()
@@ -339,12 +330,10 @@ def common_refusals(problem: ConvProblem, dtype: torch.dtype, device: Device) ->
 
 def host_refusals(device: Device) -> list[str]:
     """Returns why no Gluon kernel runs on this host and device."""
-    found: list[str] = []
     gluon = capabilities()["im2col-gluon"]
+    found = [] if gluon.available else [gluon.reason]
     if IS_INTERPRETED:
-        found.append("Triton's interpreter does not run Gluon kernels")
-    elif not gluon.available:
-        found.append(gluon.reason)
+        found = ["Triton's interpreter does not run Gluon kernels"]
     if device.capability != (9, 0):
         major, minor = device.capability
         found.append(f"WGMMA is an instruction of sm_90 alone, the GPU is sm_{major}{minor}")
@@ -366,10 +355,8 @@ def problem_refusals(
         found.append(f"dtype is {dtype}, expected {expected}")
     if problem.groups != 1:
         found.append(f"groups={problem.groups}, expected 1")
-    ci_unit = 16 if is_fp8 else 8
-    for name, count, unit in (
-        ("Ci", problem.in_channels, ci_unit), ("Co", problem.out_channels, co_unit),
-    ):  # fmt: skip
+    ci, co, ci_unit = problem.in_channels, problem.out_channels, 16 if is_fp8 else 8
+    for name, count, unit in (("Ci", ci, ci_unit), ("Co", co, co_unit)):
         if count % unit:
             found.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
     return found
@@ -383,14 +370,7 @@ class Tiled:
 
     @classmethod
     def of(cls, dtype: torch.dtype, shape: list[int], row: int, block: list[int]) -> Tiled:
-        """Checks and returns a descriptor.
-
-        Args:
-            dtype: Dtype of the tensor.
-            shape: Its sizes.
-            row: Distance of two entries of the last but one dimension.
-            block: Block of a load or a store.
-        """
+        """Returns a descriptor; ``row`` is the stride of the last dimension but one."""
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
         from triton_ext.ops.kernels.gluon_pipeline import smem_layout
@@ -401,10 +381,7 @@ class Tiled:
         return cls(TensorDescriptor(stand_in, shape, strides, block, layout))
 
     def at(self, base: torch.Tensor) -> Any:
-        """Returns the descriptor of a tensor on a 16-byte boundary.
-
-        Checking all again would take longer than a launch.
-        """
+        """Returns the descriptor of a tensor on a 16-byte boundary, without checking all again."""
         made = object.__new__(type(self.desc))
         made.__dict__.update(self.desc.__dict__, base=base)
         return made

@@ -55,20 +55,13 @@ _RESERVED_BYTES = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Col2ImConfig:
-    """One way to compile and launch the kernel.
+    """One way to compile and launch the kernel."""
 
-    Attributes:
-        block_m: Pixels of a row of x per step, the halo of the segment included.
-        rows: Output rows of a program, or segments over one dimension.
-        num_warps: Warps per CTA.
-        num_stages: Rows of x in shared memory.  With one, the next is loaded to registers during
-            a step, from three on to shared memory, where Triton 3.9 stores the filter anew for
-            every step.
-    """
-
-    block_m: int
-    rows: int
-    num_warps: int = 4
+    block_m: int  # pixels of a row of x per step, the halo of the segment included
+    rows: int  # output rows of a program, or segments over one dimension
+    num_warps: int = 4  # warps per CTA
+    # Rows of x in shared memory.  With one, the next is loaded to registers during a step, from
+    # three on to shared memory, where Triton 3.9 stores the filter anew for every step.
     num_stages: int = 1
 
     def problems(self) -> list[str]:

@@ -18,6 +18,7 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
     Layout,
+    aligned_rows,
     packed_strides,
     pixel_stride,
     rounding,
@@ -25,7 +26,7 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, dot_dtype
+from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, config_constants, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
@@ -47,13 +48,9 @@ _CORRECTION = 1 / 0.6
 
 @dataclass(frozen=True, slots=True)
 class PatchConfig:
-    """One way to compile the kernel.
+    """One way to compile the kernel."""
 
-    Attributes:
-        config: The tiles of patches and of their elements, and the pipeline.
-    """
-
-    config: ConvConfig
+    config: ConvConfig  # the tiles of patches and of their elements, and the pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +120,7 @@ def _describe(
         if dy.dtype == torch.float32:
             w_rows, w_block = w_rows.t(), [config.block_n, config.block_k]
         dy_rows, w_rows = filling.fill(dy_rows, w_rows)
-        w_rows = w_rows.contiguous()
-        if w_rows.data_ptr() % ROW_BYTES:
-            w_rows = w_rows.clone()
+        w_rows = aligned_rows(w_rows)
         options = rounding(dy.dtype)
         # Also where dy is read as a matrix: it checks the address.
         rows_desc = dy_desc.with_base(dy_rows)
@@ -236,9 +231,7 @@ class Patches(Family[PatchConfig]):
                     "CHANNEL_BLOCKS": math.ceil(co / tiles.block_k),
                     "DY_IS_MATRIX": row_stride is not None,
                     "W_IS_NK": is_fp32,
-                    "BLOCK_M": tiles.block_m,
-                    "BLOCK_N": tiles.block_n,
-                    "BLOCK_K": tiles.block_k,
+                    **config_constants(tiles, "block_m", "block_n", "block_k"),
                     "DTYPE": TRITON_DTYPES[dtype],
                     "DOT_DTYPE": dot_dtype(dtype),
                 },

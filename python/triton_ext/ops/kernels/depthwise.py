@@ -17,7 +17,7 @@ lies outside of the input counts as zero and is not read.
 
 # Tuples of a kernel have no starred items.
 # ruff: noqa: RUF005
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment, var-annotated"
 from __future__ import annotations
 
 import triton
@@ -187,12 +187,42 @@ def conv_depthwise_kernel(
                 STEP_W, UP_W, DILATION_W, PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
             )  # fmt: skip
     pixel += image * pixels_of_image(out_d, out_h, out_w, DIMS)
-    images = image if RESIDUAL_PER_IMAGE else None
-    _finish(
-        accs, pixel, images, valid, out_w - first, channels, y_ptr, bias_ptr, scale_ptr,
-        tile_scale_ptr, residual_ptr, out_scale_ptr, amax_ptr, extra, C, QW, DTYPE, ACTIVATION,
-        FUNCTION,
-    )  # fmt: skip
+    # The epilogue, in the order of ``scale_and_shift`` and ``finish_tile``.
+    pixels_left = out_w - first
+    rows = tl.zeros_like(valid.to(tl.int32))[:, None]
+    if scale_ptr is not None:
+        scale = tl.load(scale_ptr + (rows + channels[None, :]), mask=is_channel, other=0.0)
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + (rows + channels[None, :]), mask=is_channel, other=0.0)
+    offsets = pixel[:, None] * C + channels[None, :]
+    for q in tl.static_range(QW):
+        tile = accs[q]
+        mask = (valid & (q < pixels_left))[:, None] & is_channel
+        if tile_scale_ptr is not None:
+            tile = tile.to(tl.float32) * tl.load(tile_scale_ptr).to(tl.float32)
+        if scale_ptr is not None:
+            tile = tile.to(tl.float32) * scale.to(tl.float32)
+        if bias_ptr is not None:
+            tile = tile.to(tl.float32) + bias.to(tl.float32)
+        if residual_ptr is not None:
+            if not RESIDUAL_PER_IMAGE:
+                residual = tl.load(residual_ptr + offsets + q * C, mask=mask, other=0.0)
+            else:
+                of_images = image[:, None] * C + channels[None, :]
+                residual = tl.load(residual_ptr + of_images, mask=mask, other=0.0)
+            tile = tile.to(tl.float32) + residual.to(tl.float32)
+        if ACTIVATION != "none":
+            tile = activate(tile.to(tl.float32), ACTIVATION)
+        if FUNCTION is not None:
+            if extra is None:
+                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels)
+            else:
+                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels, *extra)
+        if amax_ptr is not None:
+            report_amax(tile.to(tl.float32), mask, amax_ptr)
+        if out_scale_ptr is not None:
+            tile = tile.to(tl.float32) * tl.load(out_scale_ptr).to(tl.float32)
+        tl.store(y_ptr + offsets + q * C, tile.to(DTYPE), mask=mask)
 
 
 @triton.jit
@@ -258,72 +288,3 @@ def _add_line(
                     sums = sums + (accs[q],)
             accs = sums
     return accs
-
-
-@triton.jit
-def _finish(
-    accs,
-    pixel,
-    images,
-    valid,
-    pixels_left,
-    channels,
-    y_ptr,
-    bias_ptr,
-    scale_ptr,
-    tile_scale_ptr,
-    residual_ptr,
-    out_scale_ptr,
-    amax_ptr,
-    extra,
-    C: tl.constexpr,
-    QW: tl.constexpr,
-    DTYPE: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    FUNCTION: tl.constexpr,
-):
-    """The epilogue and the store; as ``scale_and_shift`` and ``finish_tile``, in their order.
-
-    Args:
-        accs: QW accumulators [P, C] of neighbouring pixels.
-        pixel: [P], the first pixel of each position, of all of the output.
-        images: [P], of each position, for a residual per image; None for one per pixel.
-        valid: [P], whether there is such a position.
-        pixels_left: [P], how many pixels a row has from there on.
-        channels: [C].
-    """
-    rows = tl.zeros_like(valid.to(tl.int32))[:, None]
-    is_channel = (channels < C)[None, :]
-    if scale_ptr is not None:
-        scale = tl.load(scale_ptr + (rows + channels[None, :]), mask=is_channel, other=0.0)
-    if bias_ptr is not None:
-        bias = tl.load(bias_ptr + (rows + channels[None, :]), mask=is_channel, other=0.0)
-    offsets = pixel[:, None] * C + channels[None, :]
-    for q in tl.static_range(QW):
-        tile = accs[q]
-        mask = (valid & (q < pixels_left))[:, None] & is_channel
-        if tile_scale_ptr is not None:
-            tile = tile.to(tl.float32) * tl.load(tile_scale_ptr).to(tl.float32)
-        if scale_ptr is not None:
-            tile = tile.to(tl.float32) * scale.to(tl.float32)
-        if bias_ptr is not None:
-            tile = tile.to(tl.float32) + bias.to(tl.float32)
-        if residual_ptr is not None:
-            if images is None:
-                residual = tl.load(residual_ptr + offsets + q * C, mask=mask, other=0.0)
-            else:
-                of_images = images[:, None] * C + channels[None, :]
-                residual = tl.load(residual_ptr + of_images, mask=mask, other=0.0)
-            tile = tile.to(tl.float32) + residual.to(tl.float32)
-        if ACTIVATION != "none":
-            tile = activate(tile.to(tl.float32), ACTIVATION)
-        if FUNCTION is not None:
-            if extra is None:
-                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels)
-            else:
-                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels, *extra)
-        if amax_ptr is not None:
-            report_amax(tile.to(tl.float32), mask, amax_ptr)
-        if out_scale_ptr is not None:
-            tile = tile.to(tl.float32) * tl.load(out_scale_ptr).to(tl.float32)
-        tl.store(y_ptr + offsets + q * C, tile.to(DTYPE), mask=mask)

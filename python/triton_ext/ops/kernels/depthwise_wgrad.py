@@ -124,10 +124,25 @@ def depthwise_wgrad_kernel(
             for tap in tl.static_range(TAPS):
                 sums = sums + (accs[line * TAPS + tap],)
             for j in tl.static_range(columns_of(QW, TAPS, STRIDE_W, 1, DILATION_W, 0)):
-                sums = _add_column(
-                    sums, dys, x_from + j * X_STRIDE_W, mask, column + j, width, out_w - first,
-                    j, QW, TAPS, STRIDE_W, DILATION_W, HAS_TAIL,
-                )  # fmt: skip
+                x_places = x_from + j * X_STRIDE_W
+                is_column = (column + j).to(tl.uint32, bitcast=True) < width
+                x = tl.load(x_places, mask=mask & is_column[:, None], other=0.0).to(tl.float32)
+                pixels_left = out_w - first
+                for q in tl.static_range(QW):
+                    # Pixel q of a position reads column j through this tap, if at all.
+                    if tap_of(j, q, TAPS, STRIDE_W, 1, DILATION_W, 0) >= 0:
+                        more = ()
+                        for tap in tl.static_range(TAPS):
+                            if tap == tap_of(j, q, TAPS, STRIDE_W, 1, DILATION_W, 0):
+                                added = tl.fma(x, dys[q], sums[tap])
+                                if HAS_TAIL:
+                                    # No zero for a missing pixel: infinity times zero is NaN.
+                                    is_pixel = (q < pixels_left)[:, None]
+                                    added = tl.where(is_pixel, added, sums[tap])
+                                more = more + (added,)
+                            else:
+                                more = more + (sums[tap],)
+                        sums = more
             others = ()
             for i in tl.static_range(LINES * TAPS):
                 if i // TAPS == line:
@@ -142,42 +157,6 @@ def depthwise_wgrad_kernel(
         found = tl.sum(accs[i], axis=0)
         written = tl.where((line < T * R) & (tap < S), C, 0)
         tl.store(to + (line * S + tap) * C, found, mask=channels < written)
-
-
-@triton.jit
-def _add_column(
-    sums,
-    dys,
-    x_from,
-    mask,
-    column,
-    width,
-    pixels_left,
-    j: tl.constexpr,
-    QW: tl.constexpr,
-    TAPS: tl.constexpr,
-    STRIDE: tl.constexpr,
-    DILATION: tl.constexpr,
-    HAS_TAIL: tl.constexpr,
-):
-    """Multiplies column j of positions by the pixels of dy that see it."""
-    result = sums
-    is_column = column.to(tl.uint32, bitcast=True) < width
-    x = tl.load(x_from, mask=mask & is_column[:, None], other=0.0).to(tl.float32)
-    for q in tl.static_range(QW):
-        if tap_of(j, q, TAPS, STRIDE, 1, DILATION, 0) >= 0:
-            more = ()
-            for tap in tl.static_range(TAPS):
-                if tap == tap_of(j, q, TAPS, STRIDE, 1, DILATION, 0):
-                    added = tl.fma(x, dys[q], result[tap])
-                    if HAS_TAIL:
-                        # No zero for a pixel that is not there: infinity times zero is NaN.
-                        added = tl.where((q < pixels_left)[:, None], added, result[tap])
-                    more = more + (added,)
-                else:
-                    more = more + (result[tap],)
-            result = more
-    return result
 
 
 @triton.jit

@@ -106,45 +106,25 @@ def report_amax(tile, valid, amax_ptr):
 
 @triton.jit
 def finish_tile(
-    tile,
-    row,
-    column,
-    m_gemm,
-    co,
-    column_end,
-    y_desc,
-    y_ptr,
-    residual_desc,
-    residual_ptr,
-    image_pixels,
-    out_scale_ptr,
-    amax_ptr,
-    extra,
-    ACTIVATION: tl.constexpr,
-    FUNCTION: tl.constexpr,
-    DTYPE: tl.constexpr,
+    tile,  # [R, C], fp32; any accumulator where nothing but the cast is asked for
+    row,  # first output pixel
+    column,  # first output channel
+    m_gemm,  # output pixels
+    co,  # output channels, the distance of two pixels of y and of the residual
+    column_end,  # end of the group's columns
+    y_desc,  # tiles of y [M_GEMM, Co], or None
+    y_ptr,  # y as a pointer where there is no descriptor
+    residual_desc,  # as y_desc, or None
+    residual_ptr,  # as y_ptr, or None; [N, Co] where image_pixels are given
+    image_pixels,  # output pixels of an image, for a residual per image; None for one per pixel
+    out_scale_ptr,  # one number or None
+    amax_ptr,  # one int32 or None
+    extra,  # further arguments of FUNCTION, a tuple; None for none
+    ACTIVATION: tl.constexpr,  # an activation of :func:`activate` or "none"
+    FUNCTION: tl.constexpr,  # the user's function or None
+    DTYPE: tl.constexpr,  # of y
 ):
-    """Everything behind scale and bias, and the store.
-
-    Args:
-        tile: [R, C], fp32; any accumulator where nothing but the cast is asked for.
-        row: First output pixel.
-        column: First output channel.
-        m_gemm: Output pixels.
-        co: Output channels, the distance of two pixels of y and of the residual.
-        column_end: End of the group's columns.
-        y_desc: Tiles of y [M_GEMM, Co], or None.
-        y_ptr: y as a pointer where there is no descriptor.
-        residual_desc: As y_desc, or None.
-        residual_ptr: As y_ptr, or None; [N, Co] where image_pixels are given.
-        image_pixels: Output pixels of an image, for a residual per image; None for one per pixel.
-        out_scale_ptr: One number or None.
-        amax_ptr: One int32 or None.
-        extra: Further arguments of FUNCTION, a tuple; None for none.
-        ACTIVATION: An activation of :func:`activate` or "none".
-        FUNCTION: The user's function or None.
-        DTYPE: Of y.
-    """
+    """Everything behind scale and bias, and the store."""
     USES_POINTERS: tl.constexpr = y_desc is None or residual_ptr is not None
     if USES_POINTERS or FUNCTION is not None or amax_ptr is not None:
         tile_rows = tl.arange(0, tile.shape[0])

@@ -19,9 +19,9 @@ Classes are numbered by (residue + padding) modulo the stride, which puts those 
 first: what is left for the end, when multiprocessors run out of tiles, is short.
 
 Numbers of classes, residues and taps are small.  Where LLVM knows how small, it narrows divisions
-to 8 bits and puts two of them into one register.  What ptxas 12.9, which Triton uses for Hopper,
-makes of adding a constant to such halves (``add.s16x2``) adds nothing to some of them
-(triton-lang/triton#11581): dx was wrong for some geometries.  ``_wide`` keeps them in 32 bits.
+to 8 bits and puts two of them into one register.  ptxas 12.9, which Triton uses for Hopper, adds
+nothing to some of such halves (``add.s16x2``; triton-lang/triton#11581): dx was wrong for some
+geometries.  ``_wide`` keeps them in 32 bits.
 With strides of 1 and 2 no such addition was found, and larger tiles have no registers to spare.
 """
 

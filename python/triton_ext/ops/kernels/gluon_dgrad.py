@@ -124,9 +124,6 @@ def _three(dims: Sequence[StridePhases], *names: str) -> Iterator[tuple[int, ...
     return (tuple(getattr(dim, name) for dim in padded) for name in names)
 
 
-# ---- Device helpers ----------------------------------------------------------------------------
-
-
 @gluon.jit
 def split_tile(tile, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
     """First row and column of a tile within its class, and the residues of the class."""
@@ -183,9 +180,6 @@ def producer(
     STAGES: gl.constexpr = CONFIG.stages
     MISSING: gl.constexpr = 5 - len(dy_desc.shape)
     _, taps_h, taps_w = problem.filter_size
-    STEP_D: gl.constexpr = CLASSES.tap_step[0]
-    STEP_H: gl.constexpr = CLASSES.tap_step[1]
-    STEP_W: gl.constexpr = CLASSES.tap_step[2]
     # By which the position in dy falls from one tap of a class to its next.
     fall_d = problem.dilation[0] // CLASSES.divisor[0]
     fall_h = problem.dilation[1] // CLASSES.divisor[1]
@@ -208,8 +202,9 @@ def producer(
             for t in range(count_d):
                 for r in range(count_h):
                     for s in range(count_w):
-                        tap = (first_d + t * STEP_D) * taps_h + first_h + r * STEP_H
-                        tap = tap * taps_w + first_w + s * STEP_W
+                        tap = (first_d + t * CLASSES.tap_step[0]) * taps_h + first_h
+                        tap = (tap + r * CLASSES.tap_step[1]) * taps_w + first_w
+                        tap += s * CLASSES.tap_step[2]
                         offsets = (
                             offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
                         )  # fmt: skip
@@ -288,9 +283,6 @@ def consumer(
         else:
             store_tile(accs, dx_desc, shared.y_smem, row, column, ME, CONFIG, epilogue, "none")
     tma.store_wait(0)
-
-
-# ---- Kernel ------------------------------------------------------------------------------------
 
 
 @gluon.jit(do_not_specialize=["problem"])

@@ -98,9 +98,6 @@ class FpropProblem(NamedTuple):
     padding: tuple[int, ...]  # before each spatial dimension
 
 
-# ---- Device helpers ----------------------------------------------------------------------------
-
-
 @gluon.jit
 def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr):
     """Loads all tiles of this CTA, as far ahead as the ring allows."""
@@ -183,9 +180,6 @@ def consumer(
         accs = multiply_tile(shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True)
         store_tile(accs, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue, ACTIVATION)
     tma.store_wait(0)
-
-
-# ---- Kernel ------------------------------------------------------------------------------------
 
 
 @gluon.jit(do_not_specialize=["problem"])

@@ -10,7 +10,6 @@ layout.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,13 +95,7 @@ def accumulator_layout(columns, element_bytes=2):
 
 
 def smem_layout(block: Sequence[int], element_bytes: int = 2) -> Any:
-    """Returns the layout in shared memory of a block, on the host."""
-    return _smem_layout(tuple(block), element_bytes)
-
-
-@functools.cache
-def _smem_layout(block, element_bytes):
-    # Types of one size have one layout.
+    """Returns the layout in shared memory of a block, on the host; dtypes of a size have one."""
     dtype = {1: gl.float8e5, 2: gl.float16, 4: gl.float32}[element_bytes]
     return gl.NVMMASharedLayout.get_default_for(list(block), dtype)
 
@@ -215,13 +208,9 @@ def load_step(
 ):  # fmt: skip
     """Starts the loads of a step into a stage, as soon as it is empty.
 
-    Args:
-        is_first_tile: Whether the filter is loaded, where it stays.
-        step: Number of the step within its tile.
-        starts: Those of pixel_starts.
-        offsets: im2col offsets of the tap.
-        column: First column of the tile.
-        channel: First channel of the step.
+    A filter that stays is loaded for the first tile only, block by block: step counts within the
+    tile.  starts are those of pixel_starts, offsets the im2col offsets of the tap, column and
+    channel the first ones of the step.
     """
     ready = shared.ready_bars.index(stage)
     mbarrier.wait(shared.empty_bars.index(stage), phase)
@@ -255,14 +244,14 @@ def load_filter(
         first = block * PIECES
         odd = first & 1
         single = (1 - odd) * (PIECES - 1)
-        load_piece(
-            w_rest_desc, column + single * CONFIG.block_n_rest, tap, channel, ready,
-            shared.w_rest_smem.index(first + single), W_IS_NK,
+        async_load(
+            w_rest_desc, [column + single * CONFIG.block_n_rest, tap, channel], ready,
+            shared.w_rest_smem.index(first + single),
         )  # fmt: skip
         for pair in gl.static_range(PIECES // 2):
-            load_piece(
-                w_main_desc, column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel, ready,
-                shared.w_main_smem.index(((first + odd) >> 1) + pair), W_IS_NK,
+            async_load(
+                w_main_desc, [column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel],
+                ready, shared.w_main_smem.index(((first + odd) >> 1) + pair),
             )  # fmt: skip
     else:
         main = shared.w_main_smem.index(block)
@@ -286,15 +275,6 @@ def load_piece(desc, column, tap, channel, ready, target, W_IS_NK: gl.constexpr)
 
 
 @gluon.jit
-def as_kn(w_smem, W_IS_NK: gl.constexpr):
-    """A block of the filter as WGMMA's right operand."""
-    matrix = w_smem.reshape([w_smem.shape[0], w_smem.shape[2]])
-    if W_IS_NK:
-        matrix = matrix.permute((1, 0))
-    return matrix
-
-
-@gluon.jit
 def filter_block(shared, block, NUMBER: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr):
     """The right operand of a step for accumulator NUMBER."""
     if is_joined(CONFIG, W_IS_NK):
@@ -304,7 +284,10 @@ def filter_block(shared, block, NUMBER: gl.constexpr, CONFIG: gl.constexpr, W_IS
         w_smem = shared.w_main_smem.index(block)
     else:
         w_smem = shared.w_rest_smem.index(block)
-    return as_kn(w_smem, W_IS_NK)
+    matrix = w_smem.reshape([w_smem.shape[0], w_smem.shape[2]])
+    if W_IS_NK:
+        matrix = matrix.permute((1, 0))
+    return matrix
 
 
 @gluon.jit
@@ -323,12 +306,11 @@ def multiply_stage(
         for i in gl.static_range(COUNT):
             pieces = pieces + (filter_block(shared, block, i, CONFIG, W_IS_NK),)
         return wait_for_all(1, xnv.warpgroup_mma_joined(x, pieces, accs))
-    else:
-        started = ()
-        for i in gl.static_range(COUNT):
-            w = filter_block(shared, block, i, CONFIG, W_IS_NK)
-            started = started + (warpgroup_mma(x, w, accs[i], is_async=True),)
-        return wait_for_all(COUNT, started)
+    started = ()
+    for i in gl.static_range(COUNT):
+        w = filter_block(shared, block, i, CONFIG, W_IS_NK)
+        started = started + (warpgroup_mma(x, w, accs[i], is_async=True),)
+    return wait_for_all(COUNT, started)
 
 
 @gluon.jit
@@ -437,10 +419,7 @@ def stores_in_flight(buffers, store):
     """Returns how many of its newest stores a consumer may have in flight as it refills a buffer.
 
     These are the ones after the last store from the same buffer, which may be of the tile before.
-
-    Args:
-        buffers: The staging buffers of a tile's stores, in order; every tile has the same.
-        store: Number of the store within its tile.
+    ``buffers`` are the staging buffers of a tile's stores, in order; ``store`` is one's number.
     """
     behind = range(1, len(buffers) + 1)
     return next(n for n in behind if buffers[store - n] == buffers[store]) - 1
@@ -448,7 +427,7 @@ def stores_in_flight(buffers, store):
 
 @gluon.constexpr_function
 def staging_order(config):
-    """Returns the staging buffers of a tile's stores, of those of a consumer, in order."""
+    """Returns the staging buffers of a tile's stores, in order, by number within the consumer."""
     return tuple(n % config.store_buffers for n in range(config.block_n // config.store_n))
 
 

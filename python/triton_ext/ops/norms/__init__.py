@@ -1,6 +1,6 @@
-"""BatchNorm and GroupNorm of channels-last tensors with what follows them, in fused kernels.
+"""BatchNorm and GroupNorm of channels-last tensors, fused with a residual and an activation.
 
-docs/norms.md says what is computed in how many passes.
+docs/norms.md counts their passes.
 """
 
 from __future__ import annotations

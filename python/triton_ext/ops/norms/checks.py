@@ -1,8 +1,9 @@
-"""Checks of arguments of normalizations: mistakes, and what no kernel takes.
+"""Checks of arguments of normalizations: mistakes, and refusals of the kernels.
 
-Mistakes are ValueError and TypeError, as those of convolutions; what is right, and taken by no
-kernel, is UnsupportedError.  Kinds of arguments are checked in every call without a cached plan,
-what fits what where kernels are to compute: torch tells it of what it computes itself.
+Mistakes are ValueError and TypeError, as those of convolutions; a call without a mistake that no
+kernel takes is UnsupportedError.  Every call without a cached plan checks the kinds of its
+arguments.  Shapes, dtypes and devices are checked where kernels are to compute; elsewhere torch
+checks them.
 """
 
 from __future__ import annotations

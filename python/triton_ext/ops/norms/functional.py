@@ -51,10 +51,10 @@ class _Norm(torch.autograd.Function):
     def backward(ctx, dy):  # type: ignore[no-untyped-def]
         """Returns the gradients of the tensors."""
         if torch.is_grad_enabled():
-            # Somebody is going to differentiate them.
+            # The gradients will be differentiated.
             return (*_differentiable_gradients(ctx, dy), None)
         if not _has_storage(dy):
-            # Somebody asks for many of them at a time.
+            # A batch of gradients at a time (is_grads_batched).
             with torch.enable_grad():
                 found = _differentiable_gradients(ctx, dy)
             # Legacy vmap, which torch.autograd.grad uses, has no detach().
@@ -62,10 +62,10 @@ class _Norm(torch.autograd.Function):
         saved = list(ctx.saved_tensors)
         needs = ctx.needs_input_grad[:4]
         if torch.compiler.is_compiling():
-            # Compiled autograd traces the backwards of what was not compiled.
+            # Compiled autograd traces the backward of eager calls.
             return (*_untraced_gradients(ctx.call, saved, dy, needs), None)
         if ctx.has_residual:
-            # Where the graph is not kept, what was saved for this backward alone is freed in it.
+            # Where the graph is not kept, tensors saved for this backward alone are freed in it.
             ctx.maybe_clear_saved_tensors()
         return (*ctx.call.backward(saved, dy, needs), None)
 
@@ -108,7 +108,7 @@ def normalize(
 def _group_dtype(x: Tensor) -> torch.dtype:
     """Returns the dtype of GroupNorm's result."""
     if is_autocast(x.device.type):
-        # In torch's list of what is computed in fp32; the kernel reads x as it is.
+        # Autocast computes GroupNorm in fp32; the kernel reads x as it is.
         return torch.float32
     return x.dtype
 
@@ -244,7 +244,7 @@ def group_norm(
 
     Args:
         x: As for :func:`batch_norm`.
-        groups: Into how many groups channels are divided.
+        groups: Number of groups that the channels divide into.
         weight: [C], dtype of x or fp32, or None.
         bias: As weight.
         eps: Added to variances.

@@ -5,9 +5,9 @@ A traced function has ``group_norm`` and ``batch_norm``, which decompose where a
     group_norm     norm_forward                    backward: norm_backward
     batch_norm     batch_moments, norm_forward     backward: norm_backward
 
-``batch_moments`` alone writes, to the running statistics, and what is differentiated does not: so
-a graph moves them once per call, whatever it computes again for a backward.  Statistics of x travel
-as one tensor [2, images * groups], means and rstd.
+Only ``batch_moments`` writes, to the running statistics, and it is not differentiated: so a graph
+moves them once per call, whatever it computes again for a backward.  Statistics of x are one tensor
+[2, images * groups], means and rstd.
 
 torch refuses transforms of torch.func and derivatives forwards: :func:`is_operator` keeps them out.
 """
@@ -94,8 +94,7 @@ _SCHEMAS = {
 
 
 def _values(tensor: Any) -> Any:
-    # Memory holds the values in the kernels' order, but for views that nobody sees while torch
-    # traces.
+    # Negated views and other memory orders are not seen while torch traces.
     return None if tensor is None else in_order(tensor)
 
 

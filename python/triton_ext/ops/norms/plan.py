@@ -34,7 +34,7 @@ _NUM_WARPS = 8
 _UNROLL = 2
 # Channels of a tile are a row's neighbours: more than 512 bytes bring nothing.
 _MOST_BLOCK_C = 256
-# How much of the memory's rate rows of a tile of so many bytes get; not measured.
+# Part of the memory's rate by the bytes of a tile's rows; not measured.
 _RATES = {16: 0.4, 32: 0.7, 64: 0.9}
 _MERGE_ELEMENTS = 8192
 _MERGE_CHANNELS = 8
@@ -76,7 +76,7 @@ class NormShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormTiles:
-    """How a kernel walks a tensor."""
+    """Tiles and chunks in which a kernel walks a tensor."""
 
     unit: int  # channels come in multiples of it; what a thread loads at once
     block_c: int  # channels of a tile
@@ -220,7 +220,7 @@ def _bits(number: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """How the gradients of a call are computed."""
+    """Launches of the gradients of a call, and the memory that they need."""
 
     launches: Launches
     # The same in two parts, of which the second writes dx and reads no y.
@@ -248,7 +248,7 @@ class NormPlan:
     out_dtype: torch.dtype  # of y
     activation: str
     eps: float
-    parts_size: int = field(init=False)  # what a kernel that adds leaves for the one that merges
+    parts_size: int = field(init=False)  # numbers that a kernel leaves to be merged
     means_size: int = field(init=False)  # two per group of an image
     _launchers: dict[Hashable, Launcher] = field(default_factory=dict)
     _forwards: DispatchCache[Launches] = field(default_factory=lambda: DispatchCache(16))

@@ -21,7 +21,7 @@ copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,8 +35,8 @@ from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
-from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons
-from triton_ext.ops.rewrites.partial_im2col import Rewrite, fastest_wgrad, packed_wgrad_times
+from triton_ext.ops.rewrites.packing import RowPacking, packing_refusals
+from triton_ext.ops.rewrites.partial_im2col import Rewrite, fastest_wgrad, with_unpacking
 
 __all__ = [
     "OPERAND_SWAP",
@@ -87,7 +87,7 @@ def swap_refusals(problem: ConvProblem) -> list[str]:
         found.append(f"stride {problem.stride}: expected 1, dy has no pixels between its own")
     if problem.in_channels % _CHANNEL_UNIT:
         found.append(f"{problem.in_channels} input channels: expected a multiple of 8")
-    return [*found, *packing_reasons(problem)]
+    return [*found, *packing_refusals(problem)]
 
 
 def swapped_case(case: Case) -> Case | None:
@@ -176,11 +176,8 @@ class OperandSwap(Rewrite[SwappedConfig]):
         # The amount of padding is not in the key: refusals() asks for it.
         return [*swap_refusals(case.problem), *self.number_refusals(config, case, device)]
 
-    def candidates(self, case: Case, device: Device) -> Mapping[SwappedConfig, Expected]:
-        swapped = self.rewritten(case, device)
-        assert swapped is not None
-        times = packed_wgrad_times(swapped, device)
-        return {SwappedConfig(config): expected for config, expected in times.items()}
+    def with_copies(self, case: Case, expected: Expected) -> Expected:
+        return with_unpacking(expected)
 
     def plan(
         self, case: Case, rewritten: Case, bind: Callable[[Case], PackedWgradPlan]

@@ -53,7 +53,7 @@ __all__ = [
     "PackingCost",
     "RowPacking",
     "filling_us",
-    "packing_reasons",
+    "packing_refusals",
     "violations",
 ]
 
@@ -74,40 +74,25 @@ _HOPELESS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class PackedConfig:
-    """The choice of partial im2col.
+    """The choice of partial im2col."""
 
-    Attributes:
-        config: How the packed convolution is computed: a configuration of another family.
-    """
-
-    config: Any
+    config: Any  # how the packed convolution is computed: a configuration of another family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPacking:
-    """How a convolution reads rows of its filter as channels; sizes in pixels and elements.
+    """How a convolution reads rows of its filter as channels; sizes in pixels and elements."""
 
-    Attributes:
-        problem: What is computed.
-        element_bytes: Size of an element of x and the weight.
-        columns: Whether a pixel in memory holds what a column of the filter reads.
-        planes: Whether the rows that an output row reads are a dimension of the view.
-        channels: C', elements of a pixel in memory.
-        row_pixels: Pixels of a row in memory; those of x where it is not copied.
-        is_copied: Whether x is copied; otherwise its own memory is read.
-        strides: Of the overlapping view of x, [N, ([D, ]H, )out_w, S * C'].
-        is_turned: Whether the packed weight is the filter turned round, as a gradient of the input
-            needs it; callers pass it unturned.
-    """
-
-    problem: ConvProblem
-    element_bytes: int
-    columns: bool = False
-    planes: bool = False
-    channels: int
-    row_pixels: int
-    is_copied: bool
-    strides: tuple[int, ...]
+    problem: ConvProblem  # what is computed
+    element_bytes: int  # size of an element of x and the weight
+    columns: bool = False  # whether a pixel in memory holds what a column of the filter reads
+    planes: bool = False  # whether the rows that an output row reads are a dimension of the view
+    channels: int  # C', elements of a pixel in memory
+    row_pixels: int  # pixels of a row in memory; those of x where it is not copied
+    is_copied: bool  # whether x is copied; otherwise its own memory is read
+    strides: tuple[int, ...]  # of the overlapping view of x, [N, ([D, ]H, )out_w, S * C']
+    # Whether the packed weight is the filter turned round, as a gradient of the input needs it;
+    # callers pass it unturned.
     is_turned: bool = False
 
     @classmethod
@@ -129,7 +114,7 @@ class RowPacking:
             x_strides: Of x [N, Ci, *input_size], in elements.
             element_bytes: Size of an element.
         """
-        if packing_reasons(problem):
+        if packing_refusals(problem):
             return []
         rows = cls._rows(problem, x_strides, element_bytes)
         found = [rows]
@@ -361,7 +346,7 @@ def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
     return H200.launch_us + elements * element_bytes / H200.copy_bytes_per_us
 
 
-def packing_reasons(problem: ConvProblem) -> tuple[str, ...]:
+def packing_refusals(problem: ConvProblem) -> list[str]:
     """Returns why rows of a problem's filter cannot be packed; nothing if they can."""
     found = []
     if problem.groups != 1:
@@ -370,7 +355,7 @@ def packing_reasons(problem: ConvProblem) -> tuple[str, ...]:
         found.append("one tap in W: there is nothing to pack")
     elif problem.dilation[-1] != 1:
         found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
-    return tuple(found)
+    return found
 
 
 def violations(problem: ConvProblem) -> list[str]:
@@ -387,7 +372,7 @@ def violations(problem: ConvProblem) -> list[str]:
     # element changes how many channels are in memory, not whether there is a way.
     if RowPacking.ways(problem, channels_last_strides(problem.x_shape), 2):
         return []
-    why = "; ".join(packing_reasons(problem))
+    why = "; ".join(packing_refusals(problem))
     # Nothing helps the outermost of three dimensions.
     outermost = problem.stride[0] if problem.dims == 3 else 1
     inner = replace(problem, stride=(outermost, 1, 1)[-problem.dims :])

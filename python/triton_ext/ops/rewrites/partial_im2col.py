@@ -19,7 +19,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, filling_dy_us
-from triton_ext.ops.rewrites.packing import MARGIN, PackedConfig, RowPacking, packing_reasons
+from triton_ext.ops.rewrites.packing import MARGIN, PackedConfig, RowPacking, packing_refusals
 
 __all__ = [
     "PARTIAL_IM2COL",
@@ -27,7 +27,7 @@ __all__ = [
     "Rewrite",
     "fastest_fprop",
     "fastest_wgrad",
-    "packed_wgrad_times",
+    "with_unpacking",
 ]
 
 Config = TypeVar("Config")
@@ -86,12 +86,17 @@ class Rewrite(Family[Config]):
         rewritten = self.rewritten(case, device)
         assert rewritten is not None
         times = {
-            self.config_type(config): expected
+            self.config_type(config): self.with_copies(case, expected)
             for family in self.inner
             if not family.refusals(rewritten, device)
             for config, expected in family.candidates(rewritten, device).items()
         }
-        return ranked(times)
+        # One family has an order of its own.
+        return times if len(self.inner) == 1 else ranked(times)
+
+    def with_copies(self, case: Case, expected: Expected) -> Expected:
+        """Returns the time with copies that only the rewrite makes."""
+        return expected
 
     def bind(self, config: Any, case: Case, device: Device) -> Any:
         rewritten = self.rewritten(case, device)
@@ -130,7 +135,7 @@ class PartialIm2col(Rewrite[PackedConfig]):
         return None if packing is None else replace(case, packing=packing)
 
     def rewrite_refusals(self, case: Case) -> list[str]:
-        return [*packing_reasons(case.problem)] or ["im2col does not walk packed rows either"]
+        return packing_refusals(case.problem) or ["im2col does not walk packed rows either"]
 
     def passed_over(self, case: Case, device: Device) -> str:
         packing = self.packing(case, device)
@@ -158,31 +163,18 @@ class PartialIm2colWgrad(PartialIm2col):
     def is_hopeless(self, case: Case, device: Device) -> bool:
         return False
 
-    def candidates(self, case: Case, device: Device) -> Mapping[PackedConfig, Expected]:
-        packed = self.rewritten(case, device)
-        assert packed is not None
-        times = packed_wgrad_times(packed, device, filling_dy_us(case))
-        return {PackedConfig(config): expected for config, expected in times.items()}
+    def with_copies(self, case: Case, expected: Expected) -> Expected:
+        return with_unpacking(expected, filling_dy_us(case))
 
 
-def packed_wgrad_times(case: Case, device: Device, other_us: float = 0.0) -> dict[Any, Expected]:
-    """Returns the configurations of wgrad over packed pixels, with the copy that unpacks dw.
+def with_unpacking(expected: Expected, other_us: float = 0.0) -> Expected:
+    """Returns the time of wgrad over packed pixels with the copy that unpacks dw.
 
-    Their times count 1 / ``MARGIN`` times.
-
-    Args:
-        case: One with a packing.
-        device: Where.
-        other_us: Of a copy that wgrad tap by tap makes as well.
+    It counts 1 / ``MARGIN`` times, but for ``other_us`` of a copy that wgrad tap by tap makes, too.
     """
-    found = {}
-    for config, expected in WGRAD.candidates(case, device).items():
-        parts = (*expected.parts, ("unpacking", H200.launch_us))
-        counted_us = sum(us for _, us in parts) / MARGIN + other_us
-        if other_us:
-            parts = (*parts, ("filling", other_us))
-        found[config] = Expected(parts, counted_us)
-    return found
+    parts = (*expected.parts, ("unpacking", H200.launch_us))
+    counted_us = sum(us for _, us in parts) / MARGIN + other_us
+    return Expected((*parts, ("filling", other_us)) if other_us else parts, counted_us)
 
 
 @lru_cache(maxsize=256)
@@ -190,7 +182,7 @@ def fastest_wgrad(ways: tuple[RowPacking, ...], case: Case, device: Device) -> R
     """Returns the way to pack rows in which wgrad is expected to be fastest."""
 
     def us(way: RowPacking) -> float:
-        times = packed_wgrad_times(replace(case, packing=way), device)
+        times = WGRAD.candidates(replace(case, packing=way), device)
         return min((each.us for each in times.values()), default=math.inf)
 
     return min(ways, key=us, default=None)

@@ -78,10 +78,10 @@ class _Recorder(TorchDispatchMode):
 
 @contextlib.contextmanager
 def record() -> Iterator[Calls]:
-    """Within, what convolutions this thread and its backward call are recorded.
+    """Within, convolutions that this thread and its backward call are recorded.
 
-    Operators see all of a model but what torch.compile has compiled; ``warmup_steps`` sees that,
-    too, because it looks at the plans that are made.
+    Compiled parts of a model call no operators; ``warmup_steps`` sees them, too, because it looks
+    at the plans that are made.
     """
     calls = Calls()
     with _Recorder(calls):
@@ -229,7 +229,7 @@ def check_inputs(name: str, model: object, example_inputs: object) -> None:
 
 @contextlib.contextmanager
 def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
-    """Puts back what a run for real changes, also where it fails.
+    """Restores the state that a run for real changes, also where it fails.
 
     That is gradients, the model's buffers (statistics of batch norms, counters) and torch's
     generators, from which dropout draws.  Parameters are not: what the user's hooks do to them,

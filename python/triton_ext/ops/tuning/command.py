@@ -27,7 +27,7 @@ from triton_ext.ops.tuning.store import check_writable, update_table
 __all__ = ["CommandError", "load_model", "run"]
 
 
-#: What a model's file is called while it runs, and what its classes say of their module.
+#: Name of the module of a model's file, which its classes have in ``__module__``.
 _MODEL_MODULE = "__triton_ext_model__"
 
 
@@ -112,7 +112,7 @@ def _tune(arguments: argparse.Namespace) -> int:
             f"(torch {torch.__version__}, CUDA {built})"
         )
     with CompilePool(arguments.jobs) as pool:
-        # What they import takes as long as the model.
+        # Their imports take as long as the model.
         pool.start()
         report = tune(
             _cases(arguments),
@@ -136,7 +136,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 
 
 def _check_words(arguments: argparse.Namespace) -> None:
-    """Refuses what is wrong on any machine, before a GPU is searched for."""
+    """Refuses words that are wrong on any machine, before a GPU is searched for."""
     if arguments.dtype:
         _dtype(arguments.dtype)
     for text in arguments.shapes or ():

@@ -20,7 +20,7 @@ import torch
 
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.epilogue import EpilogueOperands
+from triton_ext.ops.core.epilogue import EpilogueArguments
 
 __all__ = [
     "Clock",
@@ -53,7 +53,7 @@ _ROUNDING_UNITS = 8.0
 # ---- A case as a call ---------------------------------------------------------------------------
 
 
-def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueOperands]:
+def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArguments]:
     """Returns the operands of a case, drawn without touching torch's generators.
 
     On ``meta`` they have no values.
@@ -77,13 +77,13 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueOpe
 
     problem, spec, dtype = case.problem, case.epilogue, case.dtype
     if case.direction == "wgrad":
-        return (draw(problem.x_shape, dtype), draw(problem.y_shape, dtype)), EpilogueOperands()
+        return (draw(problem.x_shape, dtype), draw(problem.y_shape, dtype)), EpilogueArguments()
     first = problem.x_shape if case.direction == "fprop" else problem.y_shape
     residual_dtype = dtype if dtype.itemsize > 1 else torch.float16
     residual_shape = problem.y_shape
     if spec.residual_per_image:
         residual_shape = (*problem.y_shape[:2], *(1,) * problem.dims)
-    operands = EpilogueOperands(
+    operands = EpilogueArguments(
         bias=vector() if spec.bias else None,
         scale=vector() if spec.scale else None,
         residual=draw(residual_shape, residual_dtype) if spec.residual else None,
@@ -93,7 +93,7 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueOpe
     return (draw(first, dtype), draw(problem.w_shape, dtype)), operands
 
 
-def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueOperands]) -> torch.Tensor:
+def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueArguments]) -> torch.Tensor:
     """Runs a plan once; returns its output."""
     operands, epilogue = tensors
     y: torch.Tensor = plan.run(*operands, *([epilogue] if case.direction == "fprop" else []))
@@ -117,7 +117,7 @@ class Trial:
 
 
 def agreeing(trials: Sequence[Trial]) -> tuple[list[Trial], list[str]]:
-    """Returns the trials that run and give what the first one gives, and what became of others."""
+    """Returns the trials that run and agree with the first one, and the failures of the others."""
     expected: torch.Tensor | None = None
     kept, failures = [], []
     for trial in trials:

@@ -203,7 +203,7 @@ class _Process:
 def _close_streams(process: subprocess.Popen[str]) -> None:
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            # What the process did not read any more is written once again when its pipe is closed.
+            # Closing a pipe writes again what the process has not read.
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
 

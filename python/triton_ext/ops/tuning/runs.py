@@ -38,7 +38,7 @@ __all__ = [
     "use",
 ]
 
-#: Compiling one takes 1.5 s of a core, which is most of what tuning costs.
+#: Compiling one takes 1.5 s of a core, most of the cost of tuning.
 MOST_CANDIDATES = 6
 # Even, so that all candidates have as many of the longer measurements; see turns.
 ROUNDS = 6
@@ -101,7 +101,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """How many were measured, and what that gained."""
+        """Counts of measured, known and failed ones, and the gain over the models."""
         new = sum(outcome.is_new for outcome in self.outcomes)
         known = sum(outcome.entry is not None for outcome in self.outcomes) - new
         failures = sum(len(outcome.failures) for outcome in self.outcomes)
@@ -119,7 +119,7 @@ class Report:
 
     @property
     def unreached(self) -> int:
-        """How many were not measured because the time had ended."""
+        """Number of cases that the time did not reach."""
         return sum(outcome.note == _NO_TIME for outcome in self.outcomes)
 
     @property
@@ -157,7 +157,7 @@ def candidates(
     Raises:
         TypeError: An argument of another type; there is no such direction.
     """
-    # Refuses what would be an error in the depths of a model.
+    # Refuses wrong types before a model meets them.
     case = Case(direction=direction, problem=problem, dtype=dtype, **fields)
     if not isinstance(machine, Device):
         raise TypeError(f"candidates: machine is {machine!r}: expected a Device")
@@ -179,7 +179,7 @@ def use(path: pathlib.Path | str) -> int:
     """Takes the choices of a file into account in this process; returns how many it has.
 
     Args:
-        path: What ``triton-ext tune --out`` wrote, for any GPU.
+        path: A file that ``triton-ext tune --out`` wrote, for any GPU.
 
     Raises:
         TableError: There is no such file, or it is no table.
@@ -216,25 +216,25 @@ def tune(
     Each case is saved as soon as it is measured, and used from then on: plans are made anew.
 
     Args:
-        cases: What to tune, in this order; of several with one key, the first.
+        cases: Cases in the order of measuring; of several with one key, the first counts.
         device: Where to measure; the current GPU by default.
         rounds: Measurements of each candidate.
         count: Candidates per case at most.
-        force: Whether what is known, too, is measured.
+        force: Whether known cases are measured again.
         progress: Whether it is shown on standard error.
         save: Whether the user's table is written, or only this process told; a path to write to
             that file instead.
-        seconds: After which no further case is measured, nor waited for.  What was measured until
-            then is kept; the others' outcomes say so.
+        seconds: Time after which no further case is measured, nor waited for; outcomes of the
+            others say so.
         jobs: Compiling processes; one per core but one by default.
         compiler: Compiles; by default processes that live as long as the call.
         clock: Measures; CUDA events by default.
-        machine: What the device is; asked of the driver by default.
-        on_outcome: Is called with what became of a case that was not known, before the next one is
-            measured; what it raises ends the tuning.
+        machine: Describes the device; the driver by default.
+        on_outcome: Called with the outcome of each measured case before the next one is measured;
+            an error that it raises ends the tuning.
 
     Raises:
-        TypeError: ``cases`` holds what is no ``Case``, or ``save`` is no path.
+        TypeError: ``cases`` holds something other than a ``Case``, or ``save`` is no path.
         UnsupportedError: There is no GPU that runs the kernels, or a CUDA graph is being captured.
         ValueError: There is no such device, or it is no GPU and no ``clock`` is given; ``rounds``,
             ``count`` or ``jobs`` is less than 1, or ``seconds`` is not positive.
@@ -295,33 +295,28 @@ def _checked_cases(cases: object) -> list[Case]:
 
 
 def check_options(
-    name: str,
-    *,
-    device: torch.device | str | None = None,
-    rounds: int = ROUNDS,
-    count: int = MOST_CANDIDATES,
-    save: bool | str | pathlib.Path = True,
-    seconds: float | None = None,
-    jobs: int | None = None,
-    clock: Clock | None = None,
-    **_: object,
+    name: str, device: torch.device | str | None = None, clock: Clock | None = None, **options: Any
 ) -> None:
     """Refuses options of :func:`tune` that are wrong whatever there is to tune, and anywhere.
 
     Args:
         name: The function that got them, for the errors.
-        device: As for ``tune``, as are the others.
+        device: As for ``tune``.
+        clock: As for ``tune``.
+        options: Others of ``tune``.
 
     Raises:
         TypeError: ``save`` is no path.
         ValueError: A number is too small, or the device is none, or no GPU and without a clock.
     """
+    seconds, save = options.get("seconds"), options.get("save", True)
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and seconds > 0):
         raise ValueError(f"{name}: seconds is {seconds!r}: expected a positive number")
     if not isinstance(save, (bool, str, pathlib.PurePath)):
         raise TypeError(f"{name}: save is {save!r}: expected True, False or the path of a file")
-    for option, value in (("rounds", rounds), ("count", count), ("jobs", jobs)):
+    for option in ("rounds", "count", "jobs"):
+        value = options.get(option, 1)
         if (value is not None or option != "jobs") and (type(value) is not int or value < 1):
             raise ValueError(f"{name}: {option} is {value!r}: expected an int of at least 1")
     if device is not None:

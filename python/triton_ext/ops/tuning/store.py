@@ -89,7 +89,7 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         with open(_open_lock(name), "rb") as lock:
             tables.check_regular(name, lock.fileno())
             _wait_for(lock.fileno(), name, end)
-            # Who had the lock before has removed the file, and others may lock one that is newer.
+            # The last holder has removed the file, and others may lock a newer one.
             if not _is_file_at(name, lock.fileno()):
                 continue
             try:
@@ -154,7 +154,7 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
 
     Args:
         path: The file; it need not exist.  One that is no table for this GPU is set aside.
-        table: What to add.
+        table: Entries to add.
 
     Raises:
         OSError: It cannot be read or written, or another process holds its lock.
