@@ -144,7 +144,8 @@ def _work(first: int, plan: _Plan, now: Any, pipe: multiprocessing.connection.Co
     sys.setrecursionlimit(1000)
     from fuzz_ir import guarded
 
-    others = _other_doors(plan.doors)
+    # Imports torch, which takes seconds, when it is first needed.
+    others: list[tuple[str, Any]] | None = None
     totals, told = Totals(), time.monotonic()
     number = first
     while not plan.modules or number < plan.modules:
@@ -156,8 +157,11 @@ def _work(first: int, plan: _Plan, now: Any, pipe: multiprocessing.connection.Co
         totals.slowest = max(totals.slowest, (seconds, number))
         if finding is not None:
             totals.add(number, finding)
-        if number // plan.jobs % _OTHERS_EVERY == 0:
+        if number // plan.jobs % _OTHERS_EVERY == _OTHERS_EVERY // 2:
+            if others is None:
+                others = _other_doors(plan.doors)
             for door, one in others:
+                now[1] = _milliseconds()
                 text, run = one(Random((number << 8) + 1))
                 found = guarded(door, text, run)
                 totals.others[door] += 1
@@ -199,6 +203,8 @@ def _other_doors(names: Sequence[str]) -> list[tuple[str, Any]]:
         return []
     import fuzz_doors
 
+    # Imports are no time of an input.
+    fuzz_doors.prepare(names)
     return [(name, fuzz_doors.INPUTS[name]) for name in names]
 
 
@@ -253,6 +259,8 @@ def _take(
     totals.modules += part.modules
     totals.others += part.others
     for signature, (number, finding) in part.findings.items():
+        if signature not in totals.findings:
+            _say(f"found in module {number}: {signature}")
         totals.add(number, finding)
         totals.times[signature] += part.times[signature] - 1
     totals.slowest = max(totals.slowest, part.slowest)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import importlib
 import importlib.util
 import io
 import json
@@ -20,13 +21,13 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
 from fuzz_ir import Finding, pass_names
 
-__all__ = ["INPUTS", "c_calls", "is_there"]
+__all__ = ["INPUTS", "c_calls", "is_there", "prepare"]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _C_FOLDER = ROOT / "unittest" / "nvidia" / "c"
@@ -321,6 +322,23 @@ _NEEDS = {"tables": ("torch", "triton"), "descriptors": ("triton",)}
 
 def _has(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
+
+
+def prepare(doors: Sequence[str]) -> None:
+    """Imports what doors need.
+
+    Args:
+        doors: Their names.
+    """
+    if "command-lines" in doors:
+        _tools()
+        if _has("torch"):
+            importlib.import_module("triton_ext.ops.tuning.command")
+    if "tables" in doors:
+        importlib.import_module("triton_ext.ops.tuning.store")
+        _shipped()
+    if "descriptors" in doors:
+        importlib.import_module("triton_ext.backends.nvidia.backend.descriptors")
 
 
 def is_there(door: str, say: Callable[[str], None]) -> bool:

@@ -205,7 +205,9 @@ class Solver:
         """``cf.br``, ``cf.cond_br``, ``cf.switch``: operands are listed block by block."""
         taken = op.successors
         gap = None
-        if op.name != "cf.br":
+        if op.name != "cf.br" and not op.operands:
+            gap = op  # of a dialect that is not known
+        elif op.name != "cf.br":
             condition = self.states.get(op.operands[0])
             if condition is None:
                 return

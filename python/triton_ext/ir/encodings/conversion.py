@@ -133,7 +133,8 @@ def cga_units(bases: Bases) -> Bases:
 def shape_per_cta(bases: Bases, shape: Sequence[int]) -> Ints:
     """Sizes of what one CTA of the cluster holds."""
     split = [size for _, size in cga_linear_layout(bases, len(shape)).out_dims]
-    return tuple(size // min(size, parts) for size, parts in zip(shape, split, strict=True))
+    # A buffer of no elements is one of no CTA.
+    return tuple(size // max(1, min(size, parts)) for size, parts in zip(shape, split, strict=True))
 
 
 def combine_cta_and_cga(cta: LinearLayout, bases: Bases, shape: Sequence[int]) -> LinearLayout:

@@ -1,0 +1,2 @@
+module{tt.func(){f.c^attributes
+^attributes:t.n}}
