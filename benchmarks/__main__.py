@@ -19,6 +19,7 @@ CASES = {
     "depthwise": "benchmarks.depthwise",
     "dgrad_sweep": "benchmarks.dgrad_sweep",
     "epilogue": "benchmarks.epilogue",
+    "family_sweep": "benchmarks.family_sweep",
     "fp8": "benchmarks.fp8",
     "fprop_kinds": "benchmarks.fprop_kinds",
     "gluon_conv": "benchmarks.gluon_conv",

@@ -2,7 +2,8 @@
 
 Every row is a layer as the network has it at a usual size: ResNet-50 and ConvNeXt-T at 224x224, a
 latent-diffusion U-Net at 64x64 and 128x128 latents, the decoder of its VAE up to 1024x1024 pixels,
-a video VAE and a 3-D ResNet, and 1-D convolutions of audio codecs and speech encoders.
+a video VAE and a 3-D ResNet, and 1-D convolutions of audio codecs and speech encoders.  Groups of a
+few to 112 channels, of ResNeXt, RegNet and wav2vec 2.0, are a suite that "all" leaves out.
 """
 
 from __future__ import annotations
@@ -170,6 +171,31 @@ AUDIO = [
     _layer("audio", 32, (512, 512), (400,), 31, groups=512),
 ]
 
+
+def _groups(batch: int) -> list[Layer]:
+    """The 3x3 of ResNeXt-50 and -101 (32x4d, 32x8d), of RegNetY-8GF and -16GF at 224x224."""
+    stages = []
+    for width in (4, 8):
+        stages.append([(32 * width << stage, 32, 56 >> stage) for stage in range(4)])
+    for channels, widths in ((56, (224, 448, 896, 2016)), (112, (224, 448, 1232, 3024))):
+        sizes = (56, 28, 14, 7)
+        stages.append([(w, w // channels, s) for w, s in zip(widths, sizes, strict=True)])
+    layers = []
+    for stage in itertools.chain(*stages):
+        width, groups, size = stage
+        layers.append(_layer("groups", batch, (width, width), (size, size), 3, groups=groups))
+        if size < 56:
+            before = (2 * size, 2 * size)
+            layers.append(_layer("groups", batch, (width, width), before, 3, 2, groups=groups))
+    return layers
+
+
+# The positional convolution of wav2vec 2.0, base and large, over 10 s.
+POSITIONAL = [
+    _layer("groups", 8, (768, 768), (499,), 128, padding=64, groups=16),
+    _layer("groups", 8, (1024, 1024), (499,), 128, padding=64, groups=16),
+]
+
 SUITES: dict[str, tuple[Layer, ...]] = {
     "resnet": (*_resnet(32), *_resnet(128)),
     "convnext": tuple(_convnext(64)),
@@ -177,14 +203,18 @@ SUITES: dict[str, tuple[Layer, ...]] = {
     "vae": (*_vae(64), *_vae(128)),
     "video": tuple(VIDEO),
     "audio": tuple(AUDIO),
+    "groups": (*_groups(32), *POSITIONAL),
 }
+
+# Suites that are not part of "all", whose figures are published.
+_APART = ("groups",)
 
 
 def select_layers(suite: str, words: list[str] | None = None) -> tuple[Layer, ...]:
     """Returns layers of a suite, each once.
 
     Args:
-        suite: A name of :data:`SUITES`, or ``"all"``.
+        suite: A name of :data:`SUITES`, or ``"all"`` for those that are not apart.
         words: Names of layers, or indices; all of the suite by default.
 
     Raises:
@@ -192,7 +222,8 @@ def select_layers(suite: str, words: list[str] | None = None) -> tuple[Layer, ..
     """
     if suite != "all" and suite not in SUITES:
         raise ValueError(f"suite {suite!r}: expected one of {', '.join(SUITES)}, all")
-    chosen = SUITES.values() if suite == "all" else (SUITES[suite],)
+    names = [name for name in SUITES if name not in _APART] if suite == "all" else [suite]
+    chosen = [SUITES[name] for name in names]
     layers = tuple(dict.fromkeys(layer for part in chosen for layer in part))
     if not words:
         return layers

@@ -146,7 +146,7 @@ def test_every_family_is_there_with_its_times_or_its_refusal():
     assert found.chosen.us == pytest.approx(sum(us for _, us in found.chosen.parts))
     by_kind = {each.kind: each for each in found.candidates}
     assert set(by_kind) == {
-        *("gemm", "gluon", "as_fprop", "patches", "depthwise", "direct", "torch")
+        *("gemm", "gluon", "as_fprop", "patches", "depthwise", "merged", "direct", "torch")
     }
     assert by_kind["patches"].config is None
     assert "no patches" in by_kind["patches"].reason

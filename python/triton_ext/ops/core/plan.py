@@ -171,7 +171,9 @@ class ForwardPlan:
         tensors = (*inputs, *self._outputs(y))
         if self._is_plain and operands is NO_OPERANDS:
             return (*tensors, *self._no_arguments), variant
-        arguments = self._epilogue_arguments(operands)
+        arguments = self.epilogue_arguments(operands)
+        if self.arguments_read is not None:
+            arguments = tuple(arguments[number] for number in self.arguments_read)
         if operands.extra:
             return (*tensors, *arguments), variant
         kinds = tuple(None if a is None else _specialization(a) for a in arguments)
@@ -182,8 +184,8 @@ class ForwardPlan:
             return self.outputs(y)
         return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
 
-    def _epilogue_arguments(self, operands: EpilogueArguments) -> tuple[Any, ...]:
-        """Returns the kernel's arguments from the bias to the function's, checked."""
+    def epilogue_arguments(self, operands: EpilogueArguments) -> tuple[Any, ...]:
+        """Returns all arguments of an epilogue, from the bias to the function's, checked."""
         spec = self.epilogue
         for name in ("bias", "scale", "residual", "out_scale", "amax"):
             is_given = getattr(operands, name) is not None
@@ -207,14 +209,15 @@ class ForwardPlan:
             if self.y_tiles is not None and rows_fit and not spec.residual_per_image:
                 residual_desc, residual = TensorDescriptor(residual, *self.y_tiles), None
         amax = operands.amax
-        if amax is not None:
+        # Bits are what a kernel before has set to zero.
+        if amax is not None and amax.dtype != torch.int32:
             if amax.dtype != torch.float32 or amax.numel() != 1:
                 raise ValueError(f"epilogue: amax must be one float32, got {_describe(amax)}")
             amax = amax.zero_().view(torch.int32)
         out_scale = operands.out_scale
         if out_scale is not None and out_scale.numel() != 1:
             raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
-        arguments = (
+        return (
             bias,
             None if one_scale else scale,
             scale if one_scale else None,
@@ -224,8 +227,6 @@ class ForwardPlan:
             amax,
             operands.extra or None,
         )
-        read = self.arguments_read
-        return arguments if read is None else tuple(arguments[number] for number in read)
 
     def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:
         """Returns the residual as packed rows on a 16-byte boundary, copied where it is not."""

@@ -19,6 +19,7 @@ from triton_ext.ops.families.kn2row import KN2ROW
 from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.families.wgrad import WGRAD
 from triton_ext.ops.rewrites.as_fprop import AS_FPROP
+from triton_ext.ops.rewrites.merged_groups import MERGED, MERGED_DGRAD
 from triton_ext.ops.rewrites.operand_swap import OPERAND_SWAP
 from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2COL_WGRAD
 
@@ -33,6 +34,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     FEW_CHANNELS,
     KN2ROW,
     DEPTHWISE,
+    MERGED,
     DIRECT,
     # dgrad
     GEMM_DGRAD,
@@ -40,6 +42,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     AS_FPROP,
     PATCHES,
     DEPTHWISE_DGRAD,
+    MERGED_DGRAD,
     DIRECT_DGRAD,
     # wgrad
     WGRAD,

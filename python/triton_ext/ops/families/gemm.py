@@ -82,19 +82,28 @@ class Gemm(Family[ConvConfig]):
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
         walked = _Walked.of(case)
-        problem = walked.problem
-        times = expected_times(
-            problem.geometry.m_gemm,
-            problem.out_channels // problem.groups,
-            walked.group_ci,
-            problem.taps,
-            device.num_sms,
-            element_bytes=case.dtype.itemsize,
-            groups=problem.groups,
-            block_k=walked.block_k,
-            output=_output_tile(case, device),
-            available_bytes=device.smem_bytes,
-        )
+        problem, size = walked.problem, case.dtype.itemsize
+        # Steps that end where the group does, or few long ones whose last one is masked.
+        steps = {walked.block_k}
+        if problem.groups > 1:
+            steps.add(channel_block(walked.group_ci, size, 1))
+        times = {
+            config: us
+            for block_k in sorted(steps)
+            for config, us in expected_times(
+                problem.geometry.m_gemm,
+                problem.out_channels // problem.groups,
+                walked.group_ci,
+                problem.taps,
+                device.num_sms,
+                element_bytes=size,
+                groups=problem.groups,
+                block_k=block_k,
+                output=_output_tile(case, device, _stores_through_tma(case, 16)),
+                crossing=_output_tile(case, device, False),
+                available_bytes=device.smem_bytes,
+            ).items()
+        }
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
         if walked.missing:
             copies_us = H200.launch_us
@@ -247,10 +256,10 @@ def _stores_through_tma(case: Case, column_unit: int) -> bool:
     return groups == 1 or co // groups % column_unit == 0
 
 
-def _output_tile(case: Case, device: Device) -> OutputTile:
+def _output_tile(case: Case, device: Device, through_tma: bool) -> OutputTile:
     """Returns the shared memory that the end of a tile needs, measured at compiled kernels."""
     epilogue, size = case.epilogue, case.output_dtype.itemsize
-    if not _stores_through_tma(case, 16):
+    if not through_tma:
         # Where pointers are more than one, accumulators take their order in fp32.
         more = epilogue.residual or epilogue.amax or epilogue.function is not None
         return OutputTile(element_bytes=4 if more else size, through_pointers=True, whole=True)

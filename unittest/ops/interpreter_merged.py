@@ -1,0 +1,221 @@
+"""Merged groups in Triton's interpreter; ``test_merged_groups.py`` runs this file."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+
+import interpreter_wgrad as wgrad
+from dgrad_cases import reference
+from fprop_cases import ACTIVATIONS, Case, check, convolve
+from interpreter_dgrad import check as check_dgrad
+from merged_cases import draw_grouped, draw_merged
+from planned import plan_dgrad, plan_fprop, plan_wgrad
+from problem_cases import channels_last, problem_of
+from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.launcher import recording
+from triton_ext.ops.families.gemm_config import ConvConfig
+from triton_ext.ops.rewrites.merged_groups import MergedConfig, MergedPlan
+
+# Infinities and what they become are part of the tests.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
+NUMBERS = range(500 if NIGHTLY else 60)
+CPU = torch.device("cpu")
+
+HALVES = (torch.float16, torch.bfloat16)
+DTYPES = (*HALVES, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """Memory that nothing was written to is not a number."""
+    empty = torch.empty
+
+    def poisoned_empty(*arguments, **keywords):
+        made = empty(*arguments, **keywords)
+        if made.is_floating_point():
+            return made.fill_(torch.nan)
+        # Bits of a flag that nobody has set.
+        return made.fill_(0x7FFFFFFF) if made.dtype == torch.int32 else made
+
+    monkeypatch.setattr(torch, "empty", poisoned_empty)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_fprop(number):
+    rng = random.Random(number)
+    dtype = DTYPES[number % len(DTYPES)]
+    problem = draw_grouped(rng, pixels=6)
+    out_dtype = rng.choice((None, torch.float32, torch.float16))
+    if dtype.itemsize == 1:
+        out_dtype = torch.float16
+    is_int = dtype == torch.int8
+    spec = EpilogueSpec(
+        bias=rng.random() < 0.5,
+        scale=rng.random() < 0.3,
+        residual=rng.random() < 0.3 and not is_int,
+        activation=rng.choice(tuple(ACTIVATIONS)) if rng.random() < 0.5 else "none",
+        out_dtype=out_dtype,
+        out_scale=rng.random() < 0.3,
+    )
+    if is_int:
+        spec = EpilogueSpec()
+    case = Case(problem=problem, dtype=dtype, spec=spec, given_out=rng.random() < 0.5)
+    config = draw_merged(rng, problem, 32 if dtype.itemsize == 1 else 16)
+    assert isinstance(case.plan(case.tensors()[0], config), MergedPlan)
+    check(case, config=config)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_dgrad(number):
+    rng = random.Random(number)
+    problem = draw_grouped(rng, pixels=6)
+    dtype = rng.choice((*HALVES, torch.float32))
+    check_dgrad(problem, dtype, draw_merged(rng, problem))
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_wgrad(number):
+    """Its kernel has several groups in a tile by itself."""
+    rng = random.Random(number)
+    problem = draw_grouped(rng, pixels=6)
+    dtype, out_dtype = rng.choice(HALVES), rng.choice((None, torch.float32))
+    x, dy = (channels_last(s, dtype, i) for i, s in enumerate((problem.x_shape, problem.y_shape)))
+    config = None if rng.random() < 0.5 else wgrad.SMALL
+    plan = plan_wgrad(problem, x.stride(), dy.stride(), dtype, CPU, config, out_dtype)
+    dw, expected = plan.run(x, dy), wgrad.reference(problem, x, dy)
+    error = (dw.double() - expected).abs().max().item()
+    assert error <= wgrad.LIMITS[dw.dtype] * max(expected.abs().max().item(), 1.0)
+
+
+# --- what is not finite ---------------------------------------------------------------------------
+
+
+def spoiled(tensor, bad, rng):
+    """The tensor without zeros, whose product with infinity is NaN, but with one bad number."""
+    tensor = torch.where(tensor == 0, torch.ones_like(tensor), tensor)
+    tensor[tuple(rng.randrange(extent) for extent in tensor.shape)] = bad
+    return tensor
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("number", range(100 if NIGHTLY else 8))
+def test_what_is_not_finite_stays_in_its_group(number, bad):
+    rng = random.Random(number)
+    problem = draw_grouped(rng, pixels=6)
+    config = draw_merged(rng, problem)
+    dtype = rng.choice((*HALVES, torch.float32))
+    x, weight, dy = (
+        channels_last(shape, dtype, seed)
+        for seed, shape in enumerate((problem.x_shape, problem.w_shape, problem.y_shape))
+    )
+    x, dy = spoiled(x, bad, rng), spoiled(dy, bad, rng)
+    weight = torch.where(weight == 0, torch.ones_like(weight), weight)
+    y = plan_fprop(problem, x.stride(), dtype, CPU, config=config).run(x, weight)
+    assert_alike(y, convolve(problem, x.double(), weight.double()))
+    plan = plan_dgrad(problem, dy.stride(), dtype, CPU, config)
+    assert_alike(plan.run(dy, weight), reference(problem, dy, weight))
+
+
+def assert_alike(result, expected):
+    """NaN and infinities in the same places, other numbers nearly the same."""
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result.isinf(), expected.isinf())
+    finite = expected.isfinite()
+    scale = max(1.0, expected[finite].abs().max().item() if finite.any() else 1.0)
+    assert ((result.double() - expected)[finite].abs() <= 2e-2 * scale).all()
+
+
+GROUPS = problem_of(n=2, ci=32, co=64, size=(6, 7), padding=1, groups=8)
+STRIDED = replace(GROUPS, stride=(2, 2))
+CONFIG = MergedConfig(4, ConvConfig(block_m=32, block_n=16, block_k=16, num_stages=2, num_warps=4))
+
+
+def operands(problem=GROUPS, dtype=torch.float16):
+    shapes = (problem.x_shape, problem.w_shape, problem.y_shape)
+    return [channels_last(shape, dtype, seed) for seed, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_no_activation_hides_what_is_not_finite(activation):
+    x, weight, _ = operands()
+    x[1, 3, 2, 2] = -torch.inf
+    spec = EpilogueSpec(activation=activation)
+    y = plan_fprop(GROUPS, x.stride(), x.dtype, CPU, spec, CONFIG).run(x, weight)
+    own = ACTIVATIONS[activation](convolve(GROUPS, x.double(), weight.double()))
+    assert torch.equal(y[:, 8:].isfinite(), own[:, 8:].isfinite())
+    assert y[:, 8:].isfinite().all()
+
+
+def test_a_repair_has_the_whole_epilogue():
+    x, weight, _ = operands()
+    x[0, 9, 3, 3] = torch.nan
+    case = Case(
+        problem=GROUPS,
+        dtype=torch.float16,
+        spec=EpilogueSpec(
+            bias=True,
+            scale=True,
+            residual=True,
+            activation="relu",
+            out_scale=True,
+            out_dtype=torch.float32,
+        ),
+        one_scale=False,
+    )
+    _, _, given = case.tensors()
+    y = case.plan(x, CONFIG).run(x, weight, given)
+    expected, _ = case.reference(x, weight, given)
+    assert_alike(y, expected)
+    assert y.isnan().any()
+
+
+@pytest.mark.parametrize("problem", [GROUPS, STRIDED], ids=["stride 1", "strided"])
+def test_a_transposed_convolution_has_a_bias_in_its_repair_too(problem):
+    _, weight, dy = operands(problem)
+    bias = torch.randn(problem.in_channels).half()
+    plan = plan_dgrad(problem, dy.stride(), dy.dtype, CPU, CONFIG)
+    for bad in (0.5, torch.nan):
+        dy[0, 9, 1, 1] = bad
+        expected = reference(problem, dy, weight) + bias.double().view(1, -1, 1, 1)
+        assert_alike(plan.run(dy, weight, bias=bias), expected)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_integers_need_no_repair():
+    config = replace(CONFIG, config=replace(CONFIG.config, block_k=32))
+    x, weight, _ = (t.to(torch.int8) for t in operands(dtype=torch.float32))
+    plan = plan_fprop(GROUPS, x.stride(), x.dtype, CPU, config=config)
+    with recording() as launches:
+        y = plan.run(x, weight)
+    names = [each.launcher.kernel.__name__ for each in launches]
+    assert names == ["merge_filter_kernel", "conv_fprop_kernel"]
+    assert torch.equal(y, convolve(GROUPS, x.double(), weight.double()).int())
+
+
+def test_the_weight_may_have_any_memory_format():
+    x, weight, _ = operands()
+    plan = plan_fprop(GROUPS, x.stride(), x.dtype, CPU, config=CONFIG)
+    assert torch.equal(plan.run(x, weight), plan.run(x, weight.contiguous()))
+
+
+def test_x_may_have_gaps_between_pixels():
+    x, weight, _ = operands()
+    larger = torch.full((2, 6, 7, 48), torch.nan, dtype=x.dtype)
+    larger[..., :32] = x.movedim(1, -1)
+    apart = larger[..., :32].movedim(-1, 1)
+    apart[0, 3, 2, 2] = torch.inf
+    x[0, 3, 2, 2] = torch.inf
+    plan = plan_fprop(GROUPS, apart.stride(), x.dtype, CPU, config=CONFIG)
+    assert_alike(plan.run(apart, weight), convolve(GROUPS, x.double(), weight.double()))
