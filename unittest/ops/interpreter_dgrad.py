@@ -247,8 +247,11 @@ def test_out_is_written():
     [
         (torch.zeros(1, 6, 6, 8).half().movedim(-1, 1), r"out: expected \[1, 16, 6, 6\] of"),
         (torch.zeros(1, 6, 6, 16).movedim(-1, 1), "float16, got .* of torch.float32"),
-        (torch.zeros(1, 16, 6, 6).half(), "channels-last and packed, got strides"),
-        (torch.zeros(577).half()[1:].view(1, 6, 6, 16).movedim(-1, 1), "multiple of 16"),
+        (torch.zeros(1, 16, 6, 6).half(), "packed channels-last memory on a 16-byte boundary"),
+        (
+            torch.zeros(577).half()[1:].view(1, 6, 6, 16).movedim(-1, 1),
+            "packed channels-last memory on a 16-byte boundary",
+        ),
     ],
 )
 def test_refuses_another_out(out, match):

@@ -228,7 +228,7 @@ SPLIT = Case(
 def test_the_case_above_has_whole_tiles_and_parts():
     x, dy = SPLIT.tensors()
     partition = SPLIT.plan(x, dy).tiles.partition
-    assert partition.whole_tiles > 0
+    assert partition.waves > 0
     assert partition.splits > 1
 
 

@@ -35,7 +35,7 @@ from triton_ext.ops.families.gluon_config import TileConfig, ping_pong
 from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
 from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
-from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons, violations
+from triton_ext.ops.rewrites.packing import RowPacking, packing_refusals, violations
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -225,7 +225,7 @@ def test_a_slice_of_channels_is_copied():
     ],
 )
 def test_what_cannot_be_packed_has_a_reason(problem, match):
-    assert match in packing_reasons(problem)[0]
+    assert match in packing_refusals(problem)[0]
     assert packing_of(problem) is None
 
 

@@ -289,7 +289,8 @@ class Parser:
             assert span is not None  # arguments that were read have one
             self.source.error(span[0], f"use of undeclared SSA value '{arguments[0]._base}'")
         if generic:
-            ends = [first, *spans[-1:], *attributes[-1:], *(r._span[1] for r in op._regions)]
+            operands_end = find_group_end(self.source, text.index("(", first))
+            ends = [operands_end, *spans[-1:], *attributes[-1:], *(r._span[1] for r in op._regions)]
             if ":" not in text[max(ends) : start]:
                 self.source.error(
                     first - len(name) - 2,

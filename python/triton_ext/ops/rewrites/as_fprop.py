@@ -18,7 +18,7 @@ from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
-from triton_ext.ops.rewrites.packing import packing_reasons
+from triton_ext.ops.rewrites.packing import packing_refusals
 from triton_ext.ops.rewrites.partial_im2col import Rewrite, fastest_fprop
 
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -67,7 +67,7 @@ class AsFprop(Rewrite[AsFpropConfig]):
         forward = as_forward(case.problem)
         if forward is None:
             return ["no convolution of dy: expected stride 1 and one group"]
-        return [*packing_reasons(forward)] or ["im2col does not walk dy so"]
+        return packing_refusals(forward) or ["im2col does not walk dy so"]
 
     def passed_over(self, case: Case, device: Device) -> str:
         rewritten = self.rewritten(case, device)

@@ -35,7 +35,7 @@ from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
-from triton_ext.ops.rewrites.packing import RowPacking, packing_reasons
+from triton_ext.ops.rewrites.packing import RowPacking, packing_refusals
 from triton_ext.ops.rewrites.partial_im2col import Rewrite, fastest_wgrad, with_unpacking
 
 __all__ = [
@@ -87,7 +87,7 @@ def swap_refusals(problem: ConvProblem) -> list[str]:
         found.append(f"stride {problem.stride}: expected 1, dy has no pixels between its own")
     if problem.in_channels % _CHANNEL_UNIT:
         found.append(f"{problem.in_channels} input channels: expected a multiple of 8")
-    return [*found, *packing_reasons(problem)]
+    return [*found, *packing_refusals(problem)]
 
 
 def swapped_case(case: Case) -> Case | None:

@@ -53,7 +53,7 @@ __all__ = [
     "PackingCost",
     "RowPacking",
     "filling_us",
-    "packing_reasons",
+    "packing_refusals",
     "violations",
 ]
 
@@ -114,7 +114,7 @@ class RowPacking:
             x_strides: Of x [N, Ci, *input_size], in elements.
             element_bytes: Size of an element.
         """
-        if packing_reasons(problem):
+        if packing_refusals(problem):
             return []
         rows = cls._rows(problem, x_strides, element_bytes)
         found = [rows]
@@ -346,7 +346,7 @@ def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
     return H200.launch_us + elements * element_bytes / H200.copy_bytes_per_us
 
 
-def packing_reasons(problem: ConvProblem) -> tuple[str, ...]:
+def packing_refusals(problem: ConvProblem) -> list[str]:
     """Returns why rows of a problem's filter cannot be packed; nothing if they can."""
     found = []
     if problem.groups != 1:
@@ -355,7 +355,7 @@ def packing_reasons(problem: ConvProblem) -> tuple[str, ...]:
         found.append("one tap in W: there is nothing to pack")
     elif problem.dilation[-1] != 1:
         found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
-    return tuple(found)
+    return found
 
 
 def violations(problem: ConvProblem) -> list[str]:
@@ -372,7 +372,7 @@ def violations(problem: ConvProblem) -> list[str]:
     # element changes how many channels are in memory, not whether there is a way.
     if RowPacking.ways(problem, channels_last_strides(problem.x_shape), 2):
         return []
-    why = "; ".join(packing_reasons(problem))
+    why = "; ".join(packing_refusals(problem))
     # Nothing helps the outermost of three dimensions.
     outermost = problem.stride[0] if problem.dims == 3 else 1
     inner = replace(problem, stride=(outermost, 1, 1)[-problem.dims :])

@@ -19,7 +19,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, filling_dy_us
-from triton_ext.ops.rewrites.packing import MARGIN, PackedConfig, RowPacking, packing_reasons
+from triton_ext.ops.rewrites.packing import MARGIN, PackedConfig, RowPacking, packing_refusals
 
 __all__ = [
     "PARTIAL_IM2COL",
@@ -135,7 +135,7 @@ class PartialIm2col(Rewrite[PackedConfig]):
         return None if packing is None else replace(case, packing=packing)
 
     def rewrite_refusals(self, case: Case) -> list[str]:
-        return [*packing_reasons(case.problem)] or ["im2col does not walk packed rows either"]
+        return packing_refusals(case.problem) or ["im2col does not walk packed rows either"]
 
     def passed_over(self, case: Case, device: Device) -> str:
         packing = self.packing(case, device)
