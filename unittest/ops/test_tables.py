@@ -672,7 +672,7 @@ def test_impossible_numbers_are_not_used_and_told_once(folder, config, change, m
     ("change", "message"),
     [
         ({"stages": 100}, r"\d+ B of shared memory, a CTA has"),
-        ({"pixels": 100}, "pixels is 100: expected 16, 32, 64 or 128"),
+        ({"pixels": 100}, "pixels is 100: expected a power of two from 16 to 128"),
         ({"consumers": 7}, "consumers is 7: expected 1 to 3"),
         ({"share": "tile"}, "consumers that share a tile leave adding to the second kernel"),
     ],

@@ -81,9 +81,9 @@ class ConvParameters(NamedTuple):
         return cls(steps, sides, distances, groups)
 
     def output_size(self, input_size: Sequence[Any], filter_size: Sequence[Any]) -> list[Any]:
-        """Returns the output size of the convolution per dimension."""
+        """Returns the output size of the convolution per dimension; a stride of 0 counts as 1."""
         return [
-            (size + low + high - (taps - 1) * distance - 1) // step + 1
+            (size + low + high - (taps - 1) * distance - 1) // (step or 1) + 1
             for size, taps, step, low, high, distance in zip(
                 input_size, filter_size, self.stride, self.padding[::2], self.padding[1::2],
                 self.dilation, strict=True,
