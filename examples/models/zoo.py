@@ -353,17 +353,22 @@ def _in_format(value: Any) -> Any:
 
 
 def _first_call(model: Any, inputs: tuple[Any, ...]) -> tuple[Tensor, float, float]:
-    """Returns the output of the first call, its seconds, and the peak of a later one in MiB."""
+    """Returns the first call's output, its seconds, and the peak of a later call in MiB.
+
+    The peak counts the model's own weights and what the call allocates, not other models.
+    """
     start = time.perf_counter()
     result = model(*inputs)
     synchronize()
     seconds = time.perf_counter() - start
     if not torch.cuda.is_available():
         return result, seconds, 0.0
+    weights = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
     torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     model(*inputs)
     synchronize()
-    return result, seconds, torch.cuda.max_memory_allocated() / 2**20
+    return result, seconds, (torch.cuda.max_memory_allocated() - before + weights) / 2**20
 
 
 @torch.no_grad()
