@@ -184,6 +184,25 @@ def test_a_class_that_cannot_be_derived_from_is_left():
     assert type(nn.convert(module, report=False)) is Final
 
 
+def test_a_module_that_pads_and_cannot_be_derived_from_keeps_its_class():
+    class FinalPadding(TORCH.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = TORCH.Conv2d(4, 6, 3)
+
+        def __init_subclass__(cls):
+            raise TypeError("FinalPadding is final")
+
+        def forward(self, x):
+            return self.conv(F.pad(x, (1, 1, 1, 1), mode="reflect"))
+
+    theirs = FinalPadding()
+    ours = nn.convert(copy.deepcopy(theirs), report=False)
+    assert type(ours) is FinalPadding
+    assert type(ours.conv) is nn.Conv2d
+    torch.testing.assert_close(ours(image()), theirs(image()))
+
+
 def test_nothing_is_folded_into_a_forward_of_the_users():
     model = TORCH.Sequential(Named(4, 6, 3), TORCH.ReLU()).eval()
     expected = model(image())
@@ -375,6 +394,26 @@ def test_what_changes_in_a_norm_with_an_activation_is_seen():
         for each in (model, plain):
             setattr(each.get_submodule(norm), name, copy.deepcopy(module).eval())
         torch.testing.assert_close(model(features()), plain(features()))
+
+
+class GroupNormAct(TORCH.GroupNorm):
+    """Like timm's, under timm's name: no statistics to fold."""
+
+    def __init__(self):
+        super().__init__(2, 16)
+        self.drop, self.act = TORCH.Identity(), TORCH.Identity()
+
+
+GroupNormAct.__module__ = "timm.layers.norm_act"
+
+
+@torch.no_grad()
+def test_a_norm_without_statistics_in_place_of_a_folded_one_is_called():
+    model = nn.convert(block(TORCH.SiLU()).eval(), report=False, fold=True)
+    plain = block(TORCH.SiLU()).eval()
+    for each in (model, plain):
+        each.bn1 = GroupNormAct().eval()
+    torch.testing.assert_close(model(features()), plain(features()))
 
 
 def test_norms_with_activations_are_converted_for_training():

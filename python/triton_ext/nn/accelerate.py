@@ -28,15 +28,11 @@ Tensor = torch.Tensor
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-_RANKS = {
-    getattr(ops, f"{kind}{dims}d"): dims + 2
+# Our function for each of torch's, and the dimensions of a batch of its inputs.
+_OURS: dict[Any, tuple[Callable[..., Tensor], int]] = {
+    getattr(torch, f"{kind}{dims}d"): (getattr(ops, f"{kind}{dims}d"), dims + 2)
     for kind in ("conv", "conv_transpose")
     for dims in (1, 2, 3)
-}
-_OURS: dict[Any, Callable[..., Tensor]] = {
-    getattr(torch, name): getattr(ops, name)
-    for kind in ("conv", "conv_transpose")
-    for name in (f"{kind}1d", f"{kind}2d", f"{kind}3d")
 }
 
 
@@ -68,11 +64,12 @@ class Redirect(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        keywords = dict(kwargs or {})
-        operator = _OURS.get(func)
-        if operator is None or torch.compiler.is_compiling():
+        keywords = kwargs or {}
+        ours = _OURS.get(func)
+        if ours is None or torch.compiler.is_compiling():
             y = _padded(*args, **keywords) if func is torch.nn.functional.pad else None
             return func(*args, **keywords) if y is None else y
+        operator, rank = ours
         given = dict(keywords)
         x = args[0] if args else given.pop("input", None)
         if type(x) not in _PLAIN or not (x.is_cuda or IS_INTERPRETED):
@@ -80,7 +77,7 @@ class Redirect(TorchFunctionMode):
             self.calls.add_torch(f"its input is {where}")
             return func(*args, **keywords)
         try:
-            x = to_channels_last(x) if x.dim() == _RANKS[operator] else x
+            x = to_channels_last(x) if x.dim() == rank else x
             return count(self.calls, operator, x, *args[1:], **given, fallback=self._fallback)
         except (TritonExtError, TypeError, ValueError):
             if self._fallback == "error":
@@ -92,7 +89,7 @@ class Redirect(TorchFunctionMode):
 
 def _padded(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
     """Returns what a kernel pads; ``None`` where torch is to."""
-    if mode not in ("replicate", "reflect") or type(input) not in _PLAIN or type(pad) is not tuple:
+    if type(input) not in _PLAIN or type(pad) is not tuple:
         return None
     return pad_channels_last(input, pad, mode)
 

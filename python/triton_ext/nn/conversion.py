@@ -136,7 +136,7 @@ def convert(
         fold_module(module, recipe)
     for name, module in model.named_modules():
         kind: Any = type(module)
-        if name not in recipes and pads(module):
+        if name not in recipes and pads(module) and not refusal_of(kind):
             module.__class__ = class_for(kind)
     if report:
         show(found, sys.stdout)

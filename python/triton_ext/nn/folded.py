@@ -22,6 +22,7 @@ import torch
 from triton_ext.nn.folding import Fold
 from triton_ext.nn.patterns import FOLDS, Recipe, find_recipe
 from triton_ext.nn.steps import has_hooks
+from triton_ext.nn.subclasses import derived
 from triton_ext.nn.traceable import differs, likeness
 
 __all__ = ["fold", "folds_of", "recipe_of", "unfold", "unfolded"]
@@ -96,9 +97,6 @@ def _folded_class(
             return base.forward(self, *arguments, **keywords)
         return folded(self, *arguments)
 
-    def construct(cls: type, *arguments: Any, **keywords: Any) -> Any:
-        return base(*arguments, **keywords)
-
     def reduce(self: Any, protocol: Any) -> Any:
         # Without a __reduce__ of the module's own: the class, then its arguments; then the state.
         _, arguments, *rest = base.__reduce_ex__(self, 2)
@@ -118,17 +116,13 @@ def _folded_class(
         return replica
 
     namespace = {
-        "__doc__": base.__doc__,
-        "__module__": base.__module__,
-        "__qualname__": base.__qualname__,
-        "__new__": construct,
         "__reduce_ex__": reduce,
         "_replicate_for_data_parallel": replicate,
         "forward": functools.wraps(original)(forward),
         "train": functools.wraps(base.train)(train),
         _RECIPE: recipe,
     }
-    made = type(base)(base.__name__, (base,), namespace)
+    made = derived(base, (base,), namespace)
     _classes[token] = made
     return made
 

@@ -32,13 +32,13 @@ from triton_ext.nn.subclasses import is_plain
 from triton_ext.ops.api.operators import is_differentiated
 from triton_ext.ops.core.dispatch_cache import is_autocast
 
-__all__ = ["CONVOLUTIONS", "NORMS", "Fold", "convolve_folded"]
+__all__ = ["CONVOLUTIONS", "Fold", "convolve_folded", "is_foldable"]
 
 Tensor = torch.Tensor
 
 #: Those whose kernels have an epilogue, and the norms that fit their output.
 CONVOLUTIONS = (Conv1d, Conv2d, Conv3d)
-NORMS = (
+_NORMS = (
     *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d),
     *(norms.BatchNorm1d, norms.BatchNorm2d, norms.BatchNorm3d),
 )
@@ -244,7 +244,7 @@ def _may_fold(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds
         return False
     tensors = [x, weight, bias]
     if norm is not None:
-        if not _is_fixed(norm, conv.out_channels):
+        if norm.training or not is_foldable(norm, conv.out_channels):
             return False
         act = own_activation(norm)
         if not (act is None or act is activation or type(act) is torch.nn.Identity):
@@ -267,12 +267,17 @@ def _is_plain(tensor: object) -> bool:
     )
 
 
-def _is_fixed(norm: Any, channels: int) -> bool:
-    """Tells whether a norm multiplies each of its channels by one number and adds one."""
+def is_foldable(norm: Any, channels: int) -> bool:
+    """Tells whether a norm, in eval mode, is one scale and one bias per channel.
+
+    Args:
+        norm: Any module.
+        channels: Those of the convolution in front of it.
+    """
     return (
-        (type(norm) in NORMS or (own_activation(norm) is not None and drops_nothing(norm)))
-        and not norm.training
-        and norm._buffers["running_mean"] is not None
+        isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
+        and (type(norm) in _NORMS or (own_activation(norm) is not None and drops_nothing(norm)))
+        and norm._buffers.get("running_mean") is not None
         and norm.num_features == channels
         and not has_hooks(norm)
         and "forward" not in norm.__dict__

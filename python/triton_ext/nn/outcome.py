@@ -117,7 +117,7 @@ class ModuleCalls:
 
     @property
     def outcome(self) -> str:
-        """Who computed the calls, in words."""
+        """The counts of the calls by who computed them, in words."""
         if not (self.ours or self.torch):
             return "not called"
         counts = [(self.ours, "by our kernels"), (self.torch, "by torch")]
@@ -128,7 +128,7 @@ class ModuleCalls:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Who computed the calls of a model's convolutions; its text is a table.
+    """The calls of a model's convolutions, by who computed them; its text is a table.
 
     Attributes:
         modules: The converted convolutions.

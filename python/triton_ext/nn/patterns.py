@@ -35,10 +35,10 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
-from triton_ext.nn.folding import NORMS, convolve_folded
+from triton_ext.nn.folding import convolve_folded, is_foldable
 from triton_ext.nn.norms import normalize
 from triton_ext.nn.program import NotWritable, program_of
-from triton_ext.nn.steps import activation_of, drops_nothing, has_hooks, own_activation
+from triton_ext.nn.steps import activation_of, has_hooks, own_activation
 from triton_ext.nn.traceable import Reading, read_forward
 
 __all__ = ["FOLDS", "Recipe", "Site", "find_recipe"]
@@ -440,14 +440,9 @@ def _is_norm(root: torch.nn.Module, node: fx.Node, convolution: Any) -> bool:
         return False
     norm: Any = root.get_submodule(str(node.target))
     return (
-        isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
-        and (type(norm) in NORMS or (own_activation(norm) is not None and drops_nothing(norm)))
+        is_foldable(norm, convolution.out_channels)
         and type(norm).__name__[-2:] == f"{len(convolution.kernel_size)}d"
-        and norm.running_mean is not None
-        and norm.num_features == convolution.out_channels
         and all(type(t.data) is torch.Tensor for t in (*norm.parameters(), *norm.buffers()))
-        and not has_hooks(norm)
-        and "forward" not in norm.__dict__
     )
 
 

@@ -8,7 +8,7 @@ The class of such a module is replaced by one that is derived from it and from o
 So the user's ``forward`` runs, and ``super().forward(x)``, ``self._conv_forward(...)`` and
 ``torch.nn.Conv3d.forward(self, x)`` in it reach our kernel.  Where a ``forward`` calls
 ``torch.nn.functional.conv3d`` itself, it runs under :class:`triton_ext.nn.accelerate.Redirect`.
-Of norms, those of timm that apply an activation are known: one kernel does both.
+One kernel computes a norm of timm and the activation that it applies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from triton_ext.nn.accelerate import Redirect
 from triton_ext.nn.steps import drops_nothing, is_watched, name_of, own_activation
 
-__all__ = ["base_of", "class_for", "is_plain", "pads", "refusal_of"]
+__all__ = ["base_of", "class_for", "derived", "is_plain", "pads", "refusal_of"]
 
 # The attribute of a class made here that holds the user's class.
 _BASE = "_triton_ext_base"
@@ -52,17 +52,17 @@ def is_plain(kind: type, kinds: Sequence[type]) -> bool:
         kind: Any class.
         kinds: Classes of :mod:`triton_ext.nn.modules`.
     """
-    return kind in kinds or (_BASE in vars(kind) and kind.__dict__.get(_OURS) in kinds)
+    return kind in kinds or vars(kind).get(_OURS) in kinds
 
 
-def refusal_of(kind: Any, ours: Any) -> str:
-    """Returns why a class derived from torch's gets no class from here; empty if it gets one.
+def refusal_of(kind: Any, ours: Any = None) -> str:
+    """Returns why a class gets no class from here; empty if it gets one.
 
     Args:
         kind: The user's class.
-        ours: The class of :mod:`triton_ext.nn.modules` for torch's.
+        ours: As for :func:`class_for`.
     """
-    if issubclass(kind, LazyModuleMixin) or issubclass(kind, ours):
+    if issubclass(kind, LazyModuleMixin) or (ours is not None and issubclass(kind, ours)):
         return f"it is a {kind.__name__}"
     try:
         class_for(kind, ours)
@@ -87,33 +87,39 @@ def class_for(kind: Any, ours: Any = None) -> Any:
         TypeError: Python refuses to derive from ``kind``.
     """
 
-    def construct(cls: type, *arguments: Any, **keywords: Any) -> Any:
-        return kind(*arguments, **keywords)
-
     def reduce(self: Any, protocol: Any) -> Any:
         made, arguments, *rest = kind.__reduce_ex__(self, 2)
         if made is not copyreg.__newobj__:
             return (made, arguments, *rest)
         return (_empty, (kind, ours, *arguments[1:]), *rest)
 
-    namespace = {
-        "__doc__": kind.__doc__,
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__new__": construct,
-        "__reduce_ex__": reduce,
-        _BASE: kind,
-    }
-    if ours is None:
-        namespace["forward"] = functools.wraps(kind.forward)(_redirected(kind))
-        return type(kind)(kind.__name__, (kind,), namespace)
-    if not _own_forwards(kind):
-        namespace[_OURS] = ours
+    namespace: dict[str, Any] = {"__reduce_ex__": reduce, _BASE: kind}
     if hasattr(ours, "normalized"):
         namespace["forward"] = functools.wraps(kind.forward)(_activated(kind))
-    elif _calls_functions(kind):
+    elif ours is None or _calls_functions(kind):
         namespace["forward"] = functools.wraps(kind.forward)(_redirected(kind))
-    return type(kind)(kind.__name__, (kind, ours), namespace)
+    elif not _own_forwards(kind):
+        namespace[_OURS] = ours
+    return derived(kind, (kind,) if ours is None else (kind, ours), namespace)
+
+
+def derived(kind: Any, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+    """Returns a class that looks like another one; constructing it gives an instance of that.
+
+    Args:
+        kind: The class that it looks like, whose name, module and docstring it has.
+        bases: Its bases, ``kind`` first.
+        namespace: What else it defines.
+
+    Raises:
+        TypeError: Python refuses to derive from ``kind``.
+    """
+
+    def construct(cls: type, *arguments: Any, **keywords: Any) -> Any:
+        return kind(*arguments, **keywords)
+
+    looks = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+    return type(kind)(kind.__name__, bases, {**looks, "__new__": construct, **namespace})
 
 
 def _redirected(kind: Any) -> Any:

@@ -162,8 +162,10 @@ def pad_channels_last(x: Tensor, pad: tuple[int, ...], mode: str) -> Tensor | No
         x: [N, C, *size], channels contiguous.
         pad: Pixels in front of and behind each dimension, the last dimension first, as for
             ``torch.nn.functional.pad``.
-        mode: ``"replicate"`` or ``"reflect"``.
+        mode: As there; the kernel knows ``"replicate"`` and ``"reflect"``.
     """
+    if mode not in ("replicate", "reflect"):
+        return None
     dims = x.dim() - 2
     if dims not in (1, 2, 3) or x.stride(1) != 1 or len(pad) != 2 * dims or min(pad) < 0:
         return None
@@ -190,7 +192,7 @@ def _padding(x: Tensor, pad: tuple[int, ...], mode: str) -> tuple[Any, Launcher 
         p >= s for pair in (low, high) for p, s in zip(pair, size, strict=True)
     ):
         return None, None  # torch's error
-    if mode not in ("replicate", "reflect") or not x.numel() or pixels >= 1 << 31:
+    if not x.numel() or pixels >= 1 << 31:
         return None, None
     ones, zeros = (1,) * (3 - len(size)), (0,) * (3 - len(size))
     launcher = Launcher(
