@@ -57,7 +57,7 @@ BLOCKS_CO = (64, 128, 256)
 BLOCKS_CI = (16, 32, 64, 128, 256)
 TAPS = (1, 2, 3, 5, 7)
 MAX_STAGES = 10
-# Of a thread's 255 registers beside some 35 for the rest, with room for the compiler.
+# A thread has 255 registers; some 35 are for the rest, and the compiler needs room.
 MAX_ACCUMULATORS = 192
 # Slower than this by estimate is not worth compiling.
 WORTHWHILE = 1.25

@@ -280,7 +280,7 @@ def vector_inputs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns x, copied where loads of ``vector`` elements are not aligned, and w channels-last."""
     if x.data_ptr() % (vector * x.itemsize):
-        # Of the same strides, which the plan was made for.
+        # The copy keeps the strides that the plan was made for.
         x = aligned_copy(x)
     return x, weight.permute(TO_LAST[weight.dim() - 2]).contiguous()
 

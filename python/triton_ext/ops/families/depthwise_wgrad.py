@@ -36,14 +36,14 @@ from triton_ext.ops.kernels.depthwise_wgrad import depthwise_reduce_kernel, dept
 
 __all__ = ["DEPTHWISE_WGRAD", "DepthwiseWgradConfig", "DepthwiseWgradPlan"]
 
-# Of a thread, out of 168.
+# A thread holds so many values at most, in 168 registers.
 _LIVE_REGISTERS = 116
 # Larger numbers are unrolled into kernels that compile for minutes; more products of a thread than
 # any candidate has.
 _MOST_SUMS, _MOST_PRODUCTS = 128, 1024
 # Factors on the rate of copies: rereads of x and dy, from L2 for the most part; the parts.
 _REREAD_RATE, _PARTS_RATE = 8.0 / 3.5, 3.0 / 3.5
-# Of the kernel that adds the parts.
+# The kernel that adds the parts: parts of a step, channels of a program.
 _PARTS_AT_A_TIME, _REDUCED_CHANNELS = 16, 64
 
 

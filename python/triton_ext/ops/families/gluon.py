@@ -203,7 +203,7 @@ class GluonFprop(_Gluon):
 
         problem, x_strides = _read(case)
         conv, co, ci = problem.geometry, problem.out_channels, problem.in_channels
-        # Of packed pixels, what the weight is filled up with is none of x's channels.
+        # The weight of packed pixels is filled up with channels that x does not have.
         x_ci = ci if case.packing is None else case.packing.window_channels
         x_block = [config.rows, config.block_k]
         strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])

@@ -35,7 +35,7 @@ __all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "column_shape", "vector_of"]
 
 _ELEMENT_BYTES = 2
 _MOST_COLUMNS = 64
-# Of all rows of the filter: a program holds the sums of all.
+# A program holds the sums of all rows of the filter.
 _MOST_SUMS = 256
 
 # A model that was not measured: per step of a program, the latency of barriers, shuffles and
@@ -99,7 +99,7 @@ class Schedule:
     def make(cls, config: Col2ImConfig, problem: ConvProblem) -> Schedule:
         """Returns the schedule of a configuration whose block holds the taps of a row."""
         out_w = problem.output_size[-1]
-        # Of even lengths, so that little is read twice.
+        # Lengths are even, so that little is read twice.
         segments = math.ceil(out_w / (config.block_m - _halo(problem)))
         segment = math.ceil(out_w / segments)
         segments = math.ceil(out_w / segment)

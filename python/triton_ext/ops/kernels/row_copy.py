@@ -33,7 +33,7 @@ _NUM_WARPS = 4
 # Elements of a CTA's tile: 8 per thread, 16 bytes of 16-bit types.
 _TILE = 1024
 _MANY_ELEMENTS = 1 << 21
-# Of a row of the target: the kernel counts them, and those of its last tile, in 32 bits.
+# The most elements of a target's row: the kernel counts them, its last tile too, in 32 bits.
 _MOST_ELEMENTS = (1 << 31) - (1 << 16)
 
 

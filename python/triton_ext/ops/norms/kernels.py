@@ -302,7 +302,7 @@ def _gradient_before(dy, x, ACTIVATION: tl.constexpr):
         slope += x * tl.exp(-0.5 * x * x) * 0.3989422804014327
         dy = dy * slope
     elif ACTIVATION == "gelu_tanh":
-        # Of x * sigmoid(2u).
+        # The slope of x * sigmoid(2u).
         sigmoid = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
         inner = 1.5957691216057308 * (1 + 0.134145 * x * x)
         dy = dy * (sigmoid + x * sigmoid * (1 - sigmoid) * inner)
