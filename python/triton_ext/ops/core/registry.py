@@ -27,7 +27,7 @@ from triton_ext.ops.families.wgrad import WGRAD
 __all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of"]
 
 #: The first of two that are expected to take the same time is chosen.
-FAMILIES: tuple[Family[Any], ...] = (
+FAMILIES: list[Family[Any]] = [
     # fprop
     GLUON,
     GEMM,
@@ -51,7 +51,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     PARTIAL_IM2COL_WGRAD,
     OPERAND_SWAP,
     DEPTHWISE_WGRAD,
-)
+]
 
 
 def families_of(direction: Direction) -> tuple[Family[Any], ...]:
