@@ -36,8 +36,7 @@ from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, ForwardPlan, InputG
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.depthwise import Sampling
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
-from triton_ext.ops.families.gemm import GEMM
-from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.kernels.merged_groups import merge_filter_kernel, repair_groups_kernel
 
