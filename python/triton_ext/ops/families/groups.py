@@ -1,4 +1,8 @@
-"""Merged groups: neighbouring groups are computed as one, with a block-diagonal filter.
+"""Groups of few channels: without tensor cores, or merged to fewer groups that other families take.
+
+``kernels/groups.py`` has the kernels.  Groups of very few channels are computed without tensor
+cores (:class:`Direct`).  Others are merged: neighbouring groups are computed as one, with a
+block-diagonal filter.
 
 Tensor cores multiply tiles of 64 and more channels, of which a group of few channels fills a part.
 Neighbouring groups lie side by side in x, dy and y.  So M of them become one group of M times the
@@ -8,7 +12,7 @@ families compute that.  Its multiplications are M times as many.
 Zeros of the filter times NaN or infinity are NaN, which a convolution of groups does not have.  So
 a kernel reports whether a pixel was not finite: the one that convolves by the largest absolute
 value of its output, which is NaN then, or the one that writes the filter by a look at the pixels.
-A third kernel (``kernels/merged_groups.py``) then computes the output again, group by group.  It is
+A third kernel then computes the output again, group by group.  It is
 always launched and ends at once where all is finite.  wgrad needs none of that: what it sums for an
 output and an input channel has no other channel in it.
 
@@ -20,28 +24,172 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
+import triton
+import triton.language as tl
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, ForwardPlan, InputGradientPlan
+from triton_ext.ops.core.memory_format import channels_last_strides
+from triton_ext.ops.core.plan import (
+    TO_LAST,
+    TRITON_DTYPES,
+    ForwardPlan,
+    InputGradientPlan,
+    config_constants,
+    filter_constants,
+    output_constants,
+    three,
+    vector_inputs,
+)
 from triton_ext.ops.core.problem import ConvProblem, as_forward
-from triton_ext.ops.families.depthwise import Sampling
-from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
-from triton_ext.ops.families.gemm import GEMM
-from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
-from triton_ext.ops.kernels.merged_groups import merge_filter_kernel, repair_groups_kernel
+from triton_ext.ops.families.sampling import Sampling
+from triton_ext.ops.kernels.groups import (
+    conv_direct_kernel,
+    merge_filter_kernel,
+    repair_groups_kernel,
+)
 
-__all__ = ["MERGED", "MERGED_DGRAD", "MergedConfig", "MergedPlan", "merge_factors"]
+__all__ = [
+    "DIRECT",
+    "DIRECT_DGRAD",
+    "MERGED",
+    "MERGED_DGRAD",
+    "DirectConfig",
+    "MergedConfig",
+    "MergedPlan",
+    "merge_factors",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectConfig:
+    """One way to compile the kernel."""
+
+    block_m: int  # output pixels per tile
+    block_n: int  # output channels per tile
+    num_warps: int = 4  # warps per CTA
+
+    def problems(self) -> list[str]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        found = [
+            *power_problems(self, 1, 1024, "block_m", "block_n"),
+            *power_problems(self, 1, 32, "num_warps"),
+        ]
+        return found or range_problems(self, 1, 1 << 16, "tile_elements")
+
+    @property
+    def tile_elements(self) -> int:
+        """Elements of a tile."""
+        return self.block_m * self.block_n
+
+
+class Direct(Family[DirectConfig]):
+    """fprop: one configuration, whose time no model expects: nothing is compared with it.
+
+    The planner chooses it for groups of fewer than 16 bytes of channels, which TMA cannot address
+    and would have to be copied apart.
+    """
+
+    kind = "direct"
+    direction: ClassVar[Direction] = "fprop"
+    config_type = DirectConfig
+    supersedes = ("gemm",)
+
+    def passed_over(self, case: Case, device: Device) -> str:
+        groups = case.problem.groups
+        group_bytes = Sampling.of(case).in_channels // groups * case.dtype.itemsize
+        if groups > 1 and group_bytes < ROW_BYTES:
+            return ""
+        return f"chosen for several groups of less than {ROW_BYTES} bytes of channels"
+
+    def candidates(self, case: Case, device: Device) -> Mapping[DirectConfig, Expected]:
+        """Returns a configuration; not measured: a thread has 8 channels, 16 bytes of a load."""
+        sampling = Sampling.of(case)
+        block_n = min(64, max(8, triton.next_power_of_2(sampling.out_channels)))
+        columns = math.ceil(sampling.out_channels / block_n)
+        # 32 accumulators per thread, fewer where that gives too few CTAs.
+        for block_m in (4096 // block_n, 2048 // block_n):
+            if math.ceil(sampling.pixels / block_m) * columns >= 4 * device.num_sms:
+                break
+        return {DirectConfig(block_m=block_m, block_n=block_n): Expected.of(math.nan)}
+
+    def bind(
+        self, config: DirectConfig, case: Case, device: Device
+    ) -> ForwardPlan | InputGradientPlan:
+        if case.direction == "fprop":
+            return _plan(config, case.strides_of_x, case)
+        strides = case.strides_of_dy
+        if strides[1] != 1:
+            strides = channels_last_strides(case.problem.y_shape)  # _gradient_inputs copies dy
+        return InputGradientPlan.of(case.problem, case, partial(_plan, config, strides))
+
+
+class DirectDgrad(Direct):
+    """dgrad."""
+
+    direction = "dgrad"
+
+
+def _plan(config: DirectConfig, strides: tuple[int, ...], case: Case) -> ForwardPlan:
+    """Returns the plan of fprop over x, or of dgrad over dy, of these strides."""
+    problem, sampling = case.problem, Sampling.of(case)
+    is_gradient, pixels, channels = sampling.is_flipped, sampling.pixels, sampling.out_channels
+    launcher = Launcher(
+        kernel=conv_direct_kernel,
+        grid=(math.ceil(pixels / config.block_m) * math.ceil(channels / config.block_n), 1, 1),
+        scalars=(
+            pixels,
+            channels,
+            *three(sampling.in_size),
+            *three(sampling.out_size),
+            *three(problem.stride),
+            *three(sampling.low),
+            *three(sampling.dilation),
+            *three(strides[2:]),
+            strides[0],
+        ),
+        constants={
+            "DIMS": problem.dims,
+            **filter_constants(problem.filter_size),
+            "GROUP_CI": sampling.in_channels // problem.groups,
+            "GROUP_CO": channels // problem.groups,
+            "IS_GRADIENT": is_gradient,
+            **config_constants(config, "block_m", "block_n"),
+            **output_constants(
+                case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
+            ),
+        },
+        options={"num_warps": config.num_warps},
+    )
+    inputs = partial(_gradient_inputs, problem.groups) if is_gradient else partial(vector_inputs, 1)
+    return ForwardPlan.make(case, config, inputs, launcher)
+
+
+def _gradient_inputs(
+    groups: int, dy: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns dy with contiguous channels, and the filter [groups * Ci, taps, Co] of a group."""
+    if dy.stride(1) != 1:
+        dy = dy.permute(TO_LAST[dy.dim() - 2]).contiguous().movedim(-1, 1)
+    by_group = weight.unflatten(0, (groups, -1)).flatten(3)
+    return dy, by_group.permute(0, 2, 3, 1).contiguous()
+
+
+DIRECT = Direct()
+DIRECT_DGRAD = DirectDgrad()
+
 
 # Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.
 _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
@@ -78,9 +226,6 @@ def merge_factors(problem: ConvProblem) -> list[int]:
         and max(sizes) * factor <= _MOST_CHANNELS
         and not any(size * factor % _CHANNEL_UNIT for size in sizes)
     ]
-
-
-# ---- Plans -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +388,6 @@ def _repairing(case: Case, flags: int, device: Device) -> Launcher:
 
 def _three(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
     return (missing,) * (3 - len(values)) + values
-
-
-# ---- Families ----------------------------------------------------------------------------------
 
 
 class _Merged(Family[MergedConfig]):
