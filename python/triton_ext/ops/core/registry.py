@@ -10,8 +10,7 @@ from triton_ext.ops.core.family import Family
 from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
 from triton_ext.ops.families.few_channels import FEW_CHANNELS
-from triton_ext.ops.families.gemm import GEMM
-from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
 from triton_ext.ops.families.kn2row import KN2ROW

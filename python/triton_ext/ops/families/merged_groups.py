@@ -41,8 +41,7 @@ from triton_ext.ops.core.plan import (
 )
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD, Sampling
-from triton_ext.ops.families.gemm import GEMM
-from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.kernels.groups import (
     merge_filter_kernel,
