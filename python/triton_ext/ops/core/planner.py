@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.family import Expected, Family
@@ -47,6 +48,7 @@ __all__ = [
     "ranking",
     "refusals",
     "refusals_on",
+    "register",
     "torch_offer",
 ]
 
@@ -79,6 +81,26 @@ class Offer:
     passed_over: str = ""
     superseded_by: str = ""
     times: tuple[tuple[Any, Expected], ...] = ()
+
+
+def register(family: Family[Any]) -> None:
+    """Adds a family from outside the package, for this process; ours go first at equal times.
+
+    Raises:
+        ValueError: Its direction has a family of its kind or its class of configurations.
+    """
+    for other in families_of(family.direction):
+        if family.kind == other.kind or family.config_type is other.config_type:
+            raise ValueError(
+                f"register: {family.direction} has {other.kind!r} of {other.config_type.__name__}, "
+                f"expected another kind and class than {family.kind!r} of "
+                f"{family.config_type.__name__}"
+            )
+    FAMILIES.append(family)
+    # Plans that were made before know nothing of it.
+    make_plan.cache_clear()
+    is_torch_faster.cache_clear()
+    dispatch_cache.clear()
 
 
 @lru_cache(maxsize=4096)

@@ -16,9 +16,9 @@ from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.dispatch_cache import allows_tf32
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.packing import violations
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.stride_phases import geometry_refusals as dgrad_refusals
-from triton_ext.ops.rewrites.packing import violations
 
 __all__ = [
     "DTYPES",
