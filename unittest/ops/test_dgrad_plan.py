@@ -15,6 +15,7 @@ from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.core.refusals import refused
 from triton_ext.ops.families import gemm_dgrad
 from triton_ext.ops.families.gemm_config import NARROW_CONFIGS, OutputTile
 from triton_ext.ops.families.gemm_dgrad import CONFIGS, expected_times
@@ -33,7 +34,7 @@ def kernel(monkeypatch):
     monkeypatch.setattr(gemm_dgrad, "conv_dgrad_kernel", looking)
     copy = LookingKernel(row_copy.row_copy_kernel.arg_names)
     monkeypatch.setattr(row_copy, "row_copy_kernel", copy)
-    monkeypatch.setattr(GluonDgrad, "refusals", lambda *arguments: ["the test has none"])
+    monkeypatch.setattr(GluonDgrad, "refusals", lambda *arguments: refused("the test has none"))
     monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     planner.make_plan.cache_clear()
     yield looking

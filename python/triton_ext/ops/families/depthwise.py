@@ -15,7 +15,6 @@ import torch
 import triton.language as tl
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
@@ -30,6 +29,7 @@ from triton_ext.ops.core.plan import (
     three,
 )
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals, refused
 from triton_ext.ops.kernels.depthwise import conv_depthwise_kernel
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "DepthwiseConfig",
     "PixelStrides",
     "Sampling",
-    "block_problems",
+    "block_refusals",
     "depthwise_refusals",
     "is_depthwise",
 ]
@@ -59,11 +59,11 @@ def is_depthwise(problem: ConvProblem) -> bool:
     return 1 < problem.groups == problem.in_channels == problem.out_channels
 
 
-def depthwise_refusals(case: Case) -> list[str]:
+def depthwise_refusals(case: Case) -> tuple[Refusal, ...]:
     """Returns why a convolution is not depthwise; nothing where it is."""
     if is_depthwise(case.problem):
-        return []
-    return ["no depthwise convolution: expected groups of one channel each"]
+        return ()
+    return refused("no depthwise convolution: expected groups of one channel each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,22 +205,22 @@ class PixelStrides:
         return rows.contiguous() if self.is_copied else rows
 
 
-def block_problems(config: Any, unrolled: int, most: int) -> list[str]:
+def block_refusals(config: Any, unrolled: int, most: int) -> tuple[Refusal, ...]:
     """Returns why a program is too large; its threads have ``unrolled`` of ``most`` elements."""
-    found = [
-        *power_problems(config, 1, 4096, "block_p"),
-        *power_problems(config, 1, 1024, "block_c"),
-        *power_problems(config, 1, 32, "num_warps"),
-    ]
+    found = (
+        *power_refusals(config, 1, 4096, "block_p"),
+        *power_refusals(config, 1, 1024, "block_c"),
+        *power_refusals(config, 1, 32, "num_warps"),
+    )
     if found:
         return found
     elements, at_most = config.thread_channels, min(_MOST_ELEMENTS, most // max(unrolled, 1))
-    if elements > at_most:
-        found.append(
-            f"block_p * block_c is {config.block_p * config.block_c}, {elements} elements of each "
-            f"thread of {config.num_warps} warps: expected at most {at_most}"
-        )
-    return found
+    if elements <= at_most:
+        return ()
+    return refused(
+        f"block_p * block_c is {config.block_p * config.block_c}, {elements} elements of each "
+        f"thread of {config.num_warps} warps: expected at most {at_most}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,12 +232,12 @@ class DepthwiseConfig:
     block_c: int  # channels of a program
     num_warps: int = 4  # warps of a program
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return [
-            *range_problems(self, 1, MOST_PIXELS, "qw"),
-            *block_problems(self, self.qw, _MOST_OUTPUTS),
-        ]
+        return (
+            *range_refusals(self, 1, MOST_PIXELS, "qw"),
+            *block_refusals(self, self.qw, _MOST_OUTPUTS),
+        )
 
     @property
     def thread_channels(self) -> int:
@@ -259,17 +259,19 @@ class Depthwise(Family[DepthwiseConfig]):
     config_type = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         found = depthwise_refusals(case)
         if not found and Sampling.of(case).up[-1] > _MAX_UP:
-            found.append(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
+            return refused(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
         return found
 
-    def number_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> list[str]:
-        found, up = config.problems(), Sampling.of(case).up[-1]
-        if not found and config.qw % up:
-            found.append(f"qw is {config.qw}: expected a multiple of the stride, {up}")
-        return found
+    def fit_refusals(
+        self, config: DepthwiseConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        up = Sampling.of(case).up[-1]
+        if config.qw % up:
+            return refused(f"qw is {config.qw}: expected a multiple of the stride, {up}")
+        return ()
 
     def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseConfig, Expected]:
         sampling = Sampling.of(case)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.config_checks import range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -24,11 +23,12 @@ from triton_ext.ops.core.plan import (
     filter_constants,
     three,
 )
+from triton_ext.ops.core.refusals import Refusal, range_refusals
 from triton_ext.ops.families.depthwise import (
     MOST_PIXELS,
     PixelStrides,
     Sampling,
-    block_problems,
+    block_refusals,
     depthwise_refusals,
 )
 from triton_ext.ops.families.wgrad import FilterGradientPlan
@@ -59,14 +59,14 @@ class DepthwiseWgradConfig:
     num_warps: int = 4  # warps of a program
     max_registers: int = 168  # of a thread: the assembler would load further ahead than that pays
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return [
-            *range_problems(self, 1, MOST_PIXELS, "qw"),
-            *range_problems(self, 1, _MOST_SUMS, "lines", "taps", "sums"),
-            *range_problems(self, 24, 255, "max_registers"),
-            *block_problems(self, self.qw * self.sums, _MOST_PRODUCTS),
-        ]
+        return (
+            *range_refusals(self, 1, MOST_PIXELS, "qw"),
+            *range_refusals(self, 1, _MOST_SUMS, "lines", "taps", "sums"),
+            *range_refusals(self, 24, 255, "max_registers"),
+            *block_refusals(self, self.qw * self.sums, _MOST_PRODUCTS),
+        )
 
     @property
     def sums(self) -> int:
@@ -132,7 +132,7 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
     config_type = DepthwiseWgradConfig
     supersedes = ("wgrad", "gluon_wgrad")
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         return depthwise_refusals(case)
 
     def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseWgradConfig, Expected]:

@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
@@ -32,6 +31,7 @@ from triton_ext.ops.core.plan import (
     three,
     vector_inputs,
 )
+from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals
 from triton_ext.ops.families.depthwise import Sampling
 from triton_ext.ops.kernels.direct import conv_direct_kernel
 
@@ -46,13 +46,13 @@ class DirectConfig:
     block_n: int  # output channels per tile
     num_warps: int = 4  # warps per CTA
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        found = [
-            *power_problems(self, 1, 1024, "block_m", "block_n"),
-            *power_problems(self, 1, 32, "num_warps"),
-        ]
-        return found or range_problems(self, 1, 1 << 16, "tile_elements")
+        found = (
+            *power_refusals(self, 1, 1024, "block_m", "block_n"),
+            *power_refusals(self, 1, 32, "num_warps"),
+        )
+        return found or range_refusals(self, 1, 1 << 16, "tile_elements")
 
     @property
     def tile_elements(self) -> int:

@@ -11,7 +11,6 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
@@ -22,10 +21,11 @@ from triton_ext.ops.core.descriptors import (
     rounding,
 )
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
+from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refuse, refused, smem_refusals
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
     OutputTile,
@@ -45,16 +45,16 @@ conv_violations = backends.load("nvidia", "conv_violations")
 _Tiled = tuple[list[int], list[int], list[int]]
 
 
-def tap_refusals(case: Case) -> list[str]:
+def tap_refusals(case: Case) -> tuple[Refusal, ...]:
     """Returns why im2col does not walk x tap by tap; nothing where it does, or rows are packed."""
     if case.packing is not None or not conv_violations(case.problem.geometry):
-        return []
-    return ["im2col cannot walk x tap by tap: expected a configuration of packed rows"]
+        return ()
+    return refused("im2col cannot walk x tap by tap: expected a configuration of packed rows")
 
 
-def gemm_refusals(config: ConvConfig, element_bytes: int, device: Device) -> list[str]:
+def gemm_refusals(config: ConvConfig, element_bytes: int, device: Device) -> tuple[Refusal, ...]:
     """Returns why the kernels cannot be compiled so, with y in parts and of x's element size."""
-    wrong = config.problems(element_bytes)
+    wrong = config.refusals(element_bytes)
     return wrong or smem_refusals(config.smem_bytes(element_bytes), device)
 
 
@@ -68,17 +68,13 @@ class Gemm(Family[ConvConfig]):
     tile_fields = ("block_m", "block_n")
     reads_packed = True
 
-    def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
-        found = tap_refusals(case)
-        if config is not None and not found:
-            found += self.number_refusals(config, case, device)
-        return found
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return tap_refusals(case)
 
-    def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
+    def number_refusals(
+        self, config: ConvConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
         return gemm_refusals(config, case.dtype.itemsize, device)
-
-    def config_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
-        return self.refusals(case, device, config)
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
         walked = _Walked.of(case)
@@ -110,9 +106,8 @@ class Gemm(Family[ConvConfig]):
         return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
-        wrong = config.problems(case.dtype.itemsize)
-        if wrong:
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        wrong = config.refusals(case.dtype.itemsize)
+        refuse(f"{case.operator}: configuration {config}", wrong)
         walked = _Walked.of(case)
         problem, conv = walked.problem, walked.problem.geometry
         x_block = [config.block_m, config.block_k]

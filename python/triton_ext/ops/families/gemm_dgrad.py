@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
@@ -30,6 +29,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refuse, refused
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families.gemm import gemm_refusals
 from triton_ext.ops.families.gemm_config import (
@@ -122,10 +122,9 @@ class GemmDgrad(Family[ConvConfig]):
     is_gemm = True
     tile_fields = ("block_m", "block_n")
 
-    def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
-        return [] if config is None else self.number_refusals(config, case, device)
-
-    def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
+    def number_refusals(
+        self, config: ConvConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
         return gemm_refusals(config, case.dtype.itemsize, device) or _step_refusals(config, case)
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
@@ -148,9 +147,8 @@ class GemmDgrad(Family[ConvConfig]):
         return ranked({config: Expected.of(us) for config, us in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> DgradPlan:
-        wrong = config.problems(case.dtype.itemsize) or _step_refusals(config, case)
-        if wrong:
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        wrong = config.refusals(case.dtype.itemsize) or _step_refusals(config, case)
+        refuse(f"{case.operator}: configuration {config}", wrong)
         problem, dtype = _padded(case.problem), case.dtype
         n, size, groups, taps = problem.batch, problem.output_size, problem.groups, problem.taps
         ci, co = problem.in_channels // groups, problem.out_channels // groups
@@ -205,13 +203,13 @@ class GemmDgrad(Family[ConvConfig]):
         )
 
 
-def _step_refusals(config: ConvConfig, case: Case) -> list[str]:
+def _step_refusals(config: ConvConfig, case: Case) -> tuple[Refusal, ...]:
     """Returns why steps do not end where a group does."""
     groups = case.problem.groups
     walked = group_channels(case.problem.out_channels, groups)
     if groups == 1 or walked % config.block_k == 0:
-        return []
-    return [f"block_k is {config.block_k}: expected a divisor of {walked}, a group's"]
+        return ()
+    return refused(f"block_k is {config.block_k}: expected a divisor of {walked}, a group's")
 
 
 def _padded(problem: ConvProblem) -> ConvProblem:

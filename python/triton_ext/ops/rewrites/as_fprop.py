@@ -16,6 +16,7 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import as_forward
+from triton_ext.ops.core.refusals import Refusal, refused
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.rewrites.packing import packing_refusals
@@ -63,11 +64,11 @@ class AsFprop(Rewrite[AsFpropConfig]):
             packing=replace(way, is_turned=True),
         )
 
-    def rewrite_refusals(self, case: Case) -> list[str]:
+    def rewrite_refusals(self, case: Case) -> tuple[Refusal, ...]:
         forward = as_forward(case.problem)
         if forward is None:
-            return ["no convolution of dy: expected stride 1 and one group"]
-        return packing_refusals(forward) or ["im2col does not walk dy so"]
+            return refused("no convolution of dy: expected stride 1 and one group")
+        return packing_refusals(forward) or refused("im2col does not walk dy so", in_key=False)
 
     def passed_over(self, case: Case, device: Device) -> str:
         rewritten = self.rewritten(case, device)

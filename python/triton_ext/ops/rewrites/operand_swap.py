@@ -32,6 +32,7 @@ from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected
 from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.core.refusals import Refusal, refused
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
@@ -80,14 +81,14 @@ class SwappedWgradPlan(PackedWgradPlan):
         return rows
 
 
-def swap_refusals(problem: ConvProblem) -> list[str]:
+def swap_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns why x and dy of a problem cannot be swapped, whatever its sizes and its padding."""
     found = []
     if set(problem.stride) != {1}:
         found.append(f"stride {problem.stride}: expected 1, dy has no pixels between its own")
     if problem.in_channels % _CHANNEL_UNIT:
         found.append(f"{problem.in_channels} input channels: expected a multiple of 8")
-    return [*found, *packing_refusals(problem)]
+    return (*refused(*found), *packing_refusals(problem))
 
 
 def swapped_case(case: Case) -> Case | None:
@@ -162,19 +163,15 @@ class OperandSwap(Rewrite[SwappedConfig]):
         swapped = None if way is None else swapped_case(case)
         return None if swapped is None else replace(swapped, packing=way)
 
-    def rewrite_refusals(self, case: Case) -> list[str]:
-        return swap_refusals(case.problem) or [
-            "its padding, its batch or the memory of x does not allow it"
-        ]
+    def rewrite_refusals(self, case: Case) -> tuple[Refusal, ...]:
+        return swap_refusals(case.problem) or refused(
+            "its padding, its batch or the memory of x does not allow it", in_key=False
+        )
 
     def passed_over(self, case: Case, device: Device) -> str:
         if case.problem.in_channels <= case.problem.out_channels:
             return "there are no more input channels than output channels"
-        return "; ".join(tap_refusals(case))
-
-    def config_refusals(self, config: SwappedConfig, case: Case, device: Device) -> list[str]:
-        # The amount of padding is not in the key: refusals() asks for it.
-        return [*swap_refusals(case.problem), *self.number_refusals(config, case, device)]
+        return "; ".join(map(str, tap_refusals(case)))
 
     def with_copies(self, case: Case, expected: Expected) -> Expected:
         return with_unpacking(expected)

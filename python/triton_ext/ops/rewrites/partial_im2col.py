@@ -16,6 +16,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.refusals import Refusal, beyond_keys, refused
 from triton_ext.ops.families.gemm import GEMM
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, filling_dy_us
@@ -50,7 +51,7 @@ class Rewrite(Family[Config]):
         """Returns the other case; ``None`` where there is none."""
 
     @abstractmethod
-    def rewrite_refusals(self, case: Case) -> list[str]:
+    def rewrite_refusals(self, case: Case) -> tuple[Refusal, ...]:
         """Returns why there is no other case, where there is none."""
 
     def inner_of(self, config: Any) -> Family[Any]:
@@ -67,20 +68,22 @@ class Rewrite(Family[Config]):
             f"{type(config.config).__name__} does not take packed rows, expected one of {kinds}"
         )
 
-    def refusals(self, case: Case, device: Device, config: Any = None) -> list[str]:
-        rewritten = self.rewritten(case, device)
-        if rewritten is None:
-            return self.rewrite_refusals(case)
-        if config is None:
-            return []
-        return self.inner_of(config).refusals(rewritten, device, config.config)
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return self.rewrite_refusals(case) if self.rewritten(case, device) is None else ()
 
-    def number_refusals(self, config: Any, case: Case, device: Device) -> list[str]:
-        # How rows are packed depends on strides: refusals() asks what depends on the problem.
+    def number_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
         try:
             return self.inner_of(config).number_refusals(config.config, case, device)
         except UnsupportedError as error:
-            return [str(error)]
+            return refused(str(error))
+
+    def fit_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+        rewritten = self.rewritten(case, device)
+        if rewritten is None:
+            return ()
+        # How rows are packed depends on strides.
+        inner = self.inner_of(config)
+        return beyond_keys(inner.refusals(rewritten, device, config.config))
 
     def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
         rewritten = self.rewritten(case, device)
@@ -101,7 +104,7 @@ class Rewrite(Family[Config]):
     def bind(self, config: Any, case: Case, device: Device) -> Any:
         rewritten = self.rewritten(case, device)
         if rewritten is None:
-            why = "; ".join(self.rewrite_refusals(case))
+            why = "; ".join(map(str, self.rewrite_refusals(case)))
             raise UnsupportedError(f"{case.operator}: {self.failure}: {why}")
         inner = self.inner_of(config)
         return self.plan(case, rewritten, lambda each: inner.bind(config.config, each, device))
@@ -134,8 +137,10 @@ class PartialIm2col(Rewrite[PackedConfig]):
         packing = self.packing(case, device)
         return None if packing is None else replace(case, packing=packing)
 
-    def rewrite_refusals(self, case: Case) -> list[str]:
-        return packing_refusals(case.problem) or ["im2col does not walk packed rows either"]
+    def rewrite_refusals(self, case: Case) -> tuple[Refusal, ...]:
+        return packing_refusals(case.problem) or refused(
+            "im2col does not walk packed rows either", in_key=False
+        )
 
     def passed_over(self, case: Case, device: Device) -> str:
         packing = self.packing(case, device)
