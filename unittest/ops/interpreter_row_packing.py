@@ -27,11 +27,11 @@ from problem_cases import channels_last
 from triton_ext.ops import conv2d, conv2d_input, conv2d_weight
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.wgrad import PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
-from triton_ext.ops.rewrites.packing import RowPacking
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

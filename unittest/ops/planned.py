@@ -10,11 +10,14 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.partial_im2col import (
+    PARTIAL_IM2COL,
+    PARTIAL_IM2COL_WGRAD,
+    SwappedConfig,
+)
 from triton_ext.ops.families.wgrad_config import WgradChoice, WgradConfig
-from triton_ext.ops.rewrites.operand_swap import SwappedConfig
-from triton_ext.ops.rewrites.packing import RowPacking
-from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2COL_WGRAD
 
 Strides = tuple[int, ...]
 

@@ -32,10 +32,9 @@ from planned import plan_dgrad, ranking_of, refusals_of
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families.gemm_config import NARROW_CONFIGS
-from triton_ext.ops.families.gemm_dgrad import CONFIGS
+from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS, NARROW_CONFIGS
 from triton_ext.ops.families.gluon_config import common_refusals
-from triton_ext.ops.families.gluon_cost import CONFIGS as GLUON_CONFIGS
+from triton_ext.ops.families.gluon_cost import DGRAD_CONFIGS as GLUON_CONFIGS
 from triton_ext.ops.families.gluon_cost import narrow_configs
 
 skip_without_gpu()
@@ -149,7 +148,7 @@ def test_narrow_tiles(ci, stride):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("config", [*CONFIGS, *NARROW_CONFIGS, *GLUON_CONFIGS], ids=str)
+@pytest.mark.parametrize("config", [*DGRAD_CONFIGS, *NARROW_CONFIGS, *GLUON_CONFIGS], ids=str)
 def test_every_configuration(config, stride):
     # Tails in M, N (200 columns) and K (72 channels) of every tile.
     problem = problem_of(n=5, ci=200, co=72, size=(37, 41), stride=stride, padding=1)

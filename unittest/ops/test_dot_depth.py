@@ -27,7 +27,7 @@ from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.core.registry import config_refusals
-from triton_ext.ops.families import gemm_config, gemm_dgrad
+from triton_ext.ops.families import gemm, gemm_config
 from triton_ext.ops.families.gemm_config import ConvConfig, least_block
 from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.tuning.runs import candidates
@@ -158,7 +158,7 @@ def test_every_step_is_one_that_triton_multiplies(monkeypatch, direction, dtype,
     "options",
     [
         {"ci": 4},
-        {"ci": 4, "filter_size": (1, 1), "x_is_matrix": True},
+        {"ci": 4, "filter_size": (1, 1)},
         {"ci": 4, "groups": 3, "store_through_tma": False},
     ],
     ids=["dense", "matrix", "groups"],
@@ -243,7 +243,7 @@ def test_steps_of_a_gradient_that_reach_into_the_next_group_are_refused():
         with pytest.raises(UnsupportedError, match="block_k is 64: expected a divisor of 32"):
             make_plan(case, META, TILES)
     assert "divisor of 32" in str(config_refusals(TILES, case, H200)[0])
-    assert gemm_dgrad.group_channels(72, 3) == 32
+    assert gemm.group_channels(72, 3) == 32
 
 
 def test_the_capability_is_what_the_host_was_asked():

@@ -49,8 +49,8 @@ from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
     WgradTileConfig,
     WgradWork,
 )
+from triton_ext.ops.families.partial_im2col import PackedConfig  # noqa: E402
 from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
-from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning.processes import target_only  # noqa: E402
 from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 

@@ -12,8 +12,8 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps  # noqa: E402
 from triton_ext.ops.families import gluon_cost  # noqa: E402
-from triton_ext.ops.families.gemm_dgrad import expected_times  # noqa: E402
-from triton_ext.ops.kernels import gemm_dgrad  # noqa: E402
+from triton_ext.ops.families.gemm_config import expected_times  # noqa: E402
+from triton_ext.ops.kernels import gemm  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 EDGES = (
@@ -79,18 +79,18 @@ def test_the_gluon_kernel(dim, monkeypatch):
 @pytest.mark.parametrize("dim", EDGES, ids=str)
 def test_the_jit_kernel(dim, monkeypatch):
     language = types.SimpleNamespace(where=np.where, program_id=lambda axis: np.int32(0))
-    monkeypatch.setattr(gemm_dgrad, "tl", language)
-    monkeypatch.setattr(gemm_dgrad, "max", np.maximum, raising=False)
+    monkeypatch.setattr(gemm, "tl", language)
+    monkeypatch.setattr(gemm, "max", np.maximum, raising=False)
     for name in ("_residue", "_wide"):
-        monkeypatch.setattr(gemm_dgrad, name, getattr(gemm_dgrad, name).fn)
+        monkeypatch.setattr(gemm, name, getattr(gemm, name).fn)
     names = ("taps", "stride", "divisor", "tap_step", "inverse")
     classes = tuple(of(dim, name) for name in names)
     residues = np.arange(dim.stride, dtype=np.int32)
     number = (residues + np.int32(dim.low)) % np.int32(dim.stride)
     problem = problem_of(dim)
-    np.testing.assert_array_equal(gemm_dgrad._residue(number, problem, 2, classes), residues)
-    first, count = gemm_dgrad._class_taps.fn(number, 2, classes)
-    compare(dim, first, count, gemm_dgrad._offset.fn(number, first, problem, 2, classes))
+    np.testing.assert_array_equal(gemm._residue(number, problem, 2, classes), residues)
+    first, count = gemm._class_taps.fn(number, 2, classes)
+    compare(dim, first, count, gemm._offset.fn(number, first, problem, 2, classes))
 
 
 @pytest.mark.parametrize("dim", EDGES, ids=str)
@@ -152,8 +152,8 @@ def test_the_taps_of_all_classes():
 def test_classes_that_are_alike_may_be_counted(repeats):
     # 49 pixels are one tile of each class, not a part of one.
     one, every = (0.0625,), (0.0625,) * repeats
-    counted = expected_times(49, one, 64, 256, 132, repeats=repeats)
-    assert counted == pytest.approx(expected_times(49, every, 64, 256, 132))
+    counted = expected_times(49, 64, 256, one, 132, is_dgrad=True, repeats=repeats)
+    assert counted == pytest.approx(expected_times(49, 64, 256, every, 132, is_dgrad=True))
     # A filter that stays is one of a single class.
     options = {"may_keep_filter": False, "may_join": False}
     counted = gluon_cost.expected_times(49, 64, 256, one, 132, repeats=repeats, **options)

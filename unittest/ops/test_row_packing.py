@@ -26,6 +26,7 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.packing import RowPacking, geometry_refusals, packing_refusals
 from triton_ext.ops.core.plan import InputGradientPlan
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families import gluon
@@ -35,7 +36,6 @@ from triton_ext.ops.families.gluon_config import TileConfig, ping_pong
 from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
 from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
-from triton_ext.ops.rewrites.packing import RowPacking, geometry_refusals, packing_refusals
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)

@@ -54,15 +54,13 @@ from triton_ext.ops.core.tables import (  # noqa: E402
     read_table,
 )
 from triton_ext.ops.families import gemm_config, gluon_cost, wgrad_config  # noqa: E402
-from triton_ext.ops.families.depthwise import DepthwiseConfig  # noqa: E402
-from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradConfig  # noqa: E402
+from triton_ext.ops.families.depthwise import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.families.kn2row import Col2ImConfig  # noqa: E402
+from triton_ext.ops.families.partial_im2col import AsFpropConfig, PackedConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
-from triton_ext.ops.rewrites.as_fprop import AsFpropConfig  # noqa: E402
-from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.tuning import store  # noqa: E402
 from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 from triton_ext.ops.tuning.store import update_table, write_table  # noqa: E402

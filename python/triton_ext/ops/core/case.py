@@ -18,8 +18,8 @@ import torch
 
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.memory_format import channels_last_strides
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["DIRECTIONS", "Case", "Direction", "round_up"]
 

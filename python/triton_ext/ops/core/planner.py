@@ -17,9 +17,11 @@ import torch
 
 from triton_ext import backends
 from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.packing import geometry_refusals as forward_refusals
 from triton_ext.ops.core.refusals import (
     DTYPES,
     Refusal,
@@ -33,7 +35,6 @@ from triton_ext.ops.core.registry import FAMILIES, families_of, family_of
 from triton_ext.ops.core.stride_phases import geometry_refusals as dgrad_refusals
 from triton_ext.ops.core.tables import Entry, entry_for, find
 from triton_ext.ops.families.by_torch import TORCH
-from triton_ext.ops.rewrites.packing import geometry_refusals as forward_refusals
 
 __all__ = [
     "Choice",
@@ -53,6 +54,7 @@ __all__ = [
     "ranking",
     "refusals",
     "refusals_on",
+    "register",
     "torch_offer",
 ]
 
@@ -87,6 +89,26 @@ class Offer:
     passed_over: str = ""
     superseded_by: str = ""
     times: tuple[tuple[Any, Expected], ...] = ()
+
+
+def register(family: Family[Any]) -> None:
+    """Adds a family from outside the package, for this process; ours go first at equal times.
+
+    Raises:
+        ValueError: Its direction has a family of its kind or its class of configurations.
+    """
+    for other in families_of(family.direction):
+        if family.kind == other.kind or family.config_type is other.config_type:
+            raise ValueError(
+                f"register: {family.direction} has {other.kind!r} of {other.config_type.__name__}, "
+                f"expected another kind and class than {family.kind!r} of "
+                f"{family.config_type.__name__}"
+            )
+    FAMILIES.append(family)
+    # Plans that were made before know nothing of it.
+    make_plan.cache_clear()
+    is_torch_faster.cache_clear()
+    dispatch_cache.clear()
 
 
 @lru_cache(maxsize=4096)

@@ -8,26 +8,27 @@ from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Family
 from triton_ext.ops.core.refusals import Refusal
-from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD
-from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD
+from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
 from triton_ext.ops.families.few_channels import FEW_CHANNELS
-from triton_ext.ops.families.gemm import GEMM
-from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
 from triton_ext.ops.families.kn2row import KN2ROW
+from triton_ext.ops.families.merged_groups import MERGED, MERGED_DGRAD
+from triton_ext.ops.families.partial_im2col import (
+    AS_FPROP,
+    OPERAND_SWAP,
+    PARTIAL_IM2COL,
+    PARTIAL_IM2COL_WGRAD,
+)
 from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.families.wgrad import WGRAD
-from triton_ext.ops.rewrites.as_fprop import AS_FPROP
-from triton_ext.ops.rewrites.merged_groups import MERGED, MERGED_DGRAD
-from triton_ext.ops.rewrites.operand_swap import OPERAND_SWAP
-from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2COL_WGRAD
 
 __all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of"]
 
 #: The first of two that are expected to take the same time is chosen.
-FAMILIES: tuple[Family[Any], ...] = (
+FAMILIES: list[Family[Any]] = [
     # fprop
     GLUON,
     GEMM,
@@ -51,7 +52,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     PARTIAL_IM2COL_WGRAD,
     OPERAND_SWAP,
     DEPTHWISE_WGRAD,
-)
+]
 
 
 def families_of(direction: Direction) -> tuple[Family[Any], ...]:

@@ -163,7 +163,7 @@ class Patches(Family[PatchConfig]):
             problem.batch * math.prod(patches.covering),
             patches.columns,
             co,
-            1,
+            (1,),
             device.num_sms,
             element_bytes=size,
             block_k=channel_block(co, size, 1),

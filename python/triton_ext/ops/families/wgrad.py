@@ -24,6 +24,7 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.packing import filling_us
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refuse, smem_refusals
 from triton_ext.ops.families.gemm import tap_refusals
@@ -37,7 +38,6 @@ from triton_ext.ops.families.wgrad_config import (
 )
 from triton_ext.ops.kernels.gemm_wgrad import conv_wgrad_kernel, wgrad_reduce_kernel
 from triton_ext.ops.kernels.row_copy import RowCopies
-from triton_ext.ops.rewrites.packing import filling_us
 
 __all__ = [
     "DTYPES",

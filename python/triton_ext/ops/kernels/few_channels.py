@@ -1,7 +1,7 @@
 """Few-channel implicit GEMM: a forward convolution whose left operand is loaded through pointers.
 
 TMA needs pixels of multiples of 16 bytes.  Where they have fewer, other kernels read a copy of x
-(``rewrites/packing.py``), which is a launch of its own.  Here threads load what a tile reads.
+(``core/packing.py``), which is a launch of its own.  Here threads load what a tile reads.
 
 GEMM mapping: M_GEMM = output pixels, N_GEMM = Co, K_GEMM = the filter's rows one after another.  In
 channels-last memory the S * Ci elements that an output pixel reads of a row of x are neighbours:

@@ -21,8 +21,8 @@ import triton.language as tl
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.plan import TO_LAST
-from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["CopyLauncher", "CopySizes", "FilledChannels", "RowCopies", "RowCopy"]
 
