@@ -88,7 +88,7 @@ def _tiles(block_k: int, *, rows_from_w: bool = False) -> Iterator[Any]:
         fitting = [
             config
             for stages in range(2, MOST_STAGES + 1)
-            if not (config := replace(made, stages=stages)).problems()
+            if not (config := replace(made, stages=stages)).refusals()
         ]
         # Tiles with one WGMMA for both accumulators may have room for a stage less.
         joined = [config for config in fitting if config.joins]
@@ -127,7 +127,9 @@ def candidates(
     kept = [
         k for c in wide if steps and not c.block_n_rest and (k := keep_filter(c, steps)) is not None
     ]
-    legal = [c for c in (*wide, *kept) if not product.refusals(c, num_sms)] + turned
+    legal = [
+        c for c in (*wide, *kept) if not (c.refusals() or product.refusals(c, num_sms))
+    ] + turned
     return list(dict.fromkeys([*shipped, *legal]))
 
 

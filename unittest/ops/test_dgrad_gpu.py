@@ -156,7 +156,7 @@ def test_every_configuration(config, stride):
     case = Case(direction="dgrad", problem=problem, dtype=torch.float16)
     refusals = GLUON_DGRAD.refusals(case, device_of(torch.device("cuda"), "test"))
     if config in GLUON_CONFIGS and refusals:
-        pytest.skip("; ".join(refusals))
+        pytest.skip("; ".join(map(str, refusals)))
     check(problem, torch.float16, config)
 
 

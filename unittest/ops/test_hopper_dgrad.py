@@ -171,7 +171,7 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
         assert first.block_n == (16 if ci <= 16 and stride == 1 else 32)
         assert all(ci <= config.block_n for config in found)
         for config in found:
-            assert not GLUON_DGRAD.launch_refusals(config, case, H200), str(config)
+            assert not GLUON_DGRAD.refusals(case, H200, config), str(config)
 
 
 def test_the_model_chooses_it_and_names_what_it_does_not_take(monkeypatch):

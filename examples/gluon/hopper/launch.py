@@ -90,9 +90,9 @@ def check_config(config: TileConfig, product: Product, num_sms: int) -> None:
     Raises:
         LaunchError: All that is wrong with the configuration.
     """
-    problems = product.refusals(config, num_sms)
+    problems = config.refusals() or product.refusals(config, num_sms)
     if problems:
-        raise LaunchError(f"configuration {config}: " + "; ".join(problems))
+        raise LaunchError(f"configuration {config}: " + "; ".join(map(str, problems)))
 
 
 def multiprocessors(device: torch.device) -> int:

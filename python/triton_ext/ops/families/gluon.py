@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import torch
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
@@ -29,6 +28,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refuse, refused
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import SMEM_BYTES, Product, TileConfig, expected_times
@@ -68,7 +68,7 @@ _USED_ARGUMENTS = (0, 1, 2, 4, 5)
 Config = TypeVar("Config")
 
 
-def host_refusals(device: Device) -> list[str]:
+def host_refusals(device: Device) -> tuple[Refusal, ...]:
     """Returns why no Gluon kernel runs on this host and device."""
     gluon = capabilities()["im2col-gluon"]
     found = [] if gluon.available else [gluon.reason]
@@ -81,12 +81,12 @@ def host_refusals(device: Device) -> list[str]:
         found.append(
             f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {device.smem_bytes}"
         )
-    return found
+    return refused(*found, in_key=False)
 
 
 def problem_refusals(
     problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False, co_unit: int = 8
-) -> list[str]:
+) -> tuple[Refusal, ...]:
     """Returns why no Gluon kernel computes a problem; rows of Co are multiples of ``co_unit``."""
     found: list[str] = []
     is_fp8 = takes_fp8 and dtype in FP8_DTYPES
@@ -99,7 +99,7 @@ def problem_refusals(
     for name, count, unit in (("Ci", ci, ci_unit), ("Co", co, co_unit)):
         if count % unit:
             found.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
-    return found
+    return refused(*found)
 
 
 def tiled(
@@ -132,26 +132,12 @@ class HopperFamily(Family[Config]):
     is_gemm = True
 
     @abstractmethod
-    def launch_refusals(self, config: Config, case: Case, device: Device) -> list[str]:
-        """Returns why a configuration does not compute a case without refusals."""
-
-    @abstractmethod
     def plan(self, config: Config, case: Case, device: Device) -> Any:
         """Returns the plan of a case and a configuration without refusals."""
 
-    def refusals(self, case: Case, device: Device, config: Config | None = None) -> list[str]:
-        found = [*host_refusals(device), *self.case_refusals(case)]
-        return found or ([] if config is None else self.launch_refusals(config, case, device))
-
-    def config_refusals(self, config: Config, case: Case, device: Device) -> list[str]:
-        return self.case_refusals(case) or self.launch_refusals(config, case, device)
-
     def bind(self, config: Config, case: Case, device: Device) -> Any:
         found = self.refusals(case, device, config)
-        if found:
-            raise UnsupportedError(
-                f"{case.operator}: the Gluon kernel does not take it: {'; '.join(found)}"
-            )
+        refuse(f"{case.operator}: the Gluon kernel does not take it", found)
         return self.plan(config, case, device)
 
 
@@ -216,7 +202,7 @@ class _Gluon(HopperFamily[TileConfig]):
     config_type = TileConfig
     tile_fields = ("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest")
 
-    def launch_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
+    def fit_refusals(self, config: TileConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
         return product_of(case).refusals(config, device.num_sms)
 
     def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
@@ -252,21 +238,21 @@ class GluonFprop(_Gluon):
     direction = "fprop"
     reads_packed = True
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, out_dtype = _read(case)[0], case.output_dtype
         allowed, expected = {*DTYPES}, "float16 or bfloat16"
         if case.dtype in FP8_DTYPES:
             allowed |= {*FP8_DTYPES, torch.float32}
             expected = "float32, float16, bfloat16 or fp8"
         co_unit = 16 if out_dtype in FP8_DTYPES else 8
-        found = tap_refusals(case)
+        found = (*host_refusals(device), *tap_refusals(case))
         found += problem_refusals(problem, case.dtype, takes_fp8=True, co_unit=co_unit)
         if case.epilogue.out_dtype not in {None, *allowed}:
-            found.append(f"out_dtype is {out_dtype}, expected {expected}")
+            found += refused(f"out_dtype is {out_dtype}, expected {expected}")
         if case.epilogue.function is not None:
-            found.append("a function of the user's needs the @triton.jit kernel")
+            found += refused("a function of the user's needs the @triton.jit kernel")
         if case.epilogue.amax:
-            found.append("amax needs the @triton.jit kernel")
+            found += refused("amax needs the @triton.jit kernel")
         return found
 
     def plan(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
@@ -330,8 +316,8 @@ class GluonDgrad(_Gluon):
 
     direction = "dgrad"
 
-    def case_refusals(self, case: Case) -> list[str]:
-        return problem_refusals(case.problem, case.dtype)
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return (*host_refusals(device), *problem_refusals(case.problem, case.dtype))
 
     def plan(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
         from triton_ext.ops.kernels import gluon_dgrad

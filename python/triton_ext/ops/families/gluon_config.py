@@ -14,7 +14,13 @@ from typing import Any
 
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
-from triton_ext.ops.core.config_checks import power_problems, range_problems, type_problems
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    field_refusals,
+    power_refusals,
+    range_refusals,
+    refused,
+)
 from triton_ext.ops.families import gemm_config
 from triton_ext.ops.families.gemm_config import channel_block
 
@@ -25,7 +31,7 @@ __all__ = [
     "SMEM_BYTES",
     "Product",
     "TileConfig",
-    "capacity_problems",
+    "capacity_refusals",
     "cooperative",
     "expected_times",
     "keep_filter",
@@ -71,9 +77,9 @@ class TileConfig:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
-        found = type_problems(self, may_be_zero=("block_n_rest", "filter_steps"))
+        found = field_refusals(self, may_be_zero=("block_n_rest", "filter_steps"))
         if found:
-            raise LaunchError("configuration: " + "; ".join(found))
+            raise LaunchError("configuration: " + "; ".join(map(str, found)))
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -175,36 +181,36 @@ class TileConfig:
         """Registers per producer thread."""
         return {1: 24, 2: 40, 3: 56}[self.consumers]
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the configuration cannot run; nothing where it can."""
         size, out_size = self.element_bytes, self.out_bytes
-        found = range_problems(self, 1, 3, "consumers")
-        found += power_problems(self, 1, 2, "element_bytes") + power_problems(
+        found = range_refusals(self, 1, 3, "consumers")
+        found += power_refusals(self, 1, 2, "element_bytes") + power_refusals(
             self, 1, 4, "out_bytes"
         )
         if found:
             return found
-        found += power_problems(self, 64, 128, "rows")
-        found += power_problems(
+        found += power_refusals(self, 64, 128, "rows")
+        found += power_refusals(
             self, 16, 256, *("block_n_main", "block_n_rest")[: len(self.widths)]
         )
         # What is narrower than a swizzle row of 32 bytes has another layout in shared memory.
-        found += power_problems(self, 32 // size, 128 // size, "block_k")
-        found += power_problems(self, max(16, 32 // out_size), 256, "store_n")
+        found += power_refusals(self, 32 // size, 128 // size, "block_k")
+        found += power_refusals(self, max(16, 32 // out_size), 256, "store_n")
         for n in self.widths:
             if n % self.store_n:
-                found.append(f"store_n is {self.store_n}: it must divide {n}")
+                found += refused(f"store_n is {self.store_n}: it must divide {n}")
         if self.ping_pong and self.consumers != 2:
-            found.append(f"ping-pong is for 2 consumers, not {self.consumers}")
+            found += refused(f"ping-pong is for 2 consumers, not {self.consumers}")
         if self.filter_steps and self.block_n_rest:
-            found.append("a filter that stays in shared memory has one accumulator")
+            found += refused("a filter that stays in shared memory has one accumulator")
         if self.rows_from_w and (self.rows != 64 or self.filter_steps or out_size != 2):
-            found.append(
+            found += refused(
                 "rows_from_w: a consumer has 64 output channels of 16 bits, one swizzle row, and "
                 "no filter stays"
             )
         # Some 30 registers hold addresses and counters beside the accumulators.
-        return found + capacity_problems(self, self.rows * self.block_n // WARP_GROUP_THREADS, 30)
+        return found + capacity_refusals(self, self.rows * self.block_n // WARP_GROUP_THREADS, 30)
 
     def __str__(self) -> str:
         rest = f"+{self.block_n_rest}" if self.block_n_rest else ""
@@ -220,7 +226,7 @@ class TileConfig:
         )
 
 
-def capacity_problems(config: Any, accumulators: int, others: int) -> list[str]:
+def capacity_refusals(config: Any, accumulators: int, others: int) -> tuple[Refusal, ...]:
     """Returns why a CTA has no room for a configuration: stages, shared memory, registers.
 
     A consumer's thread has so many registers of fp32 accumulators, and needs others beside them.
@@ -234,7 +240,7 @@ def capacity_problems(config: Any, accumulators: int, others: int) -> list[str]:
         found.append(
             f"accumulators take {accumulators} registers of a thread's {config.consumer_registers}"
         )
-    return found
+    return refused(*found)
 
 
 def ping_pong(rows: int, columns: int, stages: int, **others: Any) -> TileConfig:
@@ -268,7 +274,7 @@ def _with_stages(config: TileConfig, stages: int) -> TileConfig:
     """Returns a configuration that fits with up to ``stages``; joined WGMMAs stay joined."""
     for count in range(stages, config.stages, -1):
         deeper = replace(config, stages=count)
-        if not deeper.problems() and deeper.joins == config.joins:
+        if not deeper.refusals() and deeper.joins == config.joins:
             return deeper
     return config
 
@@ -305,9 +311,9 @@ class Product:
         tiles = num_m * num_n * len(self.taps) * self.repeats
         return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
 
-    def refusals(self, config: TileConfig, num_sms: int) -> list[str]:
-        """Returns why a configuration cannot run, or not for this product."""
-        found = config.problems()
+    def refusals(self, config: TileConfig, num_sms: int) -> tuple[Refusal, ...]:
+        """Returns why a configuration that can run does not compute this product."""
+        found = []
         for name in ("element_bytes", "out_bytes"):
             value, expected = getattr(config, name), getattr(self, name)
             if value != expected:
@@ -319,7 +325,7 @@ class Product:
             found.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
         if config.filter_steps and num_n > num_sms:
             found.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
-        return found
+        return refused(*found)
 
 
 # ---- Times -------------------------------------------------------------------------------------

@@ -16,18 +16,30 @@ import torch
 from triton_ext import backends
 from triton_ext.errors import LaunchError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.config_checks import power_problems, range_problems, type_problems
 from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    field_refusals,
+    power_refusals,
+    range_refusals,
+    refused,
+)
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.gluon import DTYPES, HopperFamily, problem_refusals, tiled
+from triton_ext.ops.families.gluon import (
+    DTYPES,
+    HopperFamily,
+    host_refusals,
+    problem_refusals,
+    tiled,
+)
 from triton_ext.ops.families.gluon_config import (
     ELEMENT_BYTES,
     WARP_GROUP_THREADS,
-    capacity_problems,
+    capacity_refusals,
 )
 from triton_ext.ops.families.wgrad import Launches, Operand, WgradPlan
 from triton_ext.ops.families.wgrad_config import Partition, ranked_tiles
@@ -97,12 +109,12 @@ class WgradTileConfig:
 
     def __post_init__(self) -> None:
         """Refuses fields of another type, and numbers that are too small to compute with."""
-        found = type_problems(self, may_be_zero=("rest_blocks", "rest_consumers"))
+        found = field_refusals(self, may_be_zero=("rest_blocks", "rest_consumers"))
         if self.share not in get_args(Share):
             names = ", ".join(map(repr, get_args(Share)))
-            found.append(f"share is {self.share!r}: expected one of {names}")
+            found += refused(f"share is {self.share!r}: expected one of {names}")
         if found:
-            raise LaunchError("configuration: " + "; ".join(found))
+            raise LaunchError("configuration: " + "; ".join(map(str, found)))
 
     @property
     def row_blocks(self) -> int:
@@ -203,24 +215,24 @@ class WgradTileConfig:
         # A CTA has 512 for one thread of each of its four groups of 128.
         return {240: 56, 232: 40, 224: 56, 216: 72, 152: 56}[self.consumer_registers]
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the configuration cannot run; nothing where it can."""
-        found = range_problems(self, 1, 3, "consumers")
+        found = range_refusals(self, 1, 3, "consumers")
         if found:
             return found
         rest = ("rest_blocks",) if self.rest_blocks else ()
-        found += power_problems(self, 1, 4, "main_blocks", *rest)
-        found += power_problems(self, 16, 128, "pixels")
+        found += power_refusals(self, 1, 4, "main_blocks", *rest)
+        found += power_refusals(self, 16, 128, "pixels")
         if self.share == "rows":
             expected = range(1, self.consumers + 1) if self.rest_blocks else range(1)
             if self.rest_consumers not in expected:
-                found.append(
+                found += refused(
                     f"rest_consumers is {self.rest_consumers}: expected {expected[0]} to "
                     f"{expected[-1]}, with {self.rest_blocks} rest_blocks of {self.consumers} "
                     "consumers"
                 )
         # Some 24 registers hold addresses and counters beside the accumulators.
-        return found + capacity_problems(self, self.accumulator_registers, 24)
+        return found + capacity_refusals(self, self.accumulator_registers, 24)
 
     def __str__(self) -> str:
         # Triton's cache key holds this text of a constant: two configurations that compile
@@ -243,9 +255,9 @@ class WgradTileChoice:
     # Whether the CTA with a tile's last part adds the others; else a second kernel does.
     add_in_place: bool = False
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return self.config.problems()
+        return self.config.refusals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,13 +327,15 @@ class WgradWork:
         parts, columns, num_warps = reduction(self.parts, blocks * rest)
         return (blocks * 4 * (BLOCK_C // columns), rest), parts, columns, num_warps
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot compute it; nothing where it can."""
-        found = self.config.problems()
+        found = self.config.refusals()
         if self.config.share == "tile" and self.partition.waves:
-            found.append(f"consumers share a tile, and {self.partition.tiles} tiles are not split")
+            found += refused(
+                f"consumers share a tile, and {self.partition.tiles} tiles are not split"
+            )
         if self.config.share == "tile" and self.add_in_place:
-            found.append("consumers that share a tile leave adding to the second kernel")
+            found += refused("consumers that share a tile leave adding to the second kernel")
         return found
 
     def __str__(self) -> str:
@@ -417,7 +431,7 @@ def ranked_work(problem: ConvProblem, num_sms: int) -> tuple[tuple[WgradWork, fl
     timed = (
         (work, expected_us(work, mib))
         for work in every
-        if not work.problems() and (work.is_split or not work.add_in_place)
+        if not work.refusals() and (work.is_split or not work.add_in_place)
     )
     return tuple(sorted(timed, key=lambda item: item[1]))
 
@@ -446,19 +460,22 @@ class GluonWgrad(HopperFamily[WgradTileChoice]):
     config_type = WgradTileChoice
     tile_fields = ("rows_from_x", "consumers", "main_blocks", "rest_blocks")
 
-    def case_refusals(self, case: Case) -> list[str]:
-        found = [*tap_refusals(case), *problem_refusals(case.problem, case.dtype)]
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        found = (*host_refusals(device), *tap_refusals(case))
+        found += problem_refusals(case.problem, case.dtype)
         if case.problem.batch == 0:
-            found.append("the batch is empty")
+            found += refused("the batch is empty", in_key=False)
         if case.output_dtype not in DTYPES:
-            found.append(
-                f"out_dtype is {case.output_dtype}, tiles of dw are staged as float16 or bfloat16"
-            )
+            out = case.output_dtype
+            found += refused(f"out_dtype is {out}, tiles of dw are staged as float16 or bfloat16")
         return found
 
-    def launch_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> list[str]:
-        wrong = config.problems()
-        return wrong or WgradWork.make(config, case.problem, device.num_sms).problems()
+    def fit_refusals(
+        self, config: WgradTileChoice, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        if case.problem.batch == 0:
+            return ()
+        return WgradWork.make(config, case.problem, device.num_sms).refusals()
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:
         problem = case.problem
