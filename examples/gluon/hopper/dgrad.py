@@ -65,7 +65,7 @@ def _check_arguments(dy: torch.Tensor, w: torch.Tensor, launcher: Launcher | Non
             "[N, (out_d, (out_h,)) out_w, Co] and [Co, (T, (R,)) S, Ci]"
         )
     if problems:
-        raise DescriptorError("; ".join(problems))
+        raise DescriptorError("; ".join(map(str, problems)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -152,7 +152,7 @@ def conv_dgrad(
     ]
     problems = phase_refusals(dims, dy.shape[1:-1], dy.shape[0], ci)
     if problems:
-        raise DescriptorError("; ".join(problems))
+        raise DescriptorError("; ".join(map(str, problems)))
     classes = math.prod(dim.stride for dim in dims)
     product = product_of(dims, dy.shape[0], ci, co)
     num_sms = multiprocessors(dy.device)
@@ -232,7 +232,7 @@ def compile_conv_dgrad(
     ]
     problems = phase_refusals(dims, (1,) * len(dims), 1, 1) if dims else []
     if problems:
-        raise LaunchError("; ".join(problems))
+        raise LaunchError("; ".join(map(str, problems)))
     signature: dict[str, Any] = {
         "dy_desc": pixels_type(dtype, [config.rows, config.block_k], rank),
         "w_main_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_main]),

@@ -86,7 +86,6 @@ from triton_ext.ops.kernels.gluon_pipeline import (
     is_matrix,
     next_stage,
     num_own,
-    staging_order,
     stores_in_flight,
     tile_counts,
     tile_origin,
@@ -394,10 +393,11 @@ def store_columns(
         store_columns(left, y_desc, y_smem, row, column, FIRST, PART, CONFIG)
         store_columns(right, y_desc, y_smem, row, column + HALF, FIRST, PART + PARTS, CONFIG)
     else:
+        COUNT: gl.constexpr = CONFIG.block_n // CONFIG.store_n
         layout: gl.constexpr = accumulator_layout(acc.shape[1])
         values = gl.convert_layout(acc, layout, assert_trivial=True)
         buffer = y_smem.index(FIRST + PART % CONFIG.store_buffers)
-        tma.store_wait(stores_in_flight(staging_order(CONFIG), PART))
+        tma.store_wait(stores_in_flight(CONFIG.store_buffers, COUNT, PART))
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()
         async_store(y_desc, [row, column], buffer)

@@ -49,7 +49,6 @@ __all__ = [
     "pixel_starts",
     "smem_layout",
     "split_columns",
-    "staging_order",
     "store_tile",
     "stores_in_flight",
     "tile_counts",
@@ -263,21 +262,12 @@ def load_filter(
                 ready, shared.main_smem.index(((first + odd) >> 1) + pair),
             )  # fmt: skip
     else:
-        main = shared.main_smem.index(block)
-        load_piece(w_main_desc, column, tap, channel, ready, main, DIRECTION)
+        at = [column, tap, channel] if DIRECTION == "fprop" else [channel, tap, column]
+        async_load(w_main_desc, at, ready, shared.main_smem.index(block))
         if CONFIG.block_n_rest > 0:
             column += CONFIG.block_n_main
-            rest = shared.rest_smem.index(block)
-            load_piece(w_rest_desc, column, tap, channel, ready, rest, DIRECTION)
-
-
-@gluon.jit
-def load_piece(desc, column, tap, channel, ready, target, DIRECTION: gl.constexpr):
-    """Starts the load of some columns of the filter."""
-    if DIRECTION == "fprop":
-        async_load(desc, [column, tap, channel], ready, target)
-    else:
-        async_load(desc, [channel, tap, column], ready, target)
+            at = [column, tap, channel] if DIRECTION == "fprop" else [channel, tap, column]
+            async_load(w_rest_desc, at, ready, shared.rest_smem.index(block))
 
 
 # ---- Consumers: products -----------------------------------------------------------------------
@@ -335,14 +325,6 @@ def wait_for_all(IN_FLIGHT: gl.constexpr, accs):
 
 
 @gluon.jit
-def zeros(COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
-    """A fresh accumulator."""
-    ROWS: gl.constexpr = CONFIG.rows
-    layout: gl.constexpr = accumulator_layout(COLUMNS, CONFIG.element_bytes)
-    return gl.zeros((ROWS, COLUMNS), gl.float32, layout=layout)
-
-
-@gluon.jit
 def multiply_tile(
     shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr,
     DIRECTION: gl.constexpr,
@@ -356,6 +338,8 @@ def multiply_tile(
         ME: Number of the consumer.
     """
     STAGES: gl.constexpr = CONFIG.stages
+    ROWS: gl.constexpr = CONFIG.rows
+    SIZE: gl.constexpr = CONFIG.element_bytes
     WIDTHS: gl.constexpr = accumulator_widths(CONFIG, DIRECTION, ME)
     stage = first_step % STAGES
     phase = (first_step // STAGES) & 1
@@ -363,7 +347,9 @@ def multiply_tile(
     previous = first_step - (first_step // STAGES) * STAGES
     accs = ()
     for i in gl.static_range(len(WIDTHS)):
-        accs = accs + (zeros(WIDTHS[i], CONFIG),)
+        accs = accs + (
+            gl.zeros((ROWS, WIDTHS[i]), gl.float32, accumulator_layout(WIDTHS[i], SIZE)),
+        )
     if CONFIG.ping_pong:
         mbarrier.wait(shared.turn_bars.index(ME), ((index // 2) & 1) ^ (1 - ME))
     for step in range(num_steps):
@@ -428,20 +414,14 @@ def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
 
 
 @gluon.constexpr_function
-def stores_in_flight(buffers, store):
+def stores_in_flight(buffers, count, store):
     """Returns how many of its newest stores a consumer may have in flight as it refills a buffer.
 
-    These are the ones after the last store from the same buffer, which may be of the tile before.
-    ``buffers`` are the staging buffers of a tile's stores, in order; ``store`` is one's number.
+    The ``count`` stores of a tile take the consumer's staging buffers in turn.  These are the ones
+    after the last store from the same buffer, which may be of the tile before.
     """
-    behind = range(1, len(buffers) + 1)
-    return next(n for n in behind if buffers[store - n] == buffers[store]) - 1
-
-
-@gluon.constexpr_function
-def staging_order(config):
-    """Returns the staging buffers of a tile's stores, in order, by number within the consumer."""
-    return tuple(n % config.store_buffers for n in range(config.block_n // config.store_n))
+    turns = [number % buffers for number in range(count)]
+    return next(n for n in range(1, count + 1) if turns[store - n] == turns[store]) - 1
 
 
 @gluon.jit
@@ -485,7 +465,7 @@ def store_tile(
             pixel, channel = row, first
         values = finish_columns(values, pixel, channel, epilogue, ACTIVATION)
         buffer = out_smem.index(ME * CONFIG.store_buffers + part % CONFIG.store_buffers)
-        tma.store_wait(stores_in_flight(staging_order(CONFIG), part))
+        tma.store_wait(stores_in_flight(CONFIG.store_buffers, len(parts), part))
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()
         async_store(y_desc, [pixel, channel], buffer)

@@ -36,15 +36,11 @@ Warp roles
         "rows"      one block of rows, some columns each
         "tile"      everything, some pixels each: each consumer has a part of its own
 
-Barriers (mbarriers in shared memory)
-    name        count      arrives                            waits
-    ready[s]    1 + tx     producer's expect and TMA's bytes  consumers, before they read stage s
-    empty[s]    CONSUMERS  each consumer, after its WGMMA     producer, before it refills stage s
-
-    and between CTAs, in global memory, where parts are added in place
-    flag[c, i]  -          consumer i of CTA c, release, once consumer i of the CTA with the last
-                           its part is in the workspace       part, acquire; it resets the flag
-    A CTA waits only for CTAs with lower numbers, which started earlier.
+Barriers
+    ready[s] and empty[s] as in fprop (gluon_fprop.py); all consumers read every stage.
+    flag[c, i], in global memory, where parts are added in place: set by consumer i of CTA c
+    (release) once its part is in the workspace; consumer i of the CTA with the last part waits for
+    it (acquire) and resets it.  A CTA waits only for CTAs with lower numbers, which started earlier.
 
 Timeline of two CTAs that split a tile (L: loads, M: WGMMA, P: part to the workspace, W: waits,
 A: adds, S: stores)
@@ -332,13 +328,6 @@ def store_part(values, partial_ptr, slot, offsets, CONFIG: gl.constexpr):
     gl.store(partial_ptr + slot.to(gl.int64) * CONFIG.tile_elements + offsets, line)
 
 
-@gluon.constexpr_function
-def own_stores_in_flight(config, consumer, number):
-    """Returns the stores that may be in flight when a consumer stages a column block of a tile."""
-    buffers = tuple(column % config.store_buffers for column in columns_of(config, consumer))
-    return stores_in_flight(buffers, number)
-
-
 @gluon.jit
 def store_block(
     values, NUMBER: gl.constexpr, outputs, shared, tile, others, is_part, problem,
@@ -351,7 +340,8 @@ def store_block(
     """
     partial_ptr, dw_desc = outputs
     ROW: gl.constexpr = ME if CONFIG.share == "columns" else 0
-    COLUMN: gl.constexpr = columns_of(CONFIG, ME)[NUMBER]
+    COLUMNS: gl.constexpr = columns_of(CONFIG, ME)
+    COLUMN: gl.constexpr = COLUMNS[NUMBER]
     BLOCK: gl.constexpr = (ROW * CONFIG.column_blocks + COLUMN) * BLOCK_C * BLOCK_C
     line_layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
     offsets = BLOCK + gl.arange(0, BLOCK_C * BLOCK_C, layout=line_layout)
@@ -370,11 +360,11 @@ def store_block(
             values += gl.convert_layout(part, accumulator_layout(BLOCK_C), assert_trivial=True)
         # TMA does not store what is past Co or Ci.
         tap, channel, dy_block = block_position(tile, ROW, COLUMN, problem, CONFIG)
-        buffer = shared.out_smem.index(ME * CONFIG.store_buffers + COLUMN % CONFIG.store_buffers)
+        buffer = shared.out_smem.index(ME * CONFIG.store_buffers + NUMBER % CONFIG.store_buffers)
         target = buffer.reshape([BLOCK_C, BLOCK_C])
         if CONFIG.rows_from_x:
             target = target.permute((1, 0))
-        tma.store_wait(own_stores_in_flight(CONFIG, ME, NUMBER))
+        tma.store_wait(stores_in_flight(CONFIG.store_buffers, len(COLUMNS), NUMBER))
         target.store(values.to(dw_desc.dtype))
         fence_async_shared()
         async_store(dw_desc, [dy_block * BLOCK_C, tap, channel], buffer)
