@@ -21,15 +21,12 @@ GEMM mapping of fprop
     filter tap for ROWS consecutive output pixels.  Pixels of the padding, pixels after the last
     image and channels after Ci arrive as zeros, so no tail needs a mask.  The filter's tensor map
     has the taps as a dimension of its own: its channel tail is zero too, and 0 * Inf never happens.
-
     A 1x1 filter with stride 1 and no padding takes x as a matrix, through tiled loads.  Then the
     product may be turned round (ROWS_FROM_W): M_GEMM counts output channels, N_GEMM pixels, x and w
     change places, and tiles are turned back as they are stored.
 
 GEMM mapping of dgrad, by stride phases (core/stride_phases.py), without atomics, in one launch
-    M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s)
-    N_GEMM = Ci
-    K_GEMM = taps of the class x Co
+    M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s),  N_GEMM = Ci,  K_GEMM = taps of the class x Co
 
     The pixels of dx whose position is a mod s are a class: a convolution of dy with stride 1 and
     the taps r0, r0 + s/g, ..., with g = gcd(d, s).  From tap to tap the position in dy falls by
@@ -93,8 +90,6 @@ from triton_ext.ops.core.stride_phases import StridePhases, three_dims
 from triton_ext.ops.kernels import gluon_pipeline as ring
 
 __all__ = ["Classes", "DgradProblem", "FpropProblem", "conv_dgrad_kernel", "conv_fprop_kernel"]
-
-# ---- fprop -------------------------------------------------------------------------------------
 
 
 class FpropProblem(NamedTuple):
@@ -221,9 +216,6 @@ def conv_fprop_kernel(
         fprop_producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG),
         CONFIG,
     )  # fmt: skip
-
-
-# ---- dgrad -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,13 +314,10 @@ def multiply_tile(
     shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr,
     DIRECTION: gl.constexpr,
 ):  # fmt: skip
-    """Returns a tile's accumulators, of the columns that accumulator_widths tells.
+    """Returns the accumulators of consumer ME, of the columns that accumulator_widths gives.
 
-    Args:
-        index: Number of the tile within the CTA.
-        first_step: Steps of all earlier tiles of the CTA; tells where the producer put this one.
-        num_steps: Steps of this tile; in dgrad 0 for a tile of zeros.
-        ME: Number of the consumer.
+    index is the number of the tile within the CTA, num_steps are its steps, in dgrad 0 for a tile
+    of zeros.  The producer put it after first_step steps of the CTA's earlier tiles.
     """
     STAGES: gl.constexpr = CONFIG.stages
     ROWS: gl.constexpr = CONFIG.rows
@@ -359,17 +356,13 @@ def multiply_tile(
 def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
     """Returns ``activation(values * scale + bias + residual) * out_scale``, in fp32.
 
+    values [ROWS, STORE_N] are fp32, of a consumer's rows; row is their first output pixel, column
+    their first channel.  A pointer of the epilogue, a tuple as below, is None where there is no
+    such operand.  co is a multiple of 8.  Where image_size, output pixels per dimension, is not
+    None, the residual is [N, Co].  ACTIVATION is one of ``kernels.epilogue.activate``, or "none".
+
     A thread has pairs of neighbouring columns, so a residual is read 4 bytes at a time; the other
     half of each sector comes from L1.
-
-    Args:
-        values: fp32 [ROWS, STORE_N], some columns of a consumer's rows.
-        row: First output pixel.
-        column: First output channel.
-        epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co,
-            image_size); a pointer is None where there is no such operand.  co is a multiple of 8.
-            Where image_size, output pixels per dimension, is not None, the residual is [N, Co].
-        ACTIVATION: One of ``kernels.epilogue.activate``, or ``"none"``.
     """
     bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
         epilogue
