@@ -280,11 +280,6 @@ class WgradWork:
         return self.partition.slots * self.config.pixel_groups if self.is_split else 0
 
     @property
-    def workspace_elements(self) -> int:
-        """fp32 elements of the workspace; never 0, so that it has an address."""
-        return max(self.slots * self.config.tile_elements, 4)
-
-    @property
     def reduction(self) -> tuple[tuple[int, int], int, int, int] | None:
         """Grid, parts, columns and warps of the reduction kernel; ``None`` if nothing is to add."""
         if not self.is_split or self.add_in_place:
@@ -487,7 +482,8 @@ class GluonWgrad(Family[WgradTileChoice]):
             describe_x=describe_x,
             describe_dy=gluon.tiled(dtype, [pixels, co], dy.pixel_stride, block),
             describe_dw=gluon.tiled(case.output_dtype, dw_shape, ci, dw_block),
-            workspace_elements=work.workspace_elements,
+            # Never 0, so that it has an address.
+            workspace_elements=max(work.slots * work.config.tile_elements, 4),
             launcher=gluon.launcher(
                 kernels.conv_wgrad_kernel, work.partition.programs, told, CONFIG=work.config
             ),
