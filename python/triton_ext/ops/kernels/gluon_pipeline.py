@@ -310,6 +310,14 @@ def wait_for_all(IN_FLIGHT: gl.constexpr, accs):
 
 
 @gluon.jit
+def zeros(COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
+    """A fresh accumulator."""
+    ROWS: gl.constexpr = CONFIG.rows
+    layout: gl.constexpr = accumulator_layout(COLUMNS, CONFIG.element_bytes)
+    return gl.zeros((ROWS, COLUMNS), gl.float32, layout=layout)
+
+
+@gluon.jit
 def multiply_tile(
     shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr,
     DIRECTION: gl.constexpr,
@@ -320,8 +328,6 @@ def multiply_tile(
     of zeros.  The producer put it after first_step steps of the CTA's earlier tiles.
     """
     STAGES: gl.constexpr = CONFIG.stages
-    ROWS: gl.constexpr = CONFIG.rows
-    SIZE: gl.constexpr = CONFIG.element_bytes
     WIDTHS: gl.constexpr = accumulator_widths(CONFIG, DIRECTION, ME)
     stage = first_step % STAGES
     phase = (first_step // STAGES) & 1
@@ -329,9 +335,7 @@ def multiply_tile(
     previous = first_step - (first_step // STAGES) * STAGES
     accs = ()
     for i in gl.static_range(len(WIDTHS)):
-        accs = accs + (
-            gl.zeros((ROWS, WIDTHS[i]), gl.float32, accumulator_layout(WIDTHS[i], SIZE)),
-        )
+        accs = accs + (zeros(WIDTHS[i], CONFIG),)
     if CONFIG.ping_pong:
         mbarrier.wait(shared.turn_bars.index(ME), ((index // 2) & 1) ^ (1 - ME))
     for step in range(num_steps):

@@ -132,12 +132,13 @@ def allocate_columns(
 @gluon.jit
 def allocate_shared(dy_desc, dw_desc, CONFIG: gl.constexpr):
     """Allocates shared memory and initialises the barriers."""
-    GROUPS: gl.constexpr = CONFIG.column_groups
+    MAIN: gl.constexpr = CONFIG.column_groups[0]
+    REST: gl.constexpr = CONFIG.column_groups[1]
     rows_smem = allocate_columns(dy_desc.dtype, CONFIG.row_groups, 1, CONFIG)
-    main_smem = allocate_columns(dy_desc.dtype, GROUPS[0], CONFIG.main_blocks, CONFIG)
+    main_smem = allocate_columns(dy_desc.dtype, MAIN, CONFIG.main_blocks, CONFIG)
     rest_smem = main_smem
     if CONFIG.rest_blocks > 0:
-        rest_smem = allocate_columns(dy_desc.dtype, GROUPS[1], CONFIG.rest_blocks, CONFIG)
+        rest_smem = allocate_columns(dy_desc.dtype, REST, CONFIG.rest_blocks, CONFIG)
     out_smem = ring.allocate_blocks(dw_desc, CONFIG.consumers * CONFIG.store_buffers)
     ready_bars, empty_bars = ring.allocate_barriers(CONFIG.stages, CONFIG.consumers)
     # Consumers take no turns.
@@ -308,6 +309,18 @@ def consumer(ME: gl.constexpr, outputs, flag_ptr, shared, problem, CONFIG: gl.co
 
 
 @gluon.jit
+def store_part(values, partial_ptr, slot, offsets, CONFIG: gl.constexpr):
+    """Stores a block of a part to a slot of the workspace, 16 bytes per thread.
+
+    The line is [j, warp, group, pair, half, element], the order of threads and registers, so that
+    nothing moves: a row is 16 * warp + 8 * half + group, a column 8 * j + 2 * pair + element.
+    """
+    line = values.reshape([4, 2, 8, 8, 4, 2]).permute(3, 0, 2, 4, 1, 5).reshape([BLOCK_C * BLOCK_C])
+    line = gl.convert_layout(line, offsets.type.layout, assert_trivial=True)
+    gl.store(partial_ptr + slot.to(gl.int64) * CONFIG.tile_elements + offsets, line)
+
+
+@gluon.jit
 def store_block(
     values, NUMBER: gl.constexpr, outputs, shared, tile, others, is_part, problem,
     ME: gl.constexpr, CONFIG: gl.constexpr,
@@ -324,17 +337,11 @@ def store_block(
     BLOCK: gl.constexpr = (ROW * CONFIG.column_blocks + COLUMN) * BLOCK_C * BLOCK_C
     line_layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
     offsets = BLOCK + gl.arange(0, BLOCK_C * BLOCK_C, layout=line_layout)
-    if is_part:
-        # 16 bytes per thread.  The line is [j, warp, group, pair, half, element], the order of
-        # threads and registers, so that nothing moves: a row is 16 * warp + 8 * half + group, a
-        # column 8 * j + 2 * pair + element.
-        line = values.reshape([4, 2, 8, 8, 4, 2]).permute(3, 0, 2, 4, 1, 5)
-        line = line.reshape([BLOCK_C * BLOCK_C])
-        line = gl.convert_layout(line, line_layout, assert_trivial=True)
-        slot = gl.program_id(0)
-        if CONFIG.pixel_groups > 1:
-            slot += ME * problem.parts
-        gl.store(partial_ptr + slot.to(gl.int64) * CONFIG.tile_elements + offsets, line)
+    if CONFIG.pixel_groups > 1:
+        slot = gl.program_id(0) + ME * problem.parts
+        store_part(values, partial_ptr, slot, offsets, CONFIG)
+    elif is_part:
+        store_part(values, partial_ptr, gl.program_id(0), offsets, CONFIG)
     else:
         for other in range(others):
             slot = gl.program_id(0) % problem.rest + other * problem.rest
@@ -414,7 +421,7 @@ def reduce_kernel(
         slots = slots.to(gl.int64) * CONFIG.tile_elements
         acc += gl.load(base + slots + inside, mask=part + offs_part < num_parts, other=0.0)
     total = gl.sum(acc, axis=0)
-    # The line is that of store_block.
+    # See store_part.
     values = total.reshape([EIGHTHS, 8, 4, 2, 2]).permute(3, 1, 0, 2, 4).reshape([16, COLUMNS])
     # Input channels side by side.
     x_rows: gl.constexpr = gl.BlockedLayout([4, 1], [4, 8], [1, WARPS], [0, 1])
