@@ -51,7 +51,7 @@ from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
 )
 from triton_ext.ops.families.partial_im2col import PackedConfig  # noqa: E402
 from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
-from triton_ext.ops.tuning.processes import target_only  # noqa: E402
+from triton_ext.ops.tuning.measure import target_only  # noqa: E402
 from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
