@@ -69,10 +69,12 @@ def fastest_of(problem):
 
 
 def test_rows_beyond_32_bits_are_refused():
-    shape = {"channels": 1, "target_channels": 8, "target_h": 1, "element_bytes": 2}
     pixels = (1 << 31) // 8
     with pytest.raises(UnsupportedError, match=r"rows of 2147483648 elements: the kernel counts"):
-        RowCopy(size=(1, 1, 1, pixels), strides=(1,) * 5, target_elements=8 * pixels, **shape)
+        RowCopy(
+            shape=(1, pixels, 1), strides=(1,) * 3, target_elements=8 * pixels,
+            target_channels=8, element_bytes=2,
+        )  # fmt: skip
 
 
 def test_a_stem_of_seven_taps():
@@ -501,11 +503,9 @@ def copy_ptx(device, *copies):
     """PTX of one launch of copies: channels of source and target, pixels of a column."""
     rows = [
         RowCopy(
-            size=(1, 1, 64, 200),
+            shape=(1, 1, 64, 200, source),
             strides=(64 * 200 * source,) * 2 + (200 * source, source, 1),
-            target_h=64,
             target_elements=1024,
-            channels=source,
             column=column,
             target_channels=target,
             element_bytes=2,
