@@ -120,8 +120,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def candidates(kind: Kind) -> Iterator[Any]:
     """Every configuration worth a try, in the order of the tables."""
+    from triton_ext.ops.families.direct import DirectConfig
     from triton_ext.ops.families.gemm_config import CONFIGS, NARROW_CONFIGS, channel_block
-    from triton_ext.ops.families.groups import DirectConfig
 
     problem = kind.problem()
     group_ci, group_co = (c // kind.groups for c in kind.sizes[1:3])

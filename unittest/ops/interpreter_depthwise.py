@@ -26,8 +26,7 @@ from triton_ext.ops.families.depthwise import (
     DepthwiseConfig,
     DepthwiseWgradConfig,
 )
-from triton_ext.ops.families.groups import DIRECT_DGRAD, DirectConfig
-from triton_ext.ops.families.sampling import PixelStrides
+from triton_ext.ops.families.direct import DIRECT_DGRAD, DirectConfig, PixelStrides
 
 CPU = torch.device("cpu")
 HALF = torch.float16

@@ -23,7 +23,7 @@ from triton_ext.ops.core.epilogue import EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.depthwise import DepthwiseConfig
-from triton_ext.ops.families.groups import DirectConfig
+from triton_ext.ops.families.direct import DirectConfig
 
 # Infinities and what they become are part of the tests.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

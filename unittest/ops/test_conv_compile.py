@@ -15,8 +15,8 @@ from family_plans import compiled, configs_of
 from triton_ext.host import capabilities
 from triton_ext.ops.core.device import SMEM_BYTES
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.direct import DIRECT
 from triton_ext.ops.families.gemm_config import CONFIGS, ConvConfig, OutputTile
-from triton_ext.ops.families.groups import DIRECT
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 

@@ -23,7 +23,7 @@ from triton_ext.ops.families.depthwise import (
     DepthwiseConfig,
     DepthwiseWgradConfig,
 )
-from triton_ext.ops.families.sampling import PixelStrides, Sampling
+from triton_ext.ops.families.direct import PixelStrides, Sampling
 from triton_ext.ops.kernels.depthwise import columns_of, tap_of, taps_up_to
 
 

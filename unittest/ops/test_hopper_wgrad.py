@@ -34,7 +34,6 @@ from triton_ext.ops.core import dispatch_cache  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
 from triton_ext.ops.core.launcher import compiling  # noqa: E402
-from triton_ext.ops.core.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.core.tables import (  # noqa: E402
     decode,
     encode,
@@ -49,6 +48,7 @@ from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
     WgradTileConfig,
     WgradWork,
 )
+from triton_ext.ops.families.partial_im2col import PackedConfig  # noqa: E402
 from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
 from triton_ext.ops.tuning.processes import target_only  # noqa: E402
 from triton_ext.ops.tuning.runs import candidates  # noqa: E402

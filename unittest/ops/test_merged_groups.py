@@ -20,7 +20,7 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher, _MemoryRecorder
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import decode, encode, kind_of
-from triton_ext.ops.families.groups import (
+from triton_ext.ops.families.merged_groups import (
     MERGED,
     MERGED_DGRAD,
     MergedConfig,

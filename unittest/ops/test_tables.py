@@ -32,7 +32,6 @@ from triton_ext.ops.core.case import (  # noqa: E402
 )
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.epilogue import EpilogueSpec  # noqa: E402
-from triton_ext.ops.core.packing import PackedConfig  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.registry import (  # noqa: E402
     FAMILIES,
@@ -56,11 +55,11 @@ from triton_ext.ops.core.tables import (  # noqa: E402
 )
 from triton_ext.ops.families import gemm_config, gluon_cost, wgrad_config  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
+from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice, WgradTileConfig  # noqa: E402
-from triton_ext.ops.families.groups import DirectConfig  # noqa: E402
 from triton_ext.ops.families.kn2row import Col2ImConfig  # noqa: E402
-from triton_ext.ops.families.partial_im2col import AsFpropConfig  # noqa: E402
+from triton_ext.ops.families.partial_im2col import AsFpropConfig, PackedConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.tuning import store  # noqa: E402
 from triton_ext.ops.tuning.runs import candidates  # noqa: E402

@@ -28,12 +28,13 @@ from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
-from triton_ext.ops.core.packing import PackedConfig, RowPacking
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.core.tables import decode, encode, kind_of
 from triton_ext.ops.families.partial_im2col import (
+    PackedConfig,
     SwappedConfig,
     SwappedWgradPlan,
     swap_refusals,
@@ -191,7 +192,7 @@ def test_an_x_that_would_be_copied_stays_where_it_is():
     # Every second pixel of a row: no one distance from pixel to pixel.
     strides = (h * (2 * w + 1) * c, 1, (2 * w + 1) * c, 2 * c)
     assert not isinstance(plan_of(END, x_strides=strides), SwappedWgradPlan)
-    with pytest.raises(UnsupportedError, match="cannot be swapped: its padding, its batch or the"):
+    with pytest.raises(UnsupportedError, match="swapped: its padding, its batch or the"):
         plan_of(END, x_strides=strides, config=SwappedConfig(CHOICE))
 
 
@@ -202,7 +203,7 @@ def test_reasons():
         "124 input channels: expected a multiple of 8",
         "dilation 2 in W: taps are not neighbours",
     ]
-    with pytest.raises(UnsupportedError, match=r"wgrad: x and dy cannot be swapped: groups=3: a"):
+    with pytest.raises(UnsupportedError, match=r"wgrad: swapped: groups=3: a"):
         plan_of(OTHERS["grouped"], config=SwappedConfig(CHOICE))
 
 

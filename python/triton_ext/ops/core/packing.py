@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from triton_ext import backends
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
@@ -49,7 +48,6 @@ from triton_ext.ops.families.gemm_config import channel_block, least_block
 
 __all__ = [
     "MARGIN",
-    "PackedConfig",
     "PackingCost",
     "RowPacking",
     "filling_us",
@@ -70,13 +68,6 @@ _COLUMN_COPY_RATE = 2.0 / 3.5
 MARGIN = 0.85
 # Partial im2col that is expected to take so many times what taps take is not measured either.
 _HOPELESS = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class PackedConfig:
-    """The choice of partial im2col."""
-
-    config: Any  # how the packed convolution is computed: a configuration of another family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from triton_ext.ops.core.plan import (
     output_constants,
     three,
 )
-from triton_ext.ops.families.sampling import PixelStrides, Sampling
+from triton_ext.ops.families.direct import PixelStrides, Sampling
 from triton_ext.ops.families.wgrad import FilterGradientPlan
 from triton_ext.ops.kernels.depthwise import (
     conv_depthwise_kernel,

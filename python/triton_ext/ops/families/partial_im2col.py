@@ -37,11 +37,11 @@ import torch
 
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.packing import MARGIN, PackedConfig, RowPacking, packing_refusals
+from triton_ext.ops.core.packing import MARGIN, PackingCost, RowPacking, packing_refusals
 from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
@@ -50,52 +50,91 @@ from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan, filli
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 
 conv_violations = backends.load("nvidia", "conv_violations")
+
 __all__ = [
     "AS_FPROP",
     "OPERAND_SWAP",
     "PARTIAL_IM2COL",
     "PARTIAL_IM2COL_WGRAD",
     "AsFpropConfig",
-    "Rewrite",
+    "PackedConfig",
     "SwappedConfig",
     "SwappedWgradPlan",
-    "fastest_fprop",
-    "fastest_wgrad",
     "swap_refusals",
     "swapped_case",
     "turning_copy",
     "ways",
-    "with_unpacking",
 ]
+
 Config = TypeVar("Config")
 
+# The operand swap reads x in place: its channels are whole units of 16 bytes of 16-bit numbers.
+_CHANNEL_UNIT = ROW_BYTES // 2
+
 # Refusals, times and the plan of one case ask for it.
-fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
+_fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
 
 
-class Rewrite(Family[Config]):
-    """A family that turns a case into another one, which a family of ``inner`` computes.
+@lru_cache(maxsize=256)
+def _fastest_wgrad(ways: tuple[RowPacking, ...], case: Case, device: Device) -> RowPacking | None:
+    """Returns the way to pack rows in which wgrad is expected to be fastest."""
 
-    Its configurations hold one of such a family as ``config``.
+    def us(way: RowPacking) -> float:
+        times = WGRAD.candidates(replace(case, packing=way), device)
+        return min((each.us for each in times.values()), default=math.inf)
+
+    return min(ways, key=us, default=None)
+
+
+def _with_unpacking(expected: Expected, other_us: float = 0.0) -> Expected:
+    """Returns the time of wgrad over packed pixels with the copy that unpacks dw.
+
+    It counts 1 / ``MARGIN`` times, but for ``other_us`` of a copy that wgrad tap by tap makes, too.
     """
+    parts = (*expected.parts, ("unpacking", H200.launch_us))
+    counted_us = sum(us for _, us in parts) / MARGIN + other_us
+    return Expected((*parts, ("filling", other_us)) if other_us else parts, counted_us)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedConfig:
+    """The choice of partial im2col in fprop or wgrad, computed by a family's ``config``."""
+
+    config: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AsFpropConfig:
+    """The choice of dgrad as fprop over packed rows of dy, computed by a family's ``config``."""
+
+    config: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedConfig:
+    """The choice of the operand swap, whose packed filter's gradient has ``config``."""
+
+    config: Any
+
+
+class _Rewrite(Family[Config]):
+    """A family that turns a case into another one, which a family of ``inner`` computes."""
 
     inner: ClassVar[tuple[Family[Any], ...]]
-    failure: ClassVar[str]  # of an error, in front of the refusals
 
     @abstractmethod
-    def rewritten(self, case: Case, device: Device) -> Case | None:
-        """Returns the other case; ``None`` where there is none."""
+    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
+        """Returns the other case, or why there is none."""
 
-    @abstractmethod
-    def rewrite_refusals(self, case: Case) -> list[str]:
-        """Returns why there is no other case, where there is none."""
+    def with_copies(self, case: Case, expected: Expected) -> Expected:
+        """Returns the time with copies that only the rewrite makes."""
+        return expected
 
-    def inner_of(self, config: Any) -> Family[Any]:
-        """Returns the family of the configuration within one of the rewrite.
+    def plan(self, case: Case, rewritten: Case, bind: Callable[[Case], Any]) -> Any:
+        """Returns the plan of a case, of what ``bind`` returns for the rewritten one."""
+        return bind(rewritten)
 
-        Raises:
-            UnsupportedError: It is of none of them.
-        """
+    def _inner_of(self, config: Any) -> Family[Any]:
         for family in self.inner:
             if family.config_type is type(config.config):
                 return family
@@ -106,22 +145,22 @@ class Rewrite(Family[Config]):
 
     def refusals(self, case: Case, device: Device, config: Any = None) -> list[str]:
         rewritten = self.rewritten(case, device)
-        if rewritten is None:
-            return self.rewrite_refusals(case)
+        if isinstance(rewritten, list):
+            return rewritten
         if config is None:
             return []
-        return self.inner_of(config).refusals(rewritten, device, config.config)
+        return self._inner_of(config).refusals(rewritten, device, config.config)
 
     def number_refusals(self, config: Any, case: Case, device: Device) -> list[str]:
         # How rows are packed depends on strides: refusals() asks what depends on the problem.
         try:
-            return self.inner_of(config).number_refusals(config.config, case, device)
+            return self._inner_of(config).number_refusals(config.config, case, device)
         except UnsupportedError as error:
             return [str(error)]
 
     def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
         rewritten = self.rewritten(case, device)
-        assert rewritten is not None
+        assert isinstance(rewritten, Case)
         times = {
             self.config_type(config): self.with_copies(case, expected)
             for family in self.inner
@@ -131,116 +170,73 @@ class Rewrite(Family[Config]):
         # One family has an order of its own.
         return times if len(self.inner) == 1 else ranked(times)
 
-    def with_copies(self, case: Case, expected: Expected) -> Expected:
-        """Returns the time with copies that only the rewrite makes."""
-        return expected
-
     def bind(self, config: Any, case: Case, device: Device) -> Any:
         rewritten = self.rewritten(case, device)
-        if rewritten is None:
-            why = "; ".join(self.rewrite_refusals(case))
-            raise UnsupportedError(f"{case.operator}: {self.failure}: {why}")
-        inner = self.inner_of(config)
+        if isinstance(rewritten, list):
+            raise UnsupportedError(f"{case.operator}: {self.kind}: " + "; ".join(rewritten))
+        inner = self._inner_of(config)
         return self.plan(case, rewritten, lambda each: inner.bind(config.config, each, device))
 
-    def plan(self, case: Case, rewritten: Case, bind: Callable[[Case], Any]) -> Any:
-        """Returns the plan of a case, of what ``bind`` returns for the rewritten one."""
-        return bind(rewritten)
+    def _cost(self, case: Case, device: Device) -> PackingCost:
+        """Returns the expected times, with packed rows and tap by tap, of a case that it computes.
+
+        This model decides in fprop and dgrad whether packing pays, not those of the kernels, which
+        were fitted to other k iterations.
+        """
+        rewritten = self.rewritten(case, device)
+        assert isinstance(rewritten, Case)
+        assert rewritten.packing is not None
+        return rewritten.packing.cost(device.num_sms)
 
 
-class PartialIm2col(Rewrite[PackedConfig]):
-    """fprop.
+def _packed(case: Case, way: RowPacking | None) -> Case | list[str]:
+    """Returns a case with its pixels packed, or why they are not."""
+    if way is not None:
+        return replace(case, packing=way)
+    return packing_refusals(case.problem) or ["im2col does not walk packed rows either"]
 
-    A model of both ways decides whether it pays (``RowPacking.cost``), not those of the kernels,
-    which were fitted to other k iterations.
-    """
+
+class PartialIm2col(_Rewrite[PackedConfig]):
+    """fprop."""
 
     kind = "packed"
-    direction: ClassVar[Direction] = "fprop"
+    direction = "fprop"
     config_type = PackedConfig
-    supersedes: ClassVar[tuple[str, ...]] = ("gemm", "gluon")
-    inner: ClassVar[tuple[Family[Any], ...]] = (GLUON, GEMM)
-    failure = "rows of the filter are not packed"
+    supersedes = ("gemm", "gluon")
+    inner = (GLUON, GEMM)
 
-    def packing(self, case: Case, device: Device) -> RowPacking | None:
-        """Returns the fastest way to pack rows; ``None`` where there is none."""
+    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
         size = case.dtype.itemsize
-        return fastest_fprop(case.problem, case.strides_of_x, size, device.num_sms)
-
-    def rewritten(self, case: Case, device: Device) -> Case | None:
-        packing = self.packing(case, device)
-        return None if packing is None else replace(case, packing=packing)
-
-    def rewrite_refusals(self, case: Case) -> list[str]:
-        return packing_refusals(case.problem) or ["im2col does not walk packed rows either"]
+        way = _fastest_fprop(case.problem, case.strides_of_x, size, device.num_sms)
+        return _packed(case, way)
 
     def passed_over(self, case: Case, device: Device) -> str:
-        packing = self.packing(case, device)
-        return "" if packing is None else packing.cost(device.num_sms).too_slow
+        return self._cost(case, device).too_slow
 
     def is_hopeless(self, case: Case, device: Device) -> bool:
-        packing = self.packing(case, device)
-        return packing is None or packing.cost(device.num_sms).is_hopeless
+        return self._cost(case, device).is_hopeless
 
 
-class PartialIm2colWgrad(PartialIm2col):
+class PartialIm2colWgrad(_Rewrite[PackedConfig]):
     """wgrad: of x's packed pixels, and a copy that unpacks dw."""
 
+    kind = "packed"
     direction = "wgrad"
-    supersedes = ()
+    config_type = PackedConfig
     inner = (WGRAD,)
 
-    def packing(self, case: Case, device: Device) -> RowPacking | None:
-        ways = RowPacking.ways(case.problem, case.strides_of_x, case.dtype.itemsize)
-        return fastest_wgrad(tuple(ways) if case.problem.batch else (), case, device)
-
-    def passed_over(self, case: Case, device: Device) -> str:
-        return ""
-
-    def is_hopeless(self, case: Case, device: Device) -> bool:
-        return False
+    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
+        every = RowPacking.ways(case.problem, case.strides_of_x, case.dtype.itemsize)
+        return _packed(
+            case, _fastest_wgrad(tuple(every) if case.problem.batch else (), case, device)
+        )
 
     def with_copies(self, case: Case, expected: Expected) -> Expected:
-        return with_unpacking(expected, filling_dy_us(case))
+        return _with_unpacking(expected, filling_dy_us(case))
 
 
-def with_unpacking(expected: Expected, other_us: float = 0.0) -> Expected:
-    """Returns the time of wgrad over packed pixels with the copy that unpacks dw.
-
-    It counts 1 / ``MARGIN`` times, but for ``other_us`` of a copy that wgrad tap by tap makes, too.
-    """
-    parts = (*expected.parts, ("unpacking", H200.launch_us))
-    counted_us = sum(us for _, us in parts) / MARGIN + other_us
-    return Expected((*parts, ("filling", other_us)) if other_us else parts, counted_us)
-
-
-@lru_cache(maxsize=256)
-def fastest_wgrad(ways: tuple[RowPacking, ...], case: Case, device: Device) -> RowPacking | None:
-    """Returns the way to pack rows in which wgrad is expected to be fastest."""
-
-    def us(way: RowPacking) -> float:
-        times = WGRAD.candidates(replace(case, packing=way), device)
-        return min((each.us for each in times.values()), default=math.inf)
-
-    return min(ways, key=us, default=None)
-
-
-PARTIAL_IM2COL = PartialIm2col()
-PARTIAL_IM2COL_WGRAD = PartialIm2colWgrad()
-
-
-@dataclass(frozen=True, slots=True)
-class AsFpropConfig:
-    """The choice to compute dgrad as fprop over packed rows of dy, so configured."""
-
-    config: Any
-
-
-class AsFprop(Rewrite[AsFpropConfig]):
-    """dgrad by the families that fprop over packed pixels has.
-
-    The model of packed rows decides whether it pays (``RowPacking.cost``).
-    """
+class AsFprop(_Rewrite[AsFpropConfig]):
+    """dgrad by the families that fprop over packed pixels has."""
 
     kind = "as_fprop"
     direction = "dgrad"
@@ -248,16 +244,17 @@ class AsFprop(Rewrite[AsFpropConfig]):
     reads_packed = True
     supersedes = ("gemm", "gluon", "patches")
     inner = (GLUON, GEMM)
-    failure = "not computed as fprop"
 
-    def rewritten(self, case: Case, device: Device) -> Case | None:
-        forward = as_forward(case.problem)
-        if forward is None or conv_violations(forward.geometry):
-            return None
-        strides, size = case.strides_of_dy, case.dtype.itemsize
-        way = case.packing or fastest_fprop(forward, strides, size, device.num_sms)
+    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
+        forward, strides = as_forward(case.problem), case.strides_of_dy
+        if forward is None:
+            return ["no convolution of dy: expected stride 1 and one group"]
+        way = None
+        if not conv_violations(forward.geometry):
+            size = case.dtype.itemsize
+            way = case.packing or _fastest_fprop(forward, strides, size, device.num_sms)
         if way is None:
-            return None
+            return packing_refusals(forward) or ["im2col does not walk dy so"]
         return Case(
             direction="fprop",
             problem=way.problem,
@@ -266,17 +263,8 @@ class AsFprop(Rewrite[AsFpropConfig]):
             packing=replace(way, is_turned=True),
         )
 
-    def rewrite_refusals(self, case: Case) -> list[str]:
-        forward = as_forward(case.problem)
-        if forward is None:
-            return ["no convolution of dy: expected stride 1 and one group"]
-        return packing_refusals(forward) or ["im2col does not walk dy so"]
-
     def passed_over(self, case: Case, device: Device) -> str:
-        rewritten = self.rewritten(case, device)
-        if rewritten is None or rewritten.packing is None or case.packing is not None:
-            return ""
-        return rewritten.packing.cost(device.num_sms).too_slow
+        return "" if case.packing is not None else self._cost(case, device).too_slow
 
     def plan(
         self, case: Case, rewritten: Case, bind: Callable[[Case], ForwardPlan]
@@ -285,22 +273,47 @@ class AsFprop(Rewrite[AsFpropConfig]):
         return InputGradientPlan.of(case.problem, rewritten, bind, swaps_channels=True)
 
 
-AS_FPROP = AsFprop()
+class OperandSwap(_Rewrite[SwappedConfig]):
+    """wgrad of the convolution over dy, whose rows are packed."""
 
+    kind = "swapped"
+    direction = "wgrad"
+    config_type = SwappedConfig
+    inner = (WGRAD,)
 
-# x is read in place: its channels are whole units of 16 bytes of 16-bit numbers.
-_CHANNEL_UNIT = ROW_BYTES // 2
+    def case_refusals(self, case: Case) -> list[str]:
+        # The amount of padding is not in the key: rewritten() asks for it.
+        return swap_refusals(case.problem)
 
+    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
+        way = _fastest_wgrad(ways(case), case, device)
+        swapped = None if way is None else swapped_case(case)
+        if swapped is not None:
+            return replace(swapped, packing=way)
+        return self.case_refusals(case) or [
+            "its padding, its batch or the memory of x does not allow it"
+        ]
 
-@dataclass(frozen=True, slots=True)
-class SwappedConfig:
-    """A configuration of the operand swap.
+    def passed_over(self, case: Case, device: Device) -> str:
+        if case.problem.in_channels <= case.problem.out_channels:
+            return "there are no more input channels than output channels"
+        return "; ".join(tap_refusals(case))
 
-    Attributes:
-        config: How the gradient of the packed filter is computed, as in a ``PackedConfig``.
-    """
+    def with_copies(self, case: Case, expected: Expected) -> Expected:
+        return _with_unpacking(expected)
 
-    config: Any
+    def plan(
+        self, case: Case, rewritten: Case, bind: Callable[[Case], PackedWgradPlan]
+    ) -> SwappedWgradPlan:
+        packed = bind(rewritten)
+        assert rewritten.packing is not None
+        return SwappedWgradPlan(
+            problem=case.problem,
+            out_dtype=packed.out_dtype,
+            packed=packed.packed,
+            copies=packed.copies,
+            turning=CopyLauncher(turning_copy(rewritten.packing, packed.out_dtype.itemsize)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,12 +374,7 @@ def ways(case: Case) -> tuple[RowPacking, ...]:
 
 
 def turning_copy(way: RowPacking, element_bytes: int) -> RowCopy:
-    """Returns the copy of the gradient of a packed filter to dw.
-
-    Args:
-        way: How rows of dy are packed.
-        element_bytes: Size of an element of dw.
-    """
+    """Returns the copy of the gradient of a filter, packed as rows of dy, to dw."""
     swapped = way.problem
     ci, co, taps = swapped.out_channels, swapped.in_channels, swapped.filter_size
     # Strides of the packed dw [Ci, *rows, channels]: from filter to filter, from tap to tap.
@@ -384,49 +392,7 @@ def turning_copy(way: RowPacking, element_bytes: int) -> RowCopy:
     )
 
 
-class OperandSwap(Rewrite[SwappedConfig]):
-    """wgrad of the convolution over dy, whose rows are packed."""
-
-    kind = "swapped"
-    direction = "wgrad"
-    config_type = SwappedConfig
-    inner = (WGRAD,)
-    failure = "x and dy cannot be swapped"
-
-    def rewritten(self, case: Case, device: Device) -> Case | None:
-        way = fastest_wgrad(ways(case), case, device)
-        swapped = None if way is None else swapped_case(case)
-        return None if swapped is None else replace(swapped, packing=way)
-
-    def rewrite_refusals(self, case: Case) -> list[str]:
-        return swap_refusals(case.problem) or [
-            "its padding, its batch or the memory of x does not allow it"
-        ]
-
-    def passed_over(self, case: Case, device: Device) -> str:
-        if case.problem.in_channels <= case.problem.out_channels:
-            return "there are no more input channels than output channels"
-        return "; ".join(tap_refusals(case))
-
-    def config_refusals(self, config: SwappedConfig, case: Case, device: Device) -> list[str]:
-        # The amount of padding is not in the key: refusals() asks for it.
-        return [*swap_refusals(case.problem), *self.number_refusals(config, case, device)]
-
-    def with_copies(self, case: Case, expected: Expected) -> Expected:
-        return with_unpacking(expected)
-
-    def plan(
-        self, case: Case, rewritten: Case, bind: Callable[[Case], PackedWgradPlan]
-    ) -> SwappedWgradPlan:
-        packed = bind(rewritten)
-        assert rewritten.packing is not None
-        return SwappedWgradPlan(
-            problem=case.problem,
-            out_dtype=packed.out_dtype,
-            packed=packed.packed,
-            copies=packed.copies,
-            turning=CopyLauncher(turning_copy(rewritten.packing, packed.out_dtype.itemsize)),
-        )
-
-
+PARTIAL_IM2COL = PartialIm2col()
+PARTIAL_IM2COL_WGRAD = PartialIm2colWgrad()
+AS_FPROP = AsFprop()
 OPERAND_SWAP = OperandSwap()
