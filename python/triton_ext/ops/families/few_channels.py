@@ -13,9 +13,7 @@ from functools import partial
 import torch
 import triton
 
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -31,6 +29,7 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals, refuse, refused
 from triton_ext.ops.kernels.few_channels import conv_gather_kernel
 
 __all__ = ["FEW_CHANNELS", "GatherConfig", "Window"]
@@ -69,15 +68,15 @@ class GatherConfig:
     # and more can be.
     loads_ahead: int = 0
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return [
-            *power_problems(self, 16, 256, "block_m", "block_n"),
-            *power_problems(self, 16, 128, "block_k"),
-            *power_problems(self, 4, 8, "num_warps"),
-            *range_problems(self, 1, 64, "programs_per_sm"),
-            *range_problems(self, 0, 4, "loads_ahead"),
-        ]
+        return (
+            *power_refusals(self, 16, 256, "block_m", "block_n"),
+            *power_refusals(self, 16, 128, "block_k"),
+            *power_refusals(self, 4, 8, "num_warps"),
+            *range_refusals(self, 1, 64, "programs_per_sm"),
+            *range_refusals(self, 0, 4, "loads_ahead"),
+        )
 
     def holds_filter(self, columns: int) -> bool:
         """Tells whether a CTA loads its part of a filter of ``columns`` once."""
@@ -169,7 +168,7 @@ class FewChannels(Family[GatherConfig]):
     direction = "fprop"
     config_type = GatherConfig
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16):
             found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
@@ -182,20 +181,18 @@ class FewChannels(Family[GatherConfig]):
             found.append(f"groups={problem.groups}: a window would hold channels of other groups")
         if problem.filter_size[-1] > 1 and problem.dilation[-1] != 1:
             found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
-        return found + long_row_refusals(problem)
+        return (*refused(*found), *long_row_refusals(problem))
 
-    def number_refusals(self, config: GatherConfig, case: Case, device: Device) -> list[str]:
-        return config.problems() or _smem_refusals(config, Window.make(case), device)
+    def number_refusals(
+        self, config: GatherConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        return config.refusals() or _smem_refusals(config, Window.make(case), device)
 
     def passed_over(self, case: Case, device: Device) -> str:
         columns = Window.make(case).columns
         if columns <= _MOST_COLUMNS:
             return ""
         return f"{columns} columns of a filter: chosen up to {_MOST_COLUMNS}"
-
-    def config_refusals(self, config: GatherConfig, case: Case, device: Device) -> list[str]:
-        # Its memory depends on strides as well.
-        return self.case_refusals(case) + config.problems()
 
     def candidates(self, case: Case, device: Device) -> Mapping[GatherConfig, Expected]:
         problem, window, num_sms = case.problem, Window.make(case), device.num_sms
@@ -217,9 +214,7 @@ class FewChannels(Family[GatherConfig]):
         return ranked(times)
 
     def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
-        wrong = self.refusals(case, device, config)
-        if wrong:
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        refuse(f"{case.operator}: configuration {config}", self.refusals(case, device, config))
         problem, window, strides = case.problem, Window.make(case), case.strides_of_x
         launcher = Launcher(
             kernel=conv_gather_kernel,
@@ -252,14 +247,15 @@ class FewChannels(Family[GatherConfig]):
         return ForwardPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
 
 
-def _smem_refusals(config: GatherConfig, window: Window, device: Device) -> list[str]:
+def _smem_refusals(config: GatherConfig, window: Window, device: Device) -> tuple[Refusal, ...]:
     needed = config.smem_bytes(window.columns)
     if needed <= device.smem_bytes:
-        return []
-    return [
+        return ()
+    return refused(
         f"its tiles take up to {needed} bytes of shared memory, a CTA has {device.smem_bytes}: "
-        "expected smaller tiles or fewer loads ahead"
-    ]
+        "expected smaller tiles or fewer loads ahead",
+        in_key=False,  # columns depend on strides
+    )
 
 
 def _candidates(problem: ConvProblem, window: Window) -> list[GatherConfig]:

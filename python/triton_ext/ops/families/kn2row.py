@@ -14,9 +14,7 @@ from functools import partial
 import torch
 import triton
 
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -29,6 +27,7 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals, refuse, refused
 from triton_ext.ops.kernels.kn2row import conv_col2im_kernel
 
 __all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "column_shape", "vector_of"]
@@ -64,14 +63,14 @@ class Col2ImConfig:
     # three on to shared memory, where Triton 3.9 stores the filter anew for every step.
     num_stages: int = 1
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return [
-            *power_problems(self, 64, 256, "block_m"),
-            *range_problems(self, 1, 1 << 16, "rows"),
-            *power_problems(self, 4, 8, "num_warps"),
-            *range_problems(self, 1, 8, "num_stages"),
-        ]
+        return (
+            *power_refusals(self, 64, 256, "block_m"),
+            *range_refusals(self, 1, 1 << 16, "rows"),
+            *power_refusals(self, 4, 8, "num_warps"),
+            *range_refusals(self, 1, 8, "num_stages"),
+        )
 
     def smem_bytes(self, problem: ConvProblem) -> int:
         """Returns the most shared memory that a CTA takes."""
@@ -124,7 +123,7 @@ class Kn2Row(Family[Col2ImConfig]):
     direction = "fprop"
     config_type = Col2ImConfig
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16):
             found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
@@ -146,19 +145,19 @@ class Kn2Row(Family[Col2ImConfig]):
                 f"{filter_rows} rows of the filter of {columns} columns each: expected at most "
                 f"{_MOST_SUMS} columns in all"
             )
-        return found + long_row_refusals(problem)
-
-    def refusals(self, case: Case, device: Device, config: Col2ImConfig | None = None) -> list[str]:
-        found = super().refusals(case, device, config)
-        if not found and vector_of(case) * _ELEMENT_BYTES != ROW_BYTES:
-            return [f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"]
-        return found
+        every = (*refused(*found), *long_row_refusals(problem))
+        if every or vector_of(case) * _ELEMENT_BYTES == ROW_BYTES:
+            return every
+        text = f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
+        return refused(text, in_key=False)
 
     def passed_over(self, case: Case, device: Device) -> str:
         return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
 
-    def number_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> list[str]:
-        return config.problems() or _launch_refusals(config, case.problem, device)
+    def number_refusals(
+        self, config: Col2ImConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        return config.refusals() or _launch_refusals(config, case.problem, device)
 
     def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
         """Returns times of bytes, those read twice included, and of steps, the longer of both.
@@ -182,9 +181,8 @@ class Kn2Row(Family[Col2ImConfig]):
         return ranked(times)
 
     def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
-        wrong = self.config_refusals(config, case, device)
-        if wrong:
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        wrong = (each for each in self.refusals(case, device, config) if each.in_key)
+        refuse(f"{case.operator}: configuration {config}", wrong)
         problem, strides, vector = case.problem, case.strides_of_x, vector_of(case)
         schedule = Schedule.make(config, problem)
         rows, taps = (1, *problem.filter_size)[-2:]
@@ -251,7 +249,9 @@ def column_shape(problem: ConvProblem) -> tuple[int, int]:
     return taps, max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
 
 
-def _launch_refusals(config: Col2ImConfig, problem: ConvProblem, device: Device) -> list[str]:
+def _launch_refusals(
+    config: Col2ImConfig, problem: ConvProblem, device: Device
+) -> tuple[Refusal, ...]:
     halo, needed, found = _halo(problem), config.smem_bytes(problem), []
     if config.block_m <= halo:
         found.append(
@@ -263,7 +263,7 @@ def _launch_refusals(config: Col2ImConfig, problem: ConvProblem, device: Device)
             f"its rows and filter take up to {needed} bytes of shared memory, a CTA has "
             f"{device.smem_bytes}: expected a smaller block_m or fewer stages"
         )
-    return found
+    return refused(*found)
 
 
 def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
@@ -281,7 +281,7 @@ def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
             # Strips are rows here.
             strips = max(1, rounds * at_once * schedule.strips // schedule.programs)
             config = replace(one, rows=math.ceil(schedule.strips / strips))
-            if not config.problems():
+            if not config.refusals():
                 found[config] = None
     return list(found)
 
