@@ -279,6 +279,7 @@ class RowCopies:
             weight, of the packing's shape.
         """
         packing, pairs, strides = self.packing, [], None
+        x_copy = None if x is None else self._x_copy
         if weight is not None:
             rows = weight.permute(TO_LAST[weight.dim() - 2])
             is_packed = self._weight_is_packed and rows.is_contiguous()
@@ -289,20 +290,18 @@ class RowCopies:
                 strides = weight.stride()
                 pairs.append((weight, weight.new_empty(packing.weight_shape)))
                 weight = pairs[0][1]
-        if x is not None:
-            if self._x_copy is not None:
-                pairs.append((x, x.new_empty(packing.memory_shape)))
-                x = pairs[-1][1]
-            x = x.as_strided(packing.x_shape, packing.strides)
+        if x_copy is not None and x is not None:
+            pairs.append((x, x.new_empty(packing.memory_shape)))
+            x = pairs[-1][1]
         if pairs:
-            copies_x = x is not None and self._x_copy is not None
-            launcher = self._launchers.get((strides, copies_x))
+            key = (strides, x_copy is not None)
+            launcher = self._launchers.get(key)
             if launcher is None:
                 copies = [] if strides is None else [self._copy_of_weight(strides)]
-                launcher = CopyLauncher(*copies, *([self._x_copy] if copies_x else []))
-                self._launchers[strides, copies_x] = launcher
+                launcher = CopyLauncher(*copies, *(() if x_copy is None else (x_copy,)))
+                self._launchers[key] = launcher
             launcher.launch(*pairs)
-        return x, weight
+        return x if x is None else x.as_strided(packing.x_shape, packing.strides), weight
 
     def _copy_of_x(self, strides: tuple[int, ...]) -> RowCopy:
         packing, problem = self.packing, self.packing.problem
