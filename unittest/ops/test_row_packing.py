@@ -29,17 +29,16 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.packing import RowPacking, geometry_refusals, packing_refusals
 from triton_ext.ops.core.plan import InputGradientPlan
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon import GLUON
-from triton_ext.ops.families.gluon_config import TileConfig, ping_pong
-from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
+from triton_ext.ops.families.gluon_config import COSTS, TileConfig, ping_pong
 from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 CAPABILITY = capabilities()["im2col-gluon"]
+TURNED = next(iter(COSTS["turned"]))
 COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
 
@@ -386,7 +385,7 @@ def test_the_gluon_kernel_in_the_emulator(number, monkeypatch, fresh_triton_cach
 @pytest.mark.parametrize("turned", [False, True])
 def test_windows_that_are_rows_of_a_matrix(turned, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
-    config = TURNED_CONFIGS[0] if turned else ping_pong(64, 64, 3)
+    config = TURNED if turned else ping_pong(64, 64, 3)
     # Windows of 28 channels, 8 apart, and a filter of 32: the last 4 are pixels of other windows.
     row = problem_of(n=1, ci=1, co=64, size=(12,), taps=(7,), stride=2)
     case = PackedCase(problem=row, dtype=torch.float16)
@@ -410,16 +409,12 @@ def test_windows_that_are_no_rows_of_a_matrix(monkeypatch):
     x = case.tensors()[0]
     way = case.way(x)
     assert way.padded.is_pointwise
-    config = replace(TURNED_CONFIGS[0], block_k=channel_block(way.window_channels, 2, 1))
+    config = replace(TURNED, block_k=channel_block(way.window_channels, 2, 1))
     with pytest.raises(UnsupportedError, match="where forward x is a matrix only"):
         case.plan(x, config)
     for strides, turns in ((None, True), (way.x_strides, False)):
         ranked = GLUON.candidates(case_of(GLUON, way.padded, x_strides=strides), H200)
         assert any(each.rows_from_w for each in ranked) is turns
-    asked = []
-    monkeypatch.setattr(gluon, "_is_matrix", lambda *given: asked.append(given) or False)
-    case.plan(x)
-    assert {*asked} == {(way.padded, way.x_strides)}
 
 
 @needs_im2col
