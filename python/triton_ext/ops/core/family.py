@@ -123,9 +123,9 @@ def ranked(times: Mapping[Config, Expected]) -> dict[Config, Expected]:
     return dict(sorted(times.items(), key=lambda item: item[1].counted_us))
 
 
-def smem_refusals(smem_bytes: int, device: Device) -> list[str]:
+def smem_refusals(smem_bytes: int, device: Device, reserved: int = _RESERVED_BYTES) -> list[str]:
     """Returns why a CTA has no shared memory for tiles and stages of so many bytes."""
-    needed = smem_bytes + _RESERVED_BYTES
+    needed = smem_bytes + reserved
     if needed <= device.smem_bytes:
         return []
     return [
