@@ -1,7 +1,7 @@
 """kn2row: fprop to few output channels, as products with all taps that are shifted and added.
 
-``kernels/kn2row.py`` has the kernel.  The columns of its product are S rounded up to a power of two
-times Co rounded up to one, 16 at least.
+``kernels/few_channels.py`` has the kernel.  The columns of its product are S rounded up to a power
+of two times Co rounded up to one, 16 at least.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.kernels.kn2row import conv_col2im_kernel
+from triton_ext.ops.kernels.few_channels import conv_col2im_kernel
 
 __all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "vector_of"]
 
