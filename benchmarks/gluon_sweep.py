@@ -88,7 +88,7 @@ def _tiles(block_k: int, *, rows_from_w: bool = False) -> Iterator[Any]:
         fitting = [
             config
             for stages in range(2, MOST_STAGES + 1)
-            if not (config := replace(made, stages=stages)).problems()
+            if not (config := replace(made, stages=stages)).refusals()
         ]
         # Tiles with one WGMMA for both accumulators may have room for a stage less.
         joined = [config for config in fitting if config.joins]

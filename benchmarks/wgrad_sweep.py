@@ -198,7 +198,7 @@ def _jit_candidates(problem: Any, num_sms: int, narrow: bool) -> dict[Any, tuple
 def _fits(config: Any, has_whole: bool = True) -> bool:
     """Tells whether a CTA has the shared memory; dw has 16-bit elements and is stored by TMA."""
     from triton_ext.ops.core.device import KNOWN
-    from triton_ext.ops.core.family import smem_refusals
+    from triton_ext.ops.core.refusals import smem_refusals
 
     return not smem_refusals(config.smem_bytes(2 if has_whole else 0), KNOWN["h200"])
 
@@ -225,7 +225,7 @@ def _gluon_candidates(
         for in_place in (False, True):
             choice = GluonChoice(config, in_place)
             work = choice.tiles(problem, num_sms)
-            if not work.problems() and (work.is_split or not in_place):
+            if not work.refusals() and (work.is_split or not in_place):
                 found[work] = (_gluon_estimate_us(work), choice)
     return found
 
@@ -253,9 +253,9 @@ def _gluon_tiles() -> Iterator[Any]:
                 stages=stages,
                 store_buffers=1 if rest else 2,
             )
-            while config.problems() and config.stages > 3:
+            while config.refusals() and config.stages > 3:
                 config = dataclasses.replace(config, stages=config.stages - 1)
-            if not config.problems():
+            if not config.refusals():
                 yield config
 
 
@@ -285,7 +285,7 @@ def _tiles() -> Iterator[Any]:
                         num_warps=warps,
                         store_parts=2 if block_co * block_ci > 128 * 128 else 1,
                     )
-                    if config.problems() or config.accumulators > MAX_ACCUMULATORS:
+                    if config.refusals() or config.accumulators > MAX_ACCUMULATORS:
                         continue
                     while not _fits(config) and config.num_stages > 3:
                         config = dataclasses.replace(config, num_stages=config.num_stages - 1)

@@ -114,4 +114,5 @@ def refusals_of(
     direction: Direction, problem: ConvProblem, dtype: torch.dtype, device: Device | None = None
 ) -> tuple[str, ...]:
     """Why no kernel takes a problem."""
-    return tuple(planner.refusals(Case(direction=direction, problem=problem, dtype=dtype), device))
+    case = Case(direction=direction, problem=problem, dtype=dtype)
+    return tuple(map(str, planner.refusals(case, device)))

@@ -154,7 +154,7 @@ def test_every_configuration(config, stride):
     problem = problem_of(n=5, ci=200, co=72, size=(37, 41), stride=stride, padding=1)
     machine = device_of(torch.device("cuda"), "test")
     if config in GLUON_CONFIGS and common_refusals(problem, torch.float16, machine):
-        pytest.skip("; ".join(common_refusals(problem, torch.float16, machine)))
+        pytest.skip("; ".join(map(str, common_refusals(problem, torch.float16, machine))))
     check(problem, torch.float16, config)
 
 

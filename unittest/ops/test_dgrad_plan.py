@@ -16,6 +16,7 @@ from triton_ext.errors import DescriptorError
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.core.refusals import refused
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS, NARROW_CONFIGS, OutputTile
 from triton_ext.ops.families.gluon import GluonDgrad
@@ -33,7 +34,7 @@ def kernel(monkeypatch):
     monkeypatch.setattr(gemm, "conv_dgrad_kernel", looking)
     copy = LookingKernel(row_copy.row_copy_kernel.arg_names)
     monkeypatch.setattr(row_copy, "row_copy_kernel", copy)
-    monkeypatch.setattr(GluonDgrad, "refusals", lambda *arguments: ["the test has none"])
+    monkeypatch.setattr(GluonDgrad, "refusals", lambda *arguments: refused("the test has none"))
     monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     planner.make_plan.cache_clear()
     yield looking

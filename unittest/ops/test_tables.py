@@ -642,7 +642,7 @@ IMPOSSIBLE = {
     "gluon": (gluon_cost.CONFIGS[0], {"rows": 96}, "gluon: rows is 96: a consumer multiplies 64"),
     "store": (gluon_cost.CONFIGS[0], {"store_n": 2}, "store_n is 2: expected at least 16, one"),
     "filter": (
-        gluon_cost.CONFIGS[0], {"filter_steps": 7}, "filter_steps is 7, the convolution has 9",
+        gluon_cost.CONFIGS[0], {"filter_steps": 2}, "filter_steps is 2, the convolution has 9",
     ),
     "direct": (
         DirectConfig(block_m=64, block_n=64), {"block_n": 65}, "block_n is 65: expected a power",
@@ -686,7 +686,7 @@ def test_impossible_tiles_of_wgrad_are_told(folder, change, message):
     with pytest.warns(TuningWarning, match=f"{where}gluon_wgrad: .*{message}"):
         assert lookups.find(case, MACHINE) is None
     wide = replace(case, out_dtype=torch.float32)
-    assert "out_dtype is torch.float32" in config_refusals(choice, wide, MACHINE)[0]
+    assert "out_dtype is torch.float32" in str(config_refusals(choice, wide, MACHINE)[0])
 
 
 def test_bytes_of_elements_are_written_where_they_are_not_two():
@@ -700,9 +700,10 @@ def test_bytes_of_elements_are_written_where_they_are_not_two():
     asked = problem(in_channels=64, out_channels=64)
     case = replace(CASE, problem=asked, dtype=torch.float8_e4m3fn)
     half = replace(case, epilogue=EpilogueSpec(out_dtype=torch.float16))
-    assert config_refusals(narrow, half, MACHINE) == []
-    assert config_refusals(narrow, case, MACHINE) == ["out_bytes is 2, the convolution has 1"]
-    assert "dtype is" in config_refusals(narrow, replace(case, direction="dgrad"), MACHINE)[0]
+    assert not config_refusals(narrow, half, MACHINE)
+    (found,) = map(str, config_refusals(narrow, case, MACHINE))
+    assert found == "out_bytes is 2, the convolution has 1"
+    assert "dtype is" in str(config_refusals(narrow, replace(case, direction="dgrad"), MACHINE)[0])
 
 
 def test_tiles_of_a_strided_gradient_keep_no_filter():
@@ -711,10 +712,10 @@ def test_tiles_of_a_strided_gradient_keep_no_filter():
     case = replace(CASE, direction="dgrad")
     assert not config_refusals(config, case, MACHINE)
     strided = replace(case, problem=problem(stride=(2, 2)))
-    found = config_refusals(config, strided, MACHINE)
+    found = [*map(str, config_refusals(config, strided, MACHINE))]
     assert found == ["filter_steps is 18, the convolution has 0"]
-    assert (
-        "groups=2" in config_refusals(config, replace(case, problem=problem(groups=2)), MACHINE)[0]
+    assert "groups=2" in str(
+        config_refusals(config, replace(case, problem=problem(groups=2)), MACHINE)[0]
     )
 
 
@@ -731,7 +732,8 @@ def test_tiles_of_a_strided_gradient_keep_no_filter():
 def test_depthwise_programs_too_large_to_compile_are_not_used(config):
     direction = "wgrad" if isinstance(config, DepthwiseWgradConfig) else "fprop"
     one = problem(in_channels=64, out_channels=64, groups=64)
-    (found,) = config_refusals(config, replace(CASE, direction=direction, problem=one), MACHINE)
+    asked = replace(CASE, direction=direction, problem=one)
+    (found,) = map(str, config_refusals(config, asked, MACHINE))
     assert re.match(r"block_p \* block_c is \d+, \d+ elements of each thread", found)
 
 

@@ -32,7 +32,7 @@ def test_candidates():
         assert len(set(found)) == len(found) == len({str(choice) for choice in found})
         assert 1 <= len(found) <= 190
         for choice in found:
-            assert not choice.config.problems()
+            assert not choice.config.refusals()
             assert candidate_of(json.loads(json.dumps(choice.fields()))) == choice
         shipped = {choice.config for choice in candidates(layer.problem, 132, narrow=True)}
         assert shipped <= {*CONFIGS, *gluon_wgrad_config.CONFIGS}

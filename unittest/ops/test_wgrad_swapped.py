@@ -197,8 +197,9 @@ def test_an_x_that_would_be_copied_stays_where_it_is():
 
 
 def test_reasons():
-    assert swap_refusals(END) == []
-    assert swap_refusals(replace(END, stride=(1, 2), in_channels=124, dilation=(1, 2))) == [
+    assert not swap_refusals(END)
+    strided = replace(END, stride=(1, 2), in_channels=124, dilation=(1, 2))
+    assert [*map(str, swap_refusals(strided))] == [
         "stride (1, 2): expected 1, dy has no pixels between its own",
         "124 input channels: expected a multiple of 8",
         "dilation 2 in W: taps are not neighbours",
@@ -265,7 +266,7 @@ def test_what_was_measured_goes_before_the_model(table):
 
 def test_a_table_says_what_cannot_be(table):
     config, strided = SwappedConfig(CHOICE), case_of(OTHERS["strided"])
-    (problem,) = config_refusals(config, strided, H200)
+    (problem,) = map(str, config_refusals(config, strided, H200))
     assert problem.startswith("stride (1, 2): expected 1")
     assert config_refusals(
         SwappedConfig(replace(CHOICE, config=replace(CHOICE.config, taps=0))), strided, H200

@@ -93,7 +93,7 @@ def check_config(config: TileConfig, steps: int, columns: int, num_sms: int) -> 
     """
     problems = launch_refusals(config, steps, columns, num_sms)
     if problems:
-        raise LaunchError(f"configuration {config}: " + "; ".join(problems))
+        raise LaunchError(f"configuration {config}: " + "; ".join(map(str, problems)))
 
 
 def multiprocessors(device: torch.device) -> int:

@@ -135,8 +135,8 @@ def conv_wgrad(
     else:
         choice = WgradTileChoice(config=config, add_in_place=add_in_place)
         work = WgradWork.make(choice, problem, num_sms)
-    if work.problems():
-        raise LaunchError(f"configuration {work}: " + "; ".join(work.problems()))
+    if found := work.refusals():
+        raise LaunchError(f"configuration {work}: " + "; ".join(map(str, found)))
     config = work.config
     block = [config.pixels, BLOCK_C]
     if is_plain_product(x, taps, conv):

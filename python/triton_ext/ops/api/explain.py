@@ -139,7 +139,9 @@ def support(
     asked = replace(problem, batch=max(problem.batch, 1))
     cases = {each: Case(direction=each, problem=asked, dtype=dtype) for each in DIRECTIONS}
     cases["fprop"] = replace(cases["fprop"], epilogue=epilogue)
-    kernels = {each: planner.refusals_on(case, x.device) for each, case in cases.items()}
+    kernels = {
+        each: tuple(map(str, planner.refusals_on(case, x.device))) for each, case in cases.items()
+    }
     # The copies of autocast are dense.
     is_view = dtype == x.dtype and x.stride() != channels_last_strides(x.shape)
     # These directions read x itself; gradients are copied to channels-last.
@@ -276,7 +278,7 @@ def explain(
 def explain_case(case: Case, device: Device) -> Explanation:
     """Returns why a case is computed as it is."""
     key, raw = entry_for(case.dense, device)
-    refusals = tuple(planner.refusals(case, device))
+    refusals = tuple(map(str, planner.refusals(case, device)))
     if refusals:
         return Explanation(case=case, device=device, key=key, refusals=refusals)
     table = planner.measured(case, device)
@@ -302,7 +304,7 @@ def _candidates(offer: planner.Offer, measured: Any, measured_us: float | None) 
     if offer.superseded_by and not reason:
         reason = f"{offer.superseded_by} goes first"
     if offer.refusals:
-        return [Candidate(kind=kind, reason="; ".join(offer.refusals))]
+        return [Candidate(kind=kind, reason="; ".join(map(str, offer.refusals)))]
     if not offer.times:
         return [Candidate(kind=kind, reason="no configuration fits the shared memory of a CTA")]
     return [

@@ -21,6 +21,7 @@ from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, 
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refused
 
 __all__ = [
     "NO_ARGUMENTS",
@@ -303,12 +304,12 @@ def output_constants(case: Case, **types: tl.dtype) -> dict[str, Any]:
     }
 
 
-def long_row_refusals(problem: ConvProblem) -> list[str]:
+def long_row_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns why a kernel that counts elements of a padded row of x in 32 bits does not."""
     pixels = problem.input_size[-1] + sum(problem.padding[-1])
     if pixels * problem.in_channels < 1 << 31:
-        return []
-    return [f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements"]
+        return ()
+    return refused(f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements")
 
 
 def config_constants(config: Any, *names: str) -> dict[str, Any]:

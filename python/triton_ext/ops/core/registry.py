@@ -7,6 +7,7 @@ from typing import Any
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Family
+from triton_ext.ops.core.refusals import Refusal
 from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
 from triton_ext.ops.families.few_channels import FEW_CHANNELS
@@ -67,7 +68,7 @@ def family_of(config: object, direction: Direction) -> Family[Any] | None:
     return None
 
 
-def config_refusals(config: object, case: Case, device: Device) -> list[str]:
+def config_refusals(config: object, case: Case, device: Device) -> tuple[Refusal, ...]:
     """Returns why a table cannot hold a configuration for a case; nothing where it can.
 
     Args:
@@ -78,8 +79,8 @@ def config_refusals(config: object, case: Case, device: Device) -> list[str]:
     family = family_of(config, case.direction)
     if family is None:
         kinds = ", ".join(each.kind for each in families_of(case.direction))
-        return [f"no kernel of {case.direction}, which has {kinds}"]
-    return family.config_refusals(config, case, device)
+        return (Refusal(f"no kernel of {case.direction}, which has {kinds}"),)
+    return tuple(each for each in family.refusals(case, device, config) if each.in_key)
 
 
 def config_types() -> dict[str, type[Any]]:

@@ -15,7 +15,6 @@ import torch
 import triton.language as tl
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -30,6 +29,7 @@ from triton_ext.ops.core.plan import (
     output_constants,
     three,
 )
+from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals, refused
 from triton_ext.ops.families.direct import PixelStrides, Sampling
 from triton_ext.ops.families.wgrad import FilterGradientPlan
 from triton_ext.ops.kernels.depthwise import (
@@ -76,20 +76,20 @@ class DepthwiseConfig:
         """Neighbouring channels of a thread, the elements of its loads and stores."""
         return self.block_p * self.block_c // (32 * self.num_warps)
 
-    def refusals(self, unrolled: int, most: int) -> list[str]:
+    def refusals(self, unrolled: int, most: int) -> tuple[Refusal, ...]:
         """Returns why a program is too large; a thread has ``unrolled`` of ``most`` elements."""
-        found = [
-            *power_problems(self, 1, 4096, "block_p"),
-            *power_problems(self, 1, 1024, "block_c"),
-            *power_problems(self, 1, 32, "num_warps"),
-        ]
+        found = (
+            *power_refusals(self, 1, 4096, "block_p"),
+            *power_refusals(self, 1, 1024, "block_c"),
+            *power_refusals(self, 1, 32, "num_warps"),
+        )
         at_most = min(_MOST_ELEMENTS, most // max(unrolled, 1))
         if not found and self.thread_channels > at_most:
-            found.append(
+            found = refused(
                 f"block_p * block_c is {self.block_p * self.block_c}, {self.thread_channels} "
                 f"elements of each thread of {self.num_warps} warps: expected at most {at_most}"
             )
-        return range_problems(self, 1, _MOST_PIXELS, "qw") + found
+        return range_refusals(self, 1, _MOST_PIXELS, "qw") + found
 
     def grid(self, sampling: Sampling) -> tuple[int, int, int]:
         """Returns how many programs of fprop and dgrad are launched."""
@@ -133,11 +133,11 @@ class DepthwiseWgradConfig(DepthwiseConfig):
         return math.ceil(tiles / part_tiles), part_tiles
 
 
-def _case_refusals(case: Case) -> list[str]:
+def _case_refusals(case: Case) -> tuple[Refusal, ...]:
     problem = case.problem
     if 1 < problem.groups == problem.in_channels == problem.out_channels:
-        return []
-    return ["no depthwise convolution: expected groups of one channel each"]
+        return ()
+    return refused("no depthwise convolution: expected groups of one channel each")
 
 
 class Depthwise(Family[DepthwiseConfig]):
@@ -148,17 +148,24 @@ class Depthwise(Family[DepthwiseConfig]):
     config_type = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         found = _case_refusals(case)
         if not found and Sampling.of(case).up[-1] > _MAX_UP:
-            found.append(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
+            return refused(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
         return found
 
-    def number_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> list[str]:
-        found, up = config.refusals(config.qw, _MOST_OUTPUTS), Sampling.of(case).up[-1]
-        if not found and config.qw % up:
-            found.append(f"qw is {config.qw}: expected a multiple of the stride, {up}")
-        return found
+    def number_refusals(
+        self, config: DepthwiseConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        return config.refusals(config.qw, _MOST_OUTPUTS)
+
+    def fit_refusals(
+        self, config: DepthwiseConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        up = Sampling.of(case).up[-1]
+        if config.qw % up == 0:
+            return ()
+        return refused(f"qw is {config.qw}: expected a multiple of the stride, {up}")
 
     def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseConfig, Expected]:
         sampling = Sampling.of(case)
@@ -302,17 +309,17 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
     config_type = DepthwiseWgradConfig
     supersedes = ("wgrad", "gluon_wgrad")
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         return _case_refusals(case)
 
     def number_refusals(
         self, config: DepthwiseWgradConfig, case: Case, device: Device
-    ) -> list[str]:
-        return [
-            *range_problems(config, 1, _MOST_SUMS, "lines", "taps", "sums"),
-            *range_problems(config, 24, 255, "max_registers"),
+    ) -> tuple[Refusal, ...]:
+        return (
+            *range_refusals(config, 1, _MOST_SUMS, "lines", "taps", "sums"),
+            *range_refusals(config, 24, 255, "max_registers"),
             *config.refusals(config.qw * config.sums, _MOST_PRODUCTS),
-        ]
+        )
 
     def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseWgradConfig, Expected]:
         sampling = Sampling.of(case)

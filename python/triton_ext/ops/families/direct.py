@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
@@ -33,6 +32,7 @@ from triton_ext.ops.core.plan import (
     three,
     vector_inputs,
 )
+from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals
 from triton_ext.ops.kernels.groups import (
     conv_direct_kernel,
 )
@@ -196,11 +196,13 @@ class Direct(Family[DirectConfig]):
     config_type = DirectConfig
     supersedes = ("gemm",)
 
-    def number_refusals(self, config: DirectConfig, case: Case, device: Device) -> list[str]:
-        return [
-            *power_problems(config, 1, 1024, "block_m", "block_n"),
-            *power_problems(config, 1, 32, "num_warps"),
-        ] or range_problems(config, 1, 1 << 16, "tile_elements")
+    def number_refusals(
+        self, config: DirectConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        return (
+            *power_refusals(config, 1, 1024, "block_m", "block_n"),
+            *power_refusals(config, 1, 32, "num_warps"),
+        ) or range_refusals(config, 1, 1 << 16, "tile_elements")
 
     def passed_over(self, case: Case, device: Device) -> str:
         problem, groups = case.problem, case.problem.groups

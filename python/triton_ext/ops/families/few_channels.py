@@ -13,12 +13,10 @@ from functools import partial
 import torch
 import triton
 
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
+from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import (
     ForwardPlan,
@@ -31,6 +29,15 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    beyond_keys,
+    power_refusals,
+    range_refusals,
+    refuse,
+    refused,
+    smem_refusals,
+)
 from triton_ext.ops.kernels.few_channels import conv_gather_kernel
 
 __all__ = ["FEW_CHANNELS", "GatherConfig", "Window"]
@@ -68,6 +75,16 @@ class GatherConfig:
     # Steps, or tiles of one step, whose loads are in flight during a step; only loads of 4 bytes
     # and more can be.
     loads_ahead: int = 0
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        return (
+            *power_refusals(self, 16, 256, "block_m", "block_n"),
+            *power_refusals(self, 16, 128, "block_k"),
+            *power_refusals(self, 4, 8, "num_warps"),
+            *range_refusals(self, 1, 64, "programs_per_sm"),
+            *range_refusals(self, 0, 4, "loads_ahead"),
+        )
 
     def holds_filter(self, columns: int) -> bool:
         """Tells whether a CTA loads its part of a filter of ``columns`` once."""
@@ -143,7 +160,7 @@ class FewChannels(Family[GatherConfig]):
     direction = "fprop"
     config_type = GatherConfig
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16):
             found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
@@ -156,23 +173,12 @@ class FewChannels(Family[GatherConfig]):
             found.append(f"groups={problem.groups}: a window would hold channels of other groups")
         if problem.filter_size[-1] > 1 and problem.dilation[-1] != 1:
             found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
-        return found + long_row_refusals(problem)
+        return (*refused(*found), *long_row_refusals(problem))
 
-    def number_refusals(self, config: GatherConfig, case: Case, device: Device) -> list[str]:
-        return [
-            *power_problems(config, 16, 256, "block_m", "block_n"),
-            *power_problems(config, 16, 128, "block_k"),
-            *power_problems(config, 4, 8, "num_warps"),
-            *range_problems(config, 1, 64, "programs_per_sm"),
-            *range_problems(config, 0, 4, "loads_ahead"),
-        ]
-
-    def refusals(self, case: Case, device: Device, config: GatherConfig | None = None) -> list[str]:
-        found = super().refusals(case, device, config)
-        if found or config is None:
-            return found
-        # Strides, on which it depends, are in no key of a table.
-        return smem_refusals(config.smem_bytes(Window.make(case).columns), device, 0)
+    def fit_refusals(self, config: GatherConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        # Columns depend on strides.
+        smem_bytes = config.smem_bytes(Window.make(case).columns)
+        return beyond_keys(smem_refusals(smem_bytes, device, reserved_bytes=0))
 
     def passed_over(self, case: Case, device: Device) -> str:
         columns = Window.make(case).columns
@@ -186,7 +192,7 @@ class FewChannels(Family[GatherConfig]):
         bytes_us = elements * _ELEMENT_BYTES / (H200.copy_bytes_per_us * _COPY_RATE)
         times = {}
         for config in _candidates(problem, window):
-            if smem_refusals(config.smem_bytes(window.columns), device, 0):
+            if smem_refusals(config.smem_bytes(window.columns), device, reserved_bytes=0):
                 continue
             rows, columns, programs = config.tiles(problem, num_sms)
             steps = math.ceil(window.columns / config.block_k)
@@ -200,8 +206,7 @@ class FewChannels(Family[GatherConfig]):
         return ranked(times)
 
     def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
-        if wrong := self.refusals(case, device, config):
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        refuse(f"{case.operator}: configuration {config}", self.refusals(case, device, config))
         problem, window, strides = case.problem, Window.make(case), case.strides_of_x
         launcher = Launcher(
             kernel=conv_gather_kernel,

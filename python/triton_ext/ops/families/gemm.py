@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
@@ -28,7 +27,7 @@ from triton_ext.ops.core.descriptors import (
     rounding,
 )
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
+from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import (
     TO_LAST,
@@ -41,6 +40,7 @@ from triton_ext.ops.core.plan import (
     three,
 )
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refuse, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
@@ -73,11 +73,11 @@ _TILE = ("block_m", "block_n", "block_k", "group_size_m", "taps_inner", "store_p
 _GROUP_UNIT = 16
 
 
-def tap_refusals(case: Case) -> list[str]:
+def tap_refusals(case: Case) -> tuple[Refusal, ...]:
     """Returns why im2col does not walk x tap by tap; nothing where it does, or rows are packed."""
     if case.packing is not None or not conv_violations(case.problem.geometry):
-        return []
-    return ["im2col cannot walk x tap by tap: expected a configuration of packed rows"]
+        return ()
+    return refused("im2col cannot walk x tap by tap: expected a configuration of packed rows")
 
 
 class _Gemm(Family[ConvConfig]):
@@ -88,20 +88,16 @@ class _Gemm(Family[ConvConfig]):
     is_gemm = True
     tile_fields = ("block_m", "block_n")
 
-    def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
+    def number_refusals(
+        self, config: ConvConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
         # With an output tile in parts, of elements of the operands' size.
         size = case.dtype.itemsize
-        wrong = config.problems(size) or smem_refusals(config.smem_bytes(size), device)
-        return wrong or self._step_refusals(config, case)
+        return config.refusals(size) or smem_refusals(config.smem_bytes(size), device)
 
-    def _step_refusals(self, config: ConvConfig, case: Case) -> list[str]:
-        """Returns why k iterations of a configuration do not end where a group does."""
-        return []
-
-    def _check(self, config: ConvConfig, case: Case) -> None:
-        wrong = config.problems(case.dtype.itemsize) or self._step_refusals(config, case)
-        if wrong:
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+    def _check(self, config: ConvConfig, case: Case, device: Device) -> None:
+        found = config.refusals(case.dtype.itemsize) or self.fit_refusals(config, case, device)
+        refuse(f"{case.operator}: configuration {config}", found)
 
 
 # ---- fprop -------------------------------------------------------------------------------------
@@ -113,7 +109,7 @@ class Gemm(_Gemm):
     direction = "fprop"
     reads_packed = True
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         return tap_refusals(case)
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
@@ -147,7 +143,7 @@ class Gemm(_Gemm):
         )
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
-        self._check(config, case)
+        self._check(config, case, device)
         read, packing, spec, dtype = _Read.of(case), case.packing, case.epilogue, case.dtype
         problem, conv = read.problem, read.problem.geometry
         x_block = [config.block_m, config.block_k]
@@ -320,12 +316,13 @@ class GemmDgrad(_Gemm):
 
     direction = "dgrad"
 
-    def _step_refusals(self, config: ConvConfig, case: Case) -> list[str]:
+    def fit_refusals(self, config: ConvConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        # k iterations end where a group does.
         groups = case.problem.groups
         channels = group_channels(case.problem.out_channels, groups)
         if groups == 1 or channels % config.block_k == 0:
-            return []
-        return [f"block_k is {config.block_k}: expected a divisor of {channels}, a group's"]
+            return ()
+        return refused(f"block_k is {config.block_k}: expected a divisor of {channels}, a group's")
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
         problem, size = _padded(case.problem), case.dtype.itemsize
@@ -351,7 +348,7 @@ class GemmDgrad(_Gemm):
         return ranked({config: Expected.of(us) for config, us in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> DgradPlan:
-        self._check(config, case)
+        self._check(config, case, device)
         problem, dtype = _padded(case.problem), case.dtype
         n, size, groups, taps = problem.batch, problem.output_size, problem.groups, problem.taps
         ci, co = problem.in_channels // groups, problem.out_channels // groups

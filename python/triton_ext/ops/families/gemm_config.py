@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
-from triton_ext.ops.core.config_checks import (
-    depth_problems,
-    power_problems,
-    range_problems,
-    type_problems,
-)
 from triton_ext.ops.core.device import SMEM_BYTES
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    depth_refusals,
+    field_refusals,
+    power_refusals,
+    range_refusals,
+)
 
 __all__ = [
     "CONFIGS",
@@ -75,23 +76,23 @@ class ConvConfig:
     group_size_m: int = 8
     taps_inner: bool = True
 
-    def problems(self, element_bytes: int) -> list[str]:
+    def refusals(self, element_bytes: int) -> tuple[Refusal, ...]:
         """Returns why kernels of operands of a size cannot be compiled so."""
         # Numbers are compared below.
-        if wrong := type_problems(self):
+        if wrong := field_refusals(self):
             return wrong
-        return [
-            *power_problems(self, 16, 1024, "block_m"),
-            *power_problems(self, 8, 1024, "block_n"),
+        return (
+            *power_refusals(self, 16, 1024, "block_m"),
+            *power_refusals(self, 8, 1024, "block_n"),
             *(
-                depth_problems(self, element_bytes, "block_k")
-                or power_problems(self, 8, 256, "block_k")
+                depth_refusals(self, element_bytes, "block_k")
+                or power_refusals(self, 8, 256, "block_k")
             ),
-            *power_problems(self, 4, 8, "num_warps"),
-            *range_problems(self, 1, 64, "num_stages"),
-            *range_problems(self, 1, 2, "store_parts"),
-            *range_problems(self, 1, 1 << 16, "group_size_m"),
-        ]
+            *power_refusals(self, 4, 8, "num_warps"),
+            *range_refusals(self, 1, 64, "num_stages"),
+            *range_refusals(self, 1, 2, "store_parts"),
+            *range_refusals(self, 1, 1 << 16, "group_size_m"),
+        )
 
     def smem_bytes(self, element_bytes: int, output: OutputTile | None = None) -> int:
         """Returns the bytes of shared memory for the pipeline and the output tile.

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import (
     Layout,
@@ -28,6 +27,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refuse, refused
 from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gemm_config import channel_block
@@ -36,6 +36,7 @@ from triton_ext.ops.families.gluon_config import (
     FP8_DTYPES,
     TileConfig,
     Tiled,
+    common_refusals,
     host_refusals,
     launch_refusals,
     num_programs,
@@ -107,30 +108,9 @@ class _Gluon(Family[TileConfig]):
         *("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest"),
     )
 
-    @abstractmethod
-    def _case_refusals(self, case: Case) -> list[str]:
-        """Returns why the kernel does not compute a case, on whatever host and device."""
-
-    @abstractmethod
-    def _launch_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
-        """Returns why a configuration does not compute a case that the kernel computes."""
-
-    def refusals(self, case: Case, device: Device, config: TileConfig | None = None) -> list[str]:
-        found = [*host_refusals(device), *self._case_refusals(case)]
-        return found if config is None else found + self._launch_refusals(config, case, device)
-
-    def number_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
-        return config.problems()
-
-    def config_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
-        return self._case_refusals(case) or self._launch_refusals(config, case, device)
-
     def bind(self, config: TileConfig, case: Case, device: Device) -> Any:
         found = self.refusals(case, device, config)
-        if found:
-            raise UnsupportedError(
-                f"{case.operator}: the Gluon kernel does not take it: {'; '.join(found)}"
-            )
+        refuse(f"{case.operator}: the Gluon kernel does not take it", found)
         return self._plan(config, case, device)
 
     @abstractmethod
@@ -154,24 +134,24 @@ class GluonFprop(_Gluon):
     direction: ClassVar[Direction] = "fprop"
     reads_packed: ClassVar[bool] = True
 
-    def _case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, out_dtype = _read(case)[0], case.output_dtype
         allowed, expected = {*DTYPES}, "float16 or bfloat16"
         if case.dtype in FP8_DTYPES:
             allowed |= {*FP8_DTYPES, torch.float32}
             expected = "float32, float16, bfloat16 or fp8"
         co_unit = 16 if out_dtype in FP8_DTYPES else 8
-        found = tap_refusals(case)
+        found = (*host_refusals(device), *tap_refusals(case))
         found += problem_refusals(problem, case.dtype, takes_fp8=True, co_unit=co_unit)
         if case.epilogue.out_dtype not in {None, *allowed}:
-            found.append(f"out_dtype is {out_dtype}, expected {expected}")
+            found += refused(f"out_dtype is {out_dtype}, expected {expected}")
         if case.epilogue.function is not None:
-            found.append("a function of the user's needs the @triton.jit kernel")
+            found += refused("a function of the user's needs the @triton.jit kernel")
         if case.epilogue.amax:
-            found.append("amax needs the @triton.jit kernel")
+            found += refused("amax needs the @triton.jit kernel")
         return found
 
-    def _launch_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
+    def fit_refusals(self, config: TileConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, x_strides = _read(case)
         return launch_refusals(
             config,
@@ -279,10 +259,10 @@ class GluonDgrad(_Gluon):
 
     direction: ClassVar[Direction] = "dgrad"
 
-    def _case_refusals(self, case: Case) -> list[str]:
-        return problem_refusals(case.problem, case.dtype)
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return common_refusals(case.problem, case.dtype, device)
 
-    def _launch_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
+    def fit_refusals(self, config: TileConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem = case.problem
         # Pixels see different taps with a stride, and no filter can stay.
         blocks = math.ceil(problem.out_channels / config.block_k)

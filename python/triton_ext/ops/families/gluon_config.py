@@ -13,10 +13,10 @@ import torch
 
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
-from triton_ext.ops.core.config_checks import type_problems
 from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, field_refusals, refused
 
 __all__ = [
     "DTYPES",
@@ -100,9 +100,9 @@ class TileConfig:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
-        found = type_problems(self, may_be_zero=("block_n_rest", "filter_steps"))
+        found = field_refusals(self, may_be_zero=("block_n_rest", "filter_steps"))
         if found:
-            raise LaunchError("configuration: " + "; ".join(found))
+            raise LaunchError("configuration: " + "; ".join(map(str, found)))
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -190,14 +190,14 @@ class TileConfig:
         """Registers per producer thread."""
         return {1: 24, 2: 40, 3: 56}[self.consumers]
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the configuration cannot run; nothing where it can."""
         if not 1 <= self.consumers <= 3:
-            return [f"consumers is {self.consumers}: expected 1 to 3"]
+            return refused(f"consumers is {self.consumers}: expected 1 to 3")
         if self.element_bytes not in (1, 2):
-            return [f"element_bytes is {self.element_bytes}: WGMMA reads 8 or 16 bits here"]
+            return refused(f"element_bytes is {self.element_bytes}: WGMMA reads 8 or 16 bits here")
         if self.out_bytes not in (1, 2, 4):
-            return [f"out_bytes is {self.out_bytes}: expected 1, 2 or 4"]
+            return refused(f"out_bytes is {self.out_bytes}: expected 1, 2 or 4")
         small, middle, large = (row // self.element_bytes for row in SWIZZLE_BYTES)
         least = max(MIN_STORE_N, SWIZZLE_BYTES[0] // self.out_bytes)
         registers = self.rows * self.block_n // WARP_GROUP_THREADS  # of the fp32 accumulators
@@ -231,7 +231,7 @@ class TileConfig:
             message = f"block_n of {n}: an accumulator has 16 to 256 columns, a power of two"
             is_wrong[message] = n not in (16, 32, 64, 128, 256)
             is_wrong[f"store_n is {self.store_n}: it must divide {n}"] = n % self.store_n != 0
-        return [message for message, holds in is_wrong.items() if holds]
+        return refused(*(message for message, holds in is_wrong.items() if holds))
 
     def __str__(self) -> str:
         rest = f"+{self.block_n_rest}" if self.block_n_rest else ""
@@ -278,7 +278,7 @@ def with_stages(config: TileConfig, stages: int) -> TileConfig:
     """Returns a configuration that fits with up to ``stages``; joined WGMMAs stay joined."""
     for count in range(stages, config.stages, -1):
         deeper = replace(config, stages=count)
-        if not deeper.problems() and deeper.joins == config.joins:
+        if not deeper.refusals() and deeper.joins == config.joins:
             return deeper
     return config
 
@@ -298,7 +298,7 @@ def launch_refusals(
     element_bytes: int = 2,
     out_bytes: int = 2,
     may_turn: bool = False,
-) -> list[str]:
+) -> tuple[Refusal, ...]:
     """Returns why a configuration cannot run, or not this convolution; nothing where it can.
 
     Args:
@@ -308,27 +308,29 @@ def launch_refusals(
         out_bytes: Bytes of an element of the output.
         may_turn: Whether rows of the product can be output channels.
     """
-    refusals = config.problems()
+    wrong = []
     for name, expected in (("element_bytes", element_bytes), ("out_bytes", out_bytes)):
         found = getattr(config, name)
         if found != expected:
-            refusals.append(f"{name} is {found}, the convolution has {expected}")
+            wrong.append(f"{name} is {found}, the convolution has {expected}")
     if config.rows_from_w and not may_turn:
-        refusals.append("rows_from_w: rows are output channels where forward x is a matrix only")
+        wrong.append("rows_from_w: rows are output channels where forward x is a matrix only")
     if config.filter_steps not in (0, steps):
-        refusals.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
+        wrong.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
     num_n = math.ceil(columns / config.block_n)
     if config.filter_steps and num_n > num_sms:
-        refusals.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
-    return refusals
+        wrong.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
+    return (*config.refusals(), *refused(*wrong))
 
 
-def common_refusals(problem: ConvProblem, dtype: torch.dtype, device: Device) -> list[str]:
+def common_refusals(
+    problem: ConvProblem, dtype: torch.dtype, device: Device
+) -> tuple[Refusal, ...]:
     """Returns why no Gluon kernel computes a problem on this host and device."""
-    return [*host_refusals(device), *problem_refusals(problem, dtype)]
+    return (*host_refusals(device), *problem_refusals(problem, dtype))
 
 
-def host_refusals(device: Device) -> list[str]:
+def host_refusals(device: Device) -> tuple[Refusal, ...]:
     """Returns why no Gluon kernel runs on this host and device."""
     gluon = capabilities()["im2col-gluon"]
     found = [] if gluon.available else [gluon.reason]
@@ -341,12 +343,12 @@ def host_refusals(device: Device) -> list[str]:
         found.append(
             f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {device.smem_bytes}"
         )
-    return found
+    return refused(*found, in_key=False)
 
 
 def problem_refusals(
     problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False, co_unit: int = 8
-) -> list[str]:
+) -> tuple[Refusal, ...]:
     """Returns why no Gluon kernel computes a problem; rows of Co are multiples of ``co_unit``."""
     found: list[str] = []
     is_fp8 = takes_fp8 and dtype in FP8_DTYPES
@@ -359,7 +361,7 @@ def problem_refusals(
     for name, count, unit in (("Ci", ci, ci_unit), ("Co", co, co_unit)):
         if count % unit:
             found.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
-    return found
+    return refused(*found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import torch
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import Layout
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refuse, refused
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.gluon_config import DTYPES, Tiled, common_refusals, problem_refusals
+from triton_ext.ops.families.gluon_config import DTYPES, Tiled, common_refusals
 from triton_ext.ops.families.gluon_wgrad_config import (
     BLOCK_C,
     WgradTileChoice,
@@ -129,21 +129,26 @@ class GluonWgrad(Family[WgradTileChoice]):
     is_gemm = True
     tile_fields = (*("rows_from_x", "consumers", "main_blocks", "rest_blocks"),)
 
-    def refusals(
-        self, case: Case, device: Device, config: WgradTileChoice | None = None
-    ) -> list[str]:
-        found = [*tap_refusals(case), *common_refusals(case.problem, case.dtype, device)]
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        found = (*tap_refusals(case), *common_refusals(case.problem, case.dtype, device))
         if case.problem.batch == 0:
-            found.append("the batch is empty")
-        found += _out_refusals(case)
-        return found if config is None else found + _work_refusals(config, case, device, found)
+            found += refused("the batch is empty", in_key=False)
+        if case.output_dtype not in DTYPES:
+            out = case.output_dtype
+            found += refused(f"out_dtype is {out}, tiles of dw are staged as float16 or bfloat16")
+        return found
 
-    def number_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> list[str]:
-        return config.config.problems()
+    def number_refusals(
+        self, config: WgradTileChoice, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        return config.config.refusals()
 
-    def config_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> list[str]:
-        found = [*problem_refusals(case.problem, case.dtype), *_out_refusals(case)]
-        return found + _work_refusals(config, case, device, found)
+    def fit_refusals(
+        self, config: WgradTileChoice, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        if case.problem.batch == 0:
+            return ()
+        return WgradWork.make(config, case.problem, device.num_sms).refusals()
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:
         problem = case.problem
@@ -163,8 +168,7 @@ class GluonWgrad(Family[WgradTileChoice]):
 
     def bind(self, config: WgradTileChoice, case: Case, device: Device) -> GluonWgradPlan:
         found = self.refusals(case, device, config)
-        if found:
-            raise UnsupportedError("wgrad: the Gluon kernel does not take it: " + "; ".join(found))
+        refuse("wgrad: the Gluon kernel does not take it", found)
         problem, dtype, size = case.problem, case.dtype, case.dtype.itemsize
         co, ci, strides = problem.out_channels, problem.in_channels, case.strides_of_x
         x = Operand.make(problem.x_shape, strides, size, as_matrix=False)
@@ -222,22 +226,6 @@ class GluonWgrad(Family[WgradTileChoice]):
             ),
             reducer=reducer,
         )
-
-
-def _out_refusals(case: Case) -> list[str]:
-    if case.output_dtype in DTYPES:
-        return []
-    return [f"out_dtype is {case.output_dtype}, tiles of dw are staged as float16 or bfloat16"]
-
-
-def _work_refusals(
-    config: WgradTileChoice, case: Case, device: Device, found: list[str]
-) -> list[str]:
-    """Returns why a configuration cannot compute a case; tiles need a case without refusals."""
-    wrong = config.config.problems()
-    if wrong or found or not case.problem.batch:
-        return wrong
-    return WgradWork.make(config, case.problem, device.num_sms).problems()
 
 
 GLUON_WGRAD: GluonWgrad = GluonWgrad()

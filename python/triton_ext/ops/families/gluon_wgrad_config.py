@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from triton_ext.errors import LaunchError
-from triton_ext.ops.core.config_checks import power_problems, range_problems, type_problems
 from triton_ext.ops.core.device import H200
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    field_refusals,
+    power_refusals,
+    range_refusals,
+    refused,
+)
 from triton_ext.ops.families.gluon_config import (
     ELEMENT_BYTES,
     RESERVED_BYTES,
@@ -77,12 +83,12 @@ class WgradTileConfig:
 
     def __post_init__(self) -> None:
         """Refuses fields of another type, and numbers that are too small to compute with."""
-        found = type_problems(self, may_be_zero=("rest_blocks", "rest_consumers"))
+        found = field_refusals(self, may_be_zero=("rest_blocks", "rest_consumers"))
         if self.share not in get_args(Share):
             names = ", ".join(map(repr, get_args(Share)))
-            found.append(f"share is {self.share!r}: expected one of {names}")
+            found += refused(f"share is {self.share!r}: expected one of {names}")
         if found:
-            raise LaunchError("configuration: " + "; ".join(found))
+            raise LaunchError("configuration: " + "; ".join(map(str, found)))
 
     @property
     def row_blocks(self) -> int:
@@ -180,30 +186,30 @@ class WgradTileConfig:
         # A CTA has 512 for one thread of each of its four groups of 128.
         return {240: 56, 232: 40, 224: 56, 216: 72, 152: 56}[self.consumer_registers]
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the configuration cannot run; nothing where it can."""
-        found = range_problems(self, 1, 3, "consumers")
+        found = range_refusals(self, 1, 3, "consumers")
         if found:
             return found
-        found += power_problems(self, 1, 4, "main_blocks")
+        found += power_refusals(self, 1, 4, "main_blocks")
         if self.rest_blocks:
-            found += power_problems(self, 1, 4, "rest_blocks")
-        found += power_problems(self, 16, 128, "pixels")
+            found += power_refusals(self, 1, 4, "rest_blocks")
+        found += power_refusals(self, 16, 128, "pixels")
         if self.share == "rows":
             expected = range(1, self.consumers + 1) if self.rest_blocks else range(1)
             if self.rest_consumers not in expected:
-                found.append(
+                found += refused(
                     f"rest_consumers is {self.rest_consumers}: expected {expected[0]} to "
                     f"{expected[-1]}, with {self.rest_blocks} rest_blocks of {self.consumers} "
                     "consumers"
                 )
         if self.stages < 2:
-            found.append(f"stages is {self.stages}: the producer needs at least 2")
+            found += refused(f"stages is {self.stages}: the producer needs at least 2")
         if self.smem_bytes + RESERVED_BYTES > SMEM_BYTES:
-            found.append(f"{self.smem_bytes} B of shared memory, a CTA has {SMEM_BYTES}")
+            found += refused(f"{self.smem_bytes} B of shared memory, a CTA has {SMEM_BYTES}")
         # Some 24 registers hold addresses and counters beside the accumulators.
         if self.accumulator_registers + 24 > self.consumer_registers:
-            found.append(
+            found += refused(
                 f"accumulators take {self.accumulator_registers} registers of a thread's "
                 f"{self.consumer_registers}"
             )
@@ -308,13 +314,15 @@ class WgradWork:
         parts, columns, num_warps = reduction(self.parts, blocks * rest)
         return (blocks * 4 * (BLOCK_C // columns), rest), parts, columns, num_warps
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot compute it; nothing where it can."""
-        found = self.config.problems()
+        found = self.config.refusals()
         if self.config.share == "tile" and self.partition.waves:
-            found.append(f"consumers share a tile, and {self.partition.tiles} tiles are not split")
+            found += refused(
+                f"consumers share a tile, and {self.partition.tiles} tiles are not split"
+            )
         if self.config.share == "tile" and self.add_in_place:
-            found.append("consumers that share a tile leave adding to the second kernel")
+            found += refused("consumers that share a tile leave adding to the second kernel")
         return found
 
     def __str__(self) -> str:
@@ -416,6 +424,6 @@ def ranked_work(problem: ConvProblem, num_sms: int) -> tuple[tuple[WgradWork, fl
     timed = (
         (work, expected_us(work, mib))
         for work in every
-        if not work.problems() and (work.is_split or not work.add_in_place)
+        if not work.refusals() and (work.is_split or not work.add_in_place)
     )
     return tuple(sorted(timed, key=lambda item: item[1]))

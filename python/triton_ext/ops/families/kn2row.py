@@ -14,12 +14,10 @@ from functools import partial
 import torch
 import triton
 
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
+from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import (
     ForwardPlan,
@@ -29,12 +27,20 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    power_refusals,
+    range_refusals,
+    refuse,
+    refused,
+    smem_refusals,
+)
 from triton_ext.ops.kernels.few_channels import conv_col2im_kernel
 
 __all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "vector_of"]
 
 _ELEMENT_BYTES = 2
-_MOST_COLUMNS, _MOST_ROWS = 64, 1 << 16
+_MOST_COLUMNS = 64
 # A program holds the sums of all rows of the filter.
 _MOST_SUMS = 256
 
@@ -63,6 +69,15 @@ class Col2ImConfig:
     # Rows of x in shared memory.  With one, the next is loaded to registers during a step, from
     # three on to shared memory, where Triton 3.9 stores the filter anew for every step.
     num_stages: int = 1
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        return (
+            *power_refusals(self, 64, 256, "block_m"),
+            *range_refusals(self, 1, 1 << 16, "rows"),
+            *power_refusals(self, 4, 8, "num_warps"),
+            *range_refusals(self, 1, 8, "num_stages"),
+        )
 
     def smem_bytes(self, problem: ConvProblem) -> int:
         """Returns the most shared memory that a CTA takes."""
@@ -117,7 +132,7 @@ class Kn2Row(Family[Col2ImConfig]):
     direction = "fprop"
     config_type = Col2ImConfig
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16):
             found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
@@ -139,24 +154,17 @@ class Kn2Row(Family[Col2ImConfig]):
                 f"{filter_rows} rows of the filter of {columns} columns each: expected at most "
                 f"{_MOST_SUMS} columns in all"
             )
-        return found + long_row_refusals(problem)
+        every = (*refused(*found), *long_row_refusals(problem))
+        if every or vector_of(case) * _ELEMENT_BYTES == ROW_BYTES:
+            return every
+        text = f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
+        return refused(text, in_key=False)
 
-    def refusals(self, case: Case, device: Device, config: Col2ImConfig | None = None) -> list[str]:
-        found = super().refusals(case, device, config)
-        if not found and vector_of(case) * _ELEMENT_BYTES != ROW_BYTES:
-            return [f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"]
-        return found
+    def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return _launch_refusals(config, case.problem, device)
 
     def passed_over(self, case: Case, device: Device) -> str:
         return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
-
-    def number_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> list[str]:
-        return [
-            *power_problems(config, 64, 256, "block_m"),
-            *range_problems(config, 1, _MOST_ROWS, "rows"),
-            *power_problems(config, 4, 8, "num_warps"),
-            *range_problems(config, 1, 8, "num_stages"),
-        ] or _launch_refusals(config, case.problem, device)
 
     def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
         """Returns times of bytes, those read twice included, and of steps, the longer of both."""
@@ -179,8 +187,8 @@ class Kn2Row(Family[Col2ImConfig]):
         return ranked(times)
 
     def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
-        if wrong := self.config_refusals(config, case, device):
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        wrong = (each for each in self.refusals(case, device, config) if each.in_key)
+        refuse(f"{case.operator}: configuration {config}", wrong)
         problem, strides, vector = case.problem, case.strides_of_x, vector_of(case)
         schedule = Schedule.make(config, problem)
         rows, taps = (1, *problem.filter_size)[-2:]
@@ -241,11 +249,13 @@ def _column_shape(problem: ConvProblem) -> tuple[int, int]:
     return taps, max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
 
 
-def _launch_refusals(config: Col2ImConfig, problem: ConvProblem, device: Device) -> list[str]:
+def _launch_refusals(
+    config: Col2ImConfig, problem: ConvProblem, device: Device
+) -> tuple[Refusal, ...]:
     halo = _halo(problem)
-    found = smem_refusals(config.smem_bytes(problem), device, 0)
+    found = smem_refusals(config.smem_bytes(problem), device, reserved_bytes=0)
     if config.block_m <= halo:
-        found.append(
+        found += refused(
             f"block_m is {config.block_m}: expected more pixels than the {halo} that taps of a row "
             "reach over"
         )
@@ -266,9 +276,9 @@ def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
         at_once = _at_once(one, problem, device)
         for rounds in (1, 2, 3):
             strips = max(1, rounds * at_once * schedule.strips // schedule.programs)
-            rows = math.ceil(schedule.strips / strips)
-            if rows <= _MOST_ROWS:
-                found[replace(one, rows=rows)] = None
+            config = replace(one, rows=math.ceil(schedule.strips / strips))
+            if not config.refusals():
+                found[config] = None
     return list(found)
 
 

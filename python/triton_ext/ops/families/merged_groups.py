@@ -25,7 +25,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
 from triton_ext.ops.core.device import H200, Device
@@ -40,6 +39,7 @@ from triton_ext.ops.core.plan import (
     filter_constants,
 )
 from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.core.refusals import Refusal, beyond_keys, refuse, refused
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD, Sampling
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
@@ -101,7 +101,7 @@ class Merged(Family[MergedConfig]):
     config_type = MergedConfig
     inner: ClassVar[tuple[Family[Any], ...]] = (GEMM, GLUON)
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, found = case.problem, []
         if not merge_factors(problem):
             found.append(
@@ -111,29 +111,33 @@ class Merged(Family[MergedConfig]):
             )
         if case.epilogue.function is not None or case.epilogue.amax:
             found.append("an epilogue with a function or with amax may hide NaN of other groups")
-        return found
+        return refused(*found)
 
-    def number_refusals(self, config: MergedConfig, case: Case, device: Device) -> list[str]:
+    def number_refusals(
+        self, config: MergedConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
         factors = merge_factors(case.problem)
         if config.factor not in factors:
-            return [f"factor is {config.factor}: expected one of {', '.join(map(str, factors))}"]
+            expected = ", ".join(map(str, factors))
+            return refused(f"factor is {config.factor}: expected one of {expected}")
         for family in self.inner:
             if family.config_type is type(config.config):
                 return family.number_refusals(config.config, case, device)
-        return [f"{type(config.config).__name__} does not compute merged groups"]
+        return refused(f"{type(config.config).__name__} does not compute merged groups")
 
-    def refusals(self, case: Case, device: Device, config: MergedConfig | None = None) -> list[str]:
-        found = self.case_refusals(case)
-        if found:
-            return found
-        if config is None:
-            return [] if _times(self, case, device) else ["no kernel takes the merged groups"]
+    def fit_refusals(self, config: MergedConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
         for merged, family in self._computing(config, case):
-            return family.refusals(merged, device, config.config)
+            return beyond_keys(family.refusals(merged, device, config.config))
         name = type(config.config).__name__
-        return self.number_refusals(config, case, device) or [
-            f"{name} does not compute merged groups of these operands"
-        ]
+        return refused(f"{name} does not compute merged groups of these operands", in_key=False)
+
+    def refusals(
+        self, case: Case, device: Device, config: MergedConfig | None = None
+    ) -> tuple[Refusal, ...]:
+        found = super().refusals(case, device, config)
+        if found or config is not None or _times(self, case, device):
+            return found
+        return refused("no kernel takes the merged groups", in_key=False)
 
     def passed_over(self, case: Case, device: Device) -> str:
         if (DIRECT if case.direction == "fprop" else DIRECT_DGRAD).passed_over(case, device):
@@ -149,8 +153,7 @@ class Merged(Family[MergedConfig]):
         return _times(self, case, device)
 
     def bind(self, config: MergedConfig, case: Case, device: Device) -> Any:
-        if found := self.refusals(case, device, config):
-            raise UnsupportedError(f"{case.operator}: groups are not merged: " + "; ".join(found))
+        refuse(f"{case.operator}: groups are not merged", self.refusals(case, device, config))
         merged, family = self._computing(config, case)[0]
 
         def bind(each: Case) -> Any:

@@ -44,6 +44,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.packing import MARGIN, PackingCost, RowPacking, packing_refusals
 from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.core.refusals import Refusal, beyond_keys, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan, filling_dy_us
@@ -123,7 +124,7 @@ class _Rewrite(Family[Config]):
     inner: ClassVar[tuple[Family[Any], ...]]
 
     @abstractmethod
-    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
         """Returns the other case, or why there is none."""
 
     def with_copies(self, case: Case, expected: Expected) -> Expected:
@@ -143,20 +144,23 @@ class _Rewrite(Family[Config]):
             f"{type(config.config).__name__} does not take packed rows, expected one of {kinds}"
         )
 
-    def refusals(self, case: Case, device: Device, config: Any = None) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         rewritten = self.rewritten(case, device)
-        if isinstance(rewritten, list):
-            return rewritten
-        if config is None:
-            return []
-        return self._inner_of(config).refusals(rewritten, device, config.config)
+        return () if isinstance(rewritten, Case) else rewritten
 
-    def number_refusals(self, config: Any, case: Case, device: Device) -> list[str]:
-        # How rows are packed depends on strides: refusals() asks what depends on the problem.
+    def number_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
         try:
             return self._inner_of(config).number_refusals(config.config, case, device)
         except UnsupportedError as error:
-            return [str(error)]
+            return refused(str(error))
+
+    def fit_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+        rewritten = self.rewritten(case, device)
+        if not isinstance(rewritten, Case):
+            return ()
+        # How rows are packed depends on strides.
+        inner = self._inner_of(config)
+        return beyond_keys(inner.refusals(rewritten, device, config.config))
 
     def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
         rewritten = self.rewritten(case, device)
@@ -172,8 +176,9 @@ class _Rewrite(Family[Config]):
 
     def bind(self, config: Any, case: Case, device: Device) -> Any:
         rewritten = self.rewritten(case, device)
-        if isinstance(rewritten, list):
-            raise UnsupportedError(f"{case.operator}: {self.kind}: " + "; ".join(rewritten))
+        if not isinstance(rewritten, Case):
+            found = "; ".join(map(str, rewritten))
+            raise UnsupportedError(f"{case.operator}: {self.kind}: {found}")
         inner = self._inner_of(config)
         return self.plan(case, rewritten, lambda each: inner.bind(config.config, each, device))
 
@@ -189,11 +194,13 @@ class _Rewrite(Family[Config]):
         return rewritten.packing.cost(device.num_sms)
 
 
-def _packed(case: Case, way: RowPacking | None) -> Case | list[str]:
+def _packed(case: Case, way: RowPacking | None) -> Case | tuple[Refusal, ...]:
     """Returns a case with its pixels packed, or why they are not."""
     if way is not None:
         return replace(case, packing=way)
-    return packing_refusals(case.problem) or ["im2col does not walk packed rows either"]
+    return packing_refusals(case.problem) or refused(
+        "im2col does not walk packed rows either", in_key=False
+    )
 
 
 class PartialIm2col(_Rewrite[PackedConfig]):
@@ -205,7 +212,7 @@ class PartialIm2col(_Rewrite[PackedConfig]):
     supersedes = ("gemm", "gluon")
     inner = (GLUON, GEMM)
 
-    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
         size = case.dtype.itemsize
         way = _fastest_fprop(case.problem, case.strides_of_x, size, device.num_sms)
         return _packed(case, way)
@@ -225,7 +232,7 @@ class PartialIm2colWgrad(_Rewrite[PackedConfig]):
     config_type = PackedConfig
     inner = (WGRAD,)
 
-    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
         every = RowPacking.ways(case.problem, case.strides_of_x, case.dtype.itemsize)
         return _packed(
             case, _fastest_wgrad(tuple(every) if case.problem.batch else (), case, device)
@@ -245,16 +252,16 @@ class AsFprop(_Rewrite[AsFpropConfig]):
     supersedes = ("gemm", "gluon", "patches")
     inner = (GLUON, GEMM)
 
-    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
         forward, strides = as_forward(case.problem), case.strides_of_dy
         if forward is None:
-            return ["no convolution of dy: expected stride 1 and one group"]
+            return refused("no convolution of dy: expected stride 1 and one group")
         way = None
         if not conv_violations(forward.geometry):
             size = case.dtype.itemsize
             way = case.packing or _fastest_fprop(forward, strides, size, device.num_sms)
         if way is None:
-            return packing_refusals(forward) or ["im2col does not walk dy so"]
+            return packing_refusals(forward) or refused("im2col does not walk dy so", in_key=False)
         return Case(
             direction="fprop",
             problem=way.problem,
@@ -281,23 +288,19 @@ class OperandSwap(_Rewrite[SwappedConfig]):
     config_type = SwappedConfig
     inner = (WGRAD,)
 
-    def case_refusals(self, case: Case) -> list[str]:
-        # The amount of padding is not in the key: rewritten() asks for it.
-        return swap_refusals(case.problem)
-
-    def rewritten(self, case: Case, device: Device) -> Case | list[str]:
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
         way = _fastest_wgrad(ways(case), case, device)
         swapped = None if way is None else swapped_case(case)
         if swapped is not None:
             return replace(swapped, packing=way)
-        return self.case_refusals(case) or [
-            "its padding, its batch or the memory of x does not allow it"
-        ]
+        return swap_refusals(case.problem) or refused(
+            "its padding, its batch or the memory of x does not allow it", in_key=False
+        )
 
     def passed_over(self, case: Case, device: Device) -> str:
         if case.problem.in_channels <= case.problem.out_channels:
             return "there are no more input channels than output channels"
-        return "; ".join(tap_refusals(case))
+        return "; ".join(map(str, tap_refusals(case)))
 
     def with_copies(self, case: Case, expected: Expected) -> Expected:
         return _with_unpacking(expected)
@@ -333,14 +336,14 @@ class SwappedWgradPlan(PackedWgradPlan):
         return rows
 
 
-def swap_refusals(problem: ConvProblem) -> list[str]:
+def swap_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns why x and dy of a problem cannot be swapped, whatever its sizes and its padding."""
     found = []
     if set(problem.stride) != {1}:
         found.append(f"stride {problem.stride}: expected 1, dy has no pixels between its own")
     if problem.in_channels % _CHANNEL_UNIT:
         found.append(f"{problem.in_channels} input channels: expected a multiple of 8")
-    return [*found, *packing_refusals(problem)]
+    return (*refused(*found), *packing_refusals(problem))
 
 
 def swapped_case(case: Case) -> Case | None:

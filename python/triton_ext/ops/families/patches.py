@@ -24,10 +24,11 @@ from triton_ext.ops.core.descriptors import (
     rounding,
 )
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
+from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, config_constants, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refused, smem_refusals
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
     OutputTile,
@@ -84,15 +85,17 @@ class Patches(Family[PatchConfig]):
     direction = "dgrad"
     config_type = PatchConfig
 
-    def refusals(self, case: Case, device: Device, config: PatchConfig | None = None) -> list[str]:
-        if not has_patches(case.problem):
-            return ["windows of the filter are no patches beside each other"]
-        return [] if config is None else self.number_refusals(config, case, device)
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        if has_patches(case.problem):
+            return ()
+        # Amounts of padding are not in keys.
+        return refused("windows of the filter are no patches beside each other", in_key=False)
 
-    def number_refusals(self, config: PatchConfig, case: Case, device: Device) -> list[str]:
-        # Padding amounts are not in the key of tables: only refusals() asks for them.
+    def number_refusals(
+        self, config: PatchConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
         tiles, size = config.config, case.dtype.itemsize
-        return tiles.problems(size) or smem_refusals(
+        return tiles.refusals(size) or smem_refusals(
             tiles.smem_bytes(size, output=_output_tile(size)), device
         )
 

@@ -45,7 +45,7 @@ class Calls:
         if case in self.refused or case in self.cases or not case.problem.batch:
             return
         meta = torch.device("meta")
-        found = refusals_on(case, meta)
+        found = tuple(map(str, refusals_on(case, meta)))
         if case.epilogue.function is not None:
             found = ("functions of the user's are not tuned",)
         if found:
