@@ -2,7 +2,7 @@
 
 Of the @triton.jit kernel, and of the Gluon kernel where that takes a layer.  The JSON that it
 writes, after each layer, is what ``python -m benchmarks.fit_wgrad`` fits the models of
-``wgrad_config`` and ``gluon_wgrad_config`` of ``triton_ext.ops.families`` to.  Compiling runs ahead
+``wgrad_config`` and ``gluon_wgrad`` of ``triton_ext.ops.families`` to.  Compiling runs ahead
 in other processes while the GPU times what is ready.  What does not compile or computes something
 wrong is recorded as such and skipped; what hangs or breaks the CUDA context ends the process after
 it has been recorded, and ``--resume`` goes on behind it.
@@ -135,19 +135,19 @@ class GluonChoice:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> GluonChoice:
         """The inverse of :meth:`fields`."""
-        from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig
+        from triton_ext.ops.families.gluon_wgrad import WgradTileConfig
 
         return cls(WgradTileConfig(**fields["config"]), fields["add_in_place"])
 
     def entry(self) -> Any:
         """What plans take and tables hold."""
-        from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
+        from triton_ext.ops.families.gluon_wgrad import WgradTileChoice
 
         return WgradTileChoice(config=self.config, add_in_place=self.add_in_place)
 
     def tiles(self, problem: Any, num_sms: int) -> Any:
         """The tiles of a problem, and who computes them."""
-        from triton_ext.ops.families.gluon_wgrad_config import WgradWork
+        from triton_ext.ops.families.gluon_wgrad import WgradWork
 
         return WgradWork.make(self.entry(), problem, num_sms)
 
@@ -217,7 +217,7 @@ def _is_for_gluon(problem: Any, num_sms: int) -> bool:
 def _gluon_candidates(
     problem: Any, num_sms: int, narrow: bool
 ) -> dict[Any, tuple[float, Candidate]]:
-    from triton_ext.ops.families.gluon_wgrad_config import CONFIGS
+    from triton_ext.ops.families.gluon_wgrad import CONFIGS
 
     wide = [] if narrow else list(_gluon_tiles())
     found: dict[Any, tuple[float, Candidate]] = {}
@@ -232,7 +232,7 @@ def _gluon_candidates(
 
 def _gluon_tiles() -> Iterator[Any]:
     """Every tile of two accumulators at most, with as many stages as fit."""
-    from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig
+    from triton_ext.ops.families.gluon_wgrad import WgradTileConfig
 
     shares: list[tuple[Any, int]] = [("columns", 1), ("columns", 2), ("columns", 3)]
     shares += [("rows", 2), ("tile", 2)]

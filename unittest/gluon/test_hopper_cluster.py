@@ -26,12 +26,12 @@ sys.path.insert(0, str(ROOT))
 
 from cubin_resources import resources  # noqa: E402
 from triton_ext.ops.families.gluon_config import (  # noqa: E402
+    CONFIGS,
     RESERVED_BYTES,
     cooperative,
     keep_filter,
     ping_pong,
 )
-from triton_ext.ops.families.gluon_cost import CONFIGS  # noqa: E402
 
 from examples.gluon.hopper import fprop, fprop_cluster  # noqa: E402
 from examples.gluon.hopper.fprop_cluster import in_cluster  # noqa: E402

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps  # noqa: E402
-from triton_ext.ops.families import gluon_cost  # noqa: E402
+from triton_ext.ops.families import gluon_config  # noqa: E402
 from triton_ext.ops.families.gemm_config import expected_times  # noqa: E402
 from triton_ext.ops.kernels import gemm  # noqa: E402
 
@@ -154,7 +155,8 @@ def test_classes_that_are_alike_may_be_counted(repeats):
     one, every = (0.0625,), (0.0625,) * repeats
     counted = expected_times(49, 64, 256, one, 132, is_dgrad=True, repeats=repeats)
     assert counted == pytest.approx(expected_times(49, 64, 256, every, 132, is_dgrad=True))
-    # A filter that stays is one of a single class.
-    options = {"may_keep_filter": False, "may_join": False}
-    counted = gluon_cost.expected_times(49, 64, 256, one, 132, repeats=repeats, **options)
-    assert counted == pytest.approx(gluon_cost.expected_times(49, 64, 256, every, 132, **options))
+    alike = gluon_config.Product(
+        pixels=49, columns=64, channels=256, taps=one, repeats=repeats, is_dgrad=True
+    )
+    each = gluon_config.expected_times(replace(alike, taps=every, repeats=1), 132)
+    assert gluon_config.expected_times(alike, 132) == pytest.approx(each)

@@ -29,17 +29,16 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.packing import RowPacking, geometry_refusals, packing_refusals
 from triton_ext.ops.core.plan import InputGradientPlan
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon import GLUON
-from triton_ext.ops.families.gluon_config import TileConfig, ping_pong
-from triton_ext.ops.families.gluon_cost import TURNED_CONFIGS
+from triton_ext.ops.families.gluon_config import COSTS, TileConfig, ping_pong
 from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 CAPABILITY = capabilities()["im2col-gluon"]
+TURNED = next(iter(COSTS["turned"]))
 COPIES = capabilities()["im2col-copies"]
 emulates = pytest.mark.skipif(not COPIES.available, reason=COPIES.reason)
 
@@ -69,10 +68,12 @@ def fastest_of(problem):
 
 
 def test_rows_beyond_32_bits_are_refused():
-    shape = {"channels": 1, "target_channels": 8, "target_h": 1, "element_bytes": 2}
     pixels = (1 << 31) // 8
     with pytest.raises(UnsupportedError, match=r"rows of 2147483648 elements: the kernel counts"):
-        RowCopy(size=(1, 1, 1, pixels), strides=(1,) * 5, target_elements=8 * pixels, **shape)
+        RowCopy(
+            shape=(1, pixels, 1), strides=(1,) * 3, target_elements=8 * pixels,
+            target_channels=8, element_bytes=2,
+        )  # fmt: skip
 
 
 def test_a_stem_of_seven_taps():
@@ -384,7 +385,7 @@ def test_the_gluon_kernel_in_the_emulator(number, monkeypatch, fresh_triton_cach
 @pytest.mark.parametrize("turned", [False, True])
 def test_windows_that_are_rows_of_a_matrix(turned, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
-    config = TURNED_CONFIGS[0] if turned else ping_pong(64, 64, 3)
+    config = TURNED if turned else ping_pong(64, 64, 3)
     # Windows of 28 channels, 8 apart, and a filter of 32: the last 4 are pixels of other windows.
     row = problem_of(n=1, ci=1, co=64, size=(12,), taps=(7,), stride=2)
     case = PackedCase(problem=row, dtype=torch.float16)
@@ -408,16 +409,12 @@ def test_windows_that_are_no_rows_of_a_matrix(monkeypatch):
     x = case.tensors()[0]
     way = case.way(x)
     assert way.padded.is_pointwise
-    config = replace(TURNED_CONFIGS[0], block_k=channel_block(way.window_channels, 2, 1))
+    config = replace(TURNED, block_k=channel_block(way.window_channels, 2, 1))
     with pytest.raises(UnsupportedError, match="where forward x is a matrix only"):
         case.plan(x, config)
     for strides, turns in ((None, True), (way.x_strides, False)):
         ranked = GLUON.candidates(case_of(GLUON, way.padded, x_strides=strides), H200)
         assert any(each.rows_from_w for each in ranked) is turns
-    asked = []
-    monkeypatch.setattr(gluon, "_is_matrix", lambda *given: asked.append(given) or False)
-    case.plan(x)
-    assert {*asked} == {(way.padded, way.x_strides)}
 
 
 @needs_im2col
@@ -502,11 +499,9 @@ def copy_ptx(device, *copies):
     """PTX of one launch of copies: channels of source and target, pixels of a column."""
     rows = [
         RowCopy(
-            size=(1, 1, 64, 200),
+            shape=(1, 1, 64, 200, source),
             strides=(64 * 200 * source,) * 2 + (200 * source, source, 1),
-            target_h=64,
             target_elements=1024,
-            channels=source,
             column=column,
             target_channels=target,
             element_bytes=2,

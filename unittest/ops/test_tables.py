@@ -53,11 +53,11 @@ from triton_ext.ops.core.tables import (  # noqa: E402
     merged,
     read_table,
 )
-from triton_ext.ops.families import gemm_config, gluon_cost, wgrad_config  # noqa: E402
+from triton_ext.ops.families import gemm_config, gluon_config, wgrad_config  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
-from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice, WgradTileConfig  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.families.kn2row import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.partial_im2col import AsFpropConfig, PackedConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
@@ -202,10 +202,10 @@ def test_epilogues_that_cost_no_memory_share_a_choice():
 
 def every_config():
     yield from gemm_config.CONFIGS
-    yield from gluon_cost.CONFIGS
+    yield from gluon_config.CONFIGS
     yield PackedConfig(gemm_config.CONFIGS[0])
     yield PackedConfig(wgrad_config.WgradChoice(config=wgrad_config.CONFIGS[0]))
-    yield AsFpropConfig(gluon_cost.CONFIGS[0])
+    yield AsFpropConfig(gluon_config.CONFIGS[0])
     yield PatchConfig(gemm_config.CONFIGS[0])
     yield DirectConfig(block_m=64, block_n=32)
     yield GatherConfig(block_m=64, block_n=32, block_k=32)
@@ -639,10 +639,10 @@ IMPOSSIBLE = {
     # The kernels know halves only.
     "parts": (gemm_config.CONFIGS[0], {"store_parts": 4}, "store_parts is 4: expected 1 to 2"),
     "type": (gemm_config.CONFIGS[0], {"block_m": "128"}, "block_m: expected .*int.* found '128'"),
-    "gluon": (gluon_cost.CONFIGS[0], {"rows": 96}, "gluon: rows is 96: a consumer multiplies 64"),
-    "store": (gluon_cost.CONFIGS[0], {"store_n": 2}, "store_n is 2: expected at least 16, one"),
+    "gluon": (gluon_config.CONFIGS[0], {"rows": 96}, "gluon: rows is 96: expected a power of two"),
+    "store": (gluon_config.CONFIGS[0], {"store_n": 2}, "store_n is 2: expected a power"),
     "filter": (
-        gluon_cost.CONFIGS[0], {"filter_steps": 2}, "filter_steps is 2, the convolution has 9",
+        gluon_config.CONFIGS[0], {"filter_steps": 2}, "filter_steps is 2, the convolution has 9",
     ),
     "direct": (
         DirectConfig(block_m=64, block_n=64), {"block_n": 65}, "block_n is 65: expected a power",
@@ -690,7 +690,7 @@ def test_impossible_tiles_of_wgrad_are_told(folder, change, message):
 
 
 def test_bytes_of_elements_are_written_where_they_are_not_two():
-    config = gluon_cost.CONFIGS[0]
+    config = gluon_config.CONFIGS[0]
     written = encode(config)
     assert not {"element_bytes", "out_bytes", "rows_from_w"} & set(written)
     assert decode("gluon", written) == config
@@ -707,7 +707,7 @@ def test_bytes_of_elements_are_written_where_they_are_not_two():
 
 
 def test_tiles_of_a_strided_gradient_keep_no_filter():
-    narrow = replace(gluon_cost.CONFIGS[0], stages=2, block_n_main=16, store_n=16)
+    narrow = replace(gluon_config.CONFIGS[0], stages=2, block_n_main=16, store_n=16)
     config = replace(narrow, filter_steps=18)
     case = replace(CASE, direction="dgrad")
     assert not config_refusals(config, case, MACHINE)

@@ -80,8 +80,7 @@ from triton_ext.host.gluon_names import (
     typed,
 )
 from triton_ext.ops.core.refusals import Refusal, refused
-from triton_ext.ops.families.gluon_config import TileConfig
-from triton_ext.ops.families.gluon_cost import CONFIGS
+from triton_ext.ops.families.gluon_config import CONFIGS, TileConfig
 from triton_ext.ops.kernels.gluon_fprop import FpropProblem
 from triton_ext.ops.kernels.gluon_pipeline import (
     is_matrix,

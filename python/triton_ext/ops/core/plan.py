@@ -164,7 +164,7 @@ class ForwardPlan:
     ) -> tuple[tuple[Any, ...], Hashable]:
         """Returns the kernel's tensors, described, and what of them Triton specializes on."""
         if self.row_copies is not None:
-            x, weight = self.row_copies.both(x, weight)
+            x, weight = self.row_copies.pack(x, weight)
         inputs = self.inputs(x, weight)
         variant: Hashable = tuple(
             isinstance(each, torch.Tensor) and each.data_ptr() % ROW_BYTES == 0 for each in inputs

@@ -331,7 +331,7 @@ class SwappedWgradPlan(PackedWgradPlan):
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         rows = self._memory(x.device, out)
-        packed = self.packed.run(self.copies.x(dy).movedim(-1, 1), x)
+        packed = self.packed.run(self.copies.pack(dy, None)[0].movedim(-1, 1), x)
         self.turning.launch((packed.movedim(1, -1), rows))
         return rows
 
@@ -385,15 +385,11 @@ def turning_copy(way: RowPacking, element_bytes: int) -> RowCopy:
     # Planes have a dimension of 1 in front; a pixel's channels hold a column.
     of_walked = of_rows[1:] if way.planes else of_rows[: way.walked]
     of_taps = (*of_walked, *((co,) if way.columns else ()), way.channels)
-    ones = (1,) * (3 - len(taps))
-    size = (co, *ones, *taps)
     return RowCopy(
-        size=size,
-        strides=(1, *(0 for _ in ones), *(-step for step in of_taps), of_filter),
+        shape=(co, *taps, ci),
+        strides=(1, *(-step for step in of_taps), of_filter),
         start=sum((count - 1) * step for count, step in zip(taps, of_taps, strict=True)),
-        target_h=size[2],
-        target_elements=size[3] * ci,
-        channels=ci,
+        target_elements=taps[-1] * ci,
         target_channels=ci,
         element_bytes=element_bytes,
     )

@@ -251,7 +251,7 @@ class PackedWgradPlan(FilterGradientPlan):
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         packing = self.copies.packing
-        packed = self.packed.run(self.copies.x(x).movedim(-1, 1), dy)
+        packed = self.packed.run(self.copies.pack(x, None)[0].movedim(-1, 1), dy)
         windows = packed.movedim(1, -1).squeeze(-2)[..., : packing.window_channels]
         if packing.planes:
             windows = windows.squeeze(1)
