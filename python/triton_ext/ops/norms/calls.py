@@ -311,8 +311,9 @@ class Call:
         if self.uses_batch:
             y = torch.empty_like(x, dtype=self.plan.out_dtype)
             return y, *self.moments(x, weight, bias, residual, y)
-        statistics: Any = (self.running_mean, self.running_var)
-        return self.normalize(x, *statistics, weight, bias, residual), *statistics
+        mean: Any = self.running_mean
+        variance: Any = self.running_var
+        return self.normalize(x, mean, variance, weight, bias, residual), mean, variance
 
     def moments(
         self, x: Tensor, weight: Term = None, bias: Term = None, residual: Term = None,

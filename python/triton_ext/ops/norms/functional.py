@@ -319,28 +319,31 @@ def _compute(
     activation: str,
 ) -> Tensor:
     """Returns y of a call without a cached plan; BatchNorm's has no groups."""
-    x, weight, bias, *running, residual = given
-    is_batch = groups is None
+    x, weight, bias, mean, variance, residual = given
     # Autocast computes GroupNorm in fp32; the kernel reads x as it is.
-    out_dtype = x.dtype if is_batch or not is_autocast(x.device.type) else torch.float32
+    is_wide = groups is not None and is_autocast(x.device.type)
+    out_dtype = torch.float32 if is_wide else x.dtype
     if is_left_to_torch(*given):
-        kind: Kind = "group" if not is_batch else "training" if training else "evaluation"
+        kind: Kind = "group" if groups is not None else "training" if training else "evaluation"
         # A graph holds no numbers of tensors, which have others at its next run.
         are_numbers = isinstance(eps, NUMBERS) and isinstance(momentum, (type(None), *NUMBERS))
-        is_held = are_numbers and (is_batch or type(groups) is int)
+        is_held = are_numbers and (groups is None or type(groups) is int)
         if is_operator(kind) and is_held and refusal(given, groups, activation) is None:
             moments = None
             if kind == "training":
-                moved = running if momentum is not None else (None, None)
+                moved = (mean, variance) if momentum is not None else (None, None)
                 with torch.no_grad():
                     moments = _operators.batch_moments.default(x, *moved, momentum or 0.0, eps)
-                running = [None, None]
+                mean = variance = None
             y: Tensor = _operators.norm_forward.default(
-                x, weight, bias, residual, moments, *running, groups, eps, activation, out_dtype
-            )[0]
+                x, weight, bias, residual, moments, mean, variance, groups, eps, activation,
+                out_dtype,
+            )[0]  # fmt: skip
             return y
-        if is_batch:
-            y = functional.batch_norm(x, *running, weight, bias, training, momentum or 0.0, eps)
+        if groups is None:
+            y = functional.batch_norm(
+                x, mean, variance, weight, bias, training, momentum or 0.0, eps
+            )
         else:
             y = functional.group_norm(x, groups, weight, bias, eps)
         return activated(y if residual is None else y + residual, activation)
@@ -352,8 +355,8 @@ def _compute(
     groups = None if groups is None else int(groups)
     plan = keep(key, plan_of(given, groups, activation, eps, out_dtype))
     if training and momentum is None:
-        running = [None, None]
-    call = Call(plan, *running, training, momentum or 0.0)
+        mean = variance = None
+    call = Call(plan, mean, variance, training, momentum or 0.0)
     return normalize(call, x, weight, bias, residual)
 
 
@@ -366,13 +369,13 @@ _STATISTICS = "Tensor? moments, Tensor? running_mean, Tensor? running_var"
 _REST = "SymInt? groups, float eps, str activation, ScalarType out_dtype"
 
 
-def _plan(  # type: ignore[no-untyped-def]
-    x, weight, bias, residual, running, groups, eps, activation, out_dtype
-):
+def _plan(
+    x: Tensor, weight: Term, bias: Term, residual: Term, running: tuple[Term, Term],
+    groups: int | None, eps: float, activation: str, out_dtype: torch.dtype,
+) -> tuple[Any, ...]:  # fmt: skip
     """Returns a plan, x, weight, bias and residual, in the memory order that tracing cannot see."""
     tensors = [None if each is None else in_order(each) for each in (x, weight, bias, residual)]
-    x, weight, bias, residual = tensors
-    given = (x, weight, bias, *running, residual)
+    given = (*tensors[:3], *running, tensors[3])
     return plan_of(given, groups, activation, eps, out_dtype), *tensors
 
 
@@ -407,9 +410,10 @@ def _fake_forward(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _run_backward(  # type: ignore[no-untyped-def]
-    dy, x, weight, bias, moments, running_mean, running_var, y, *rest
-) -> tuple[Tensor, ...]:
-    *rest, needs = rest
+    dy, x, weight, bias, moments, running_mean, running_var, y, groups, eps, activation,
+    out_dtype, needs,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    rest = (groups, eps, activation, out_dtype)
     running = (running_mean, running_var)
     plan, x, weight, bias, y = _plan(x, weight, bias, y, running, *rest)
     mean, rstd = running if moments is None else moments
@@ -465,33 +469,25 @@ def _backward(ctx: Any, dy: Tensor, _: Any) -> tuple[Any, ...]:
     return (*gradients, *nothing)
 
 
-# Schema, and functions on real and on fake tensors.  The moments of norm_forward are empty where
-# statistics are given.
-_OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
-    "batch_moments": (
-        f"(Tensor x, {_MOVED}, float momentum, float eps) -> Tensor",
-        _run_moments,
-        _fake_moments,
-    ),
-    "norm_forward": (
-        f"(Tensor x, {_TERMS}, Tensor? residual, {_STATISTICS}, {_REST}) "
-        "-> (Tensor y, Tensor moments)",
-        _run_forward,
-        _fake_forward,
-    ),
-    "norm_backward": (
-        f"(Tensor dy, Tensor x, {_TERMS}, {_STATISTICS}, Tensor? y, {_REST}, bool[] needs) "
-        "-> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dresidual)",
-        _run_backward,
-        _fake_backward,
-    ),
-}
-for _name, (_schema, _run, _fake) in _OPERATORS.items():
-    _qualified = f"triton_ext::{_name}"
-    torch.library.define(_qualified, _schema, tags=(torch.Tag.needs_fixed_stride_order,))
+def _register(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    qualified = f"triton_ext::{name}"
+    torch.library.define(qualified, schema, tags=(torch.Tag.needs_fixed_stride_order,))
     # The backend "eager" runs a graph by itself, and would trace what it calls.
-    torch.library.impl(_qualified, ("CPU", "CUDA"))(torch._disable_dynamo(_run))
-    torch.library.register_fake(_qualified)(_fake)
+    torch.library.impl(qualified, ("CPU", "CUDA"))(torch._disable_dynamo(run))
+    torch.library.register_fake(qualified)(fake)
+
+
+_schema = f"(Tensor x, {_MOVED}, float momentum, float eps) -> Tensor"
+_register("batch_moments", _schema, _run_moments, _fake_moments)
+# The moments are empty where statistics are given.
+_schema = f"(Tensor x, {_TERMS}, Tensor? residual, {_STATISTICS}, {_REST})"
+_schema += " -> (Tensor y, Tensor moments)"
+_register("norm_forward", _schema, _run_forward, _fake_forward)
+_schema = (
+    f"(Tensor dy, Tensor x, {_TERMS}, {_STATISTICS}, Tensor? y, {_REST}, bool[] needs) "
+    "-> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dresidual)"
+)
+_register("norm_backward", _schema, _run_backward, _fake_backward)
 torch.library.register_autograd(
     "triton_ext::norm_forward",
     torch._disable_dynamo(_backward),
