@@ -43,6 +43,7 @@ from triton_ext.errors import (
 )
 from triton_ext.host import module as host_module
 from triton_ext.host import seams
+from triton_ext.host.detect import wrap_create_driver
 from triton_ext.host.dots import wrap_interpreted_dot
 from triton_ext.ir import Module, parse
 from triton_ext.ir.functions import FUNCTIONS, symbol_of, visibility_of
@@ -161,6 +162,7 @@ def _seams() -> tuple[seams.Seam, ...]:
         seams.make_ir(_wrapper("wrap_make_ir"), gluon=True),
         *_signature_seams(),
         *seams.before_compile(_keep),
+        seams.create_driver(lambda previous: wrap_create_driver(previous, _is_active)),
         *_interpreter_seams(),
     )
 
