@@ -15,7 +15,8 @@ passes have pipelined it.  The interpreted form walks the pixels in software.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 from triton.language import core
 from triton_ext.errors import UnsupportedError
@@ -24,9 +25,21 @@ from triton_ext.host.seams import plugin_is_reached
 from triton_ext.markers import CHANNEL, LIBRARY, PIXEL, channel_problem
 
 from ..backend.geometry import PackedWalk
-from .builtin import as_int32, as_list, builtin, describe, interpreting, sm_of
+from .builtin import (
+    Scalar,
+    Scalars,
+    as_int32,
+    as_list,
+    builtin,
+    describe,
+    interpreting,
+    sm_of,
+)
 
 __all__ = ["im2col_start", "load_im2col"]
+
+#: (output_size, stride, padding), each outermost first.
+Walk: TypeAlias = "tuple[Scalars, Scalars, Scalars]"
 
 # Largest filter offset by the number of spatial dimensions (PTX ISA, im2col offsets).
 MAX_OFFSET: Final = {1: 65535, 2: 255, 3: 31}
@@ -35,7 +48,13 @@ MAX_STRIDE: Final = 8
 
 
 @builtin
-def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignore[no-untyped-def]
+def load_im2col(
+    desc: core.tensor_descriptor_base,
+    coord: Scalars,
+    offsets: Scalars,
+    walk: Walk | core.tensor_descriptor_base | None = None,
+    _semantic: Any = None,
+) -> core.tensor:
     """Loads a [pixels, channels] tile of an N(D)(H)WC tensor through hardware im2col.
 
     The tile holds the pixels that a walk visits from the start pixel on, inside the descriptor's
@@ -94,9 +113,14 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
 
 
 @builtin
-def im2col_start(  # type: ignore[no-untyped-def]
-    pixel, output_size, stride=None, padding=None, spatial_rank=2, _semantic=None
-):
+def im2col_start(
+    pixel: Scalar,
+    output_size: Scalars | core.tensor_descriptor_base,
+    stride: Scalars | None = None,
+    padding: Scalars | Sequence[tuple[int, int]] | None = None,
+    spatial_rank: Literal[1, 2, 3] | core.constexpr = 2,
+    _semantic: Any = None,
+) -> tuple[core.tensor, ...]:
     """Returns the start pixel of an output pixel: where filter tap 0 reads for it.
 
     Call it once per tile with the tile's first row; the K loop changes channel and offsets only.
@@ -122,7 +146,7 @@ def im2col_start(  # type: ignore[no-untyped-def]
         LaunchError: In Triton's interpreter: the descriptor has no im2col geometry, or one of
             another rank.
     """
-    walk = (output_size, stride, padding)
+    walk: tuple[Any, Any, Any] = (output_size, stride, padding)
     if isinstance(output_size, core.tensor_descriptor_base):
         if any(core._unwrap_if_constexpr(each) is not None for each in (stride, padding)):
             raise TypeError(
@@ -133,7 +157,8 @@ def im2col_start(  # type: ignore[no-untyped-def]
         if rank not in (1, 2, 3):
             raise ValueError(f"im2col_start: spatial_rank must be 1, 2 or 3, got {rank!r}")
         walk = descriptor_walk("im2col_start", output_size, rank, _semantic)
-    return core.tuple(start_of(pixel, *walk, _semantic))
+    # To a kernel it is what Triton makes of a tuple.
+    return core.tuple(start_of(pixel, *walk, _semantic))  # type: ignore[no-any-return]
 
 
 def descriptor_walk(
