@@ -92,7 +92,7 @@ def _packed(
 ) -> Any:
     found = planner.device_of(device, case.operator)
     if pack_rows is True:
-        case = replace(case, packing=rewrite.packing(case, found))
+        case = rewrite.rewritten(case, found)
     elif pack_rows is not False:
         case = replace(case, packing=pack_rows)
     return planner.plan(case, found, config, among=TAP_BY_TAP)
