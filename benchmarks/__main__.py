@@ -19,7 +19,6 @@ CASES = {
     "depthwise": "benchmarks.depthwise",
     "dgrad_sweep": "benchmarks.dgrad_sweep",
     "epilogue": "benchmarks.epilogue",
-    "family_sweep": "benchmarks.family_sweep",
     "fp8": "benchmarks.fp8",
     "fprop_kinds": "benchmarks.fprop_kinds",
     "gluon_conv": "benchmarks.gluon_conv",
@@ -35,6 +34,7 @@ CASES = {
     "tune_suites": "benchmarks.tune_suites",
     "waits": "benchmarks.waits",
     "wgrad_sweep": "benchmarks.wgrad_sweep",
+    "zoo": "benchmarks.zoo",
 }
 
 

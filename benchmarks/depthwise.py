@@ -95,8 +95,7 @@ def candidates(layer: Layer, direction: str, num_sms: int, per_width: int) -> li
     import torch
     from triton_ext.ops.core.case import Case
     from triton_ext.ops.core.device import KNOWN
-    from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD
-    from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD
+    from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
 
     families: dict[str, Any] = {
         "fprop": DEPTHWISE,

@@ -61,7 +61,7 @@ def geometry_of(problem: Any) -> dict[str, float]:
 
 def configurations(problem: Any, num_sms: int, narrow: bool) -> list[Any]:
     """Returns the configurations worth timing, the shipped ones first."""
-    from triton_ext.ops.families.gemm_dgrad import CONFIGS
+    from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS as CONFIGS
 
     product = geometry_of(problem)
     wide = candidates(SimpleNamespace(**product), num_sms, narrow)  # type: ignore[arg-type]

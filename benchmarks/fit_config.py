@@ -102,7 +102,7 @@ def shipped_chooser(problem: Problem) -> Any:
     """The package's own choice."""
     from triton_ext.ops.families.gemm_config import expected_times
 
-    times = expected_times(problem.m_gemm, problem.co, problem.ci, problem.taps, problem.num_sms)
+    times = expected_times(problem.m_gemm, problem.co, problem.ci, (problem.taps,), problem.num_sms)
     return min(times, key=times.__getitem__)
 
 

@@ -4,7 +4,7 @@
 
 Reads what ``python -m benchmarks gluon_conv --kernel fprop|dgrad --sweep`` wrote.  Prints, per
 shape, how much slower what was chosen is than the best.  ``--fit`` prints the three numbers of each
-configuration as ``triton_ext.ops.families.gluon_cost`` holds them (of forward tiles with two
+configuration as ``triton_ext.ops.families.gluon_config`` holds them (of forward tiles with two
 accumulators, joined), and how much slower than the best what these choose would be.  ``--pick N``
 finds by greedy search the N configurations that lose least; ``--best N`` prints the N fastest of
 each shape with what the model does not see: rounds of the multiprocessors, how full the last one

@@ -7,7 +7,7 @@ geometric mean.  ``--pick N`` finds by greedy search the N configurations that l
 best of them is always chosen.  ``--fit`` prints the numbers of the models for all configurations
 that ran on enough layers: those of each, and those that all configurations share; for the
 @triton.jit kernel as ``triton_ext.ops.families.wgrad_config`` has them, for the Gluon kernel as
-``gluon_wgrad_config`` does.
+``gluon_wgrad`` does.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _chosen(one: Measured) -> Candidate:
     from triton_ext.ops.core import planner
     from triton_ext.ops.core.case import Case
     from triton_ext.ops.core.device import KNOWN
-    from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
+    from triton_ext.ops.families.gluon_wgrad import WgradTileChoice
 
     case = Case(direction="wgrad", problem=one.problem, dtype=torch.float16)
     device = replace(KNOWN["h200"], num_sms=one.num_sms, name="")
@@ -263,7 +263,7 @@ def _nonnegative(rows: Any, targets: Any) -> Any:
 
 
 def print_fit(measured: list[Measured]) -> None:
-    """Prints the models' numbers as ``wgrad_config`` and ``gluon_wgrad_config`` have them."""
+    """Prints the models' numbers as ``wgrad_config`` and ``gluon_wgrad`` have them."""
     for kernel in (JIT, GLUON):
         shared, costs, error = fit(measured, kernel)
         if not costs:

@@ -105,14 +105,18 @@ def fprop_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
 
 def clustered(shape: ConvShape, num_sms: int) -> list[Any]:
     """Returns the two configurations, without clusters, whose clusters the model likes best."""
-    from triton_ext.ops.families.gluon_cost import expected_times
+    from triton_ext.ops.families.gluon_config import Product, expected_times
 
     # A cluster is a multiprocessor with half of the pixels of each tile, of half as many.
-    times = expected_times(
-        math.ceil(shape.m_gemm / 2), shape.co, shape.ci, shape.r * shape.s, num_sms // 2,
-        may_keep_filter=False,
-    )  # fmt: skip
-    return sorted(times, key=lambda config: times[config])[:2]
+    product = Product(
+        pixels=math.ceil(shape.m_gemm / 2),
+        columns=shape.co,
+        channels=shape.ci,
+        taps=(shape.r * shape.s,),
+    )
+    times = expected_times(product, num_sms // 2)
+    loading = [config for config in times if not config.filter_steps]
+    return sorted(loading, key=times.__getitem__)[:2]
 
 
 def cluster_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
@@ -221,7 +225,7 @@ FUNCTIONS = {
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
     """Returns the configuration with which the Gluon kernel runs the shape."""
     from triton_ext.ops.core.stride_phases import StridePhases
-    from triton_ext.ops.families.gluon_wgrad_config import ranked_work
+    from triton_ext.ops.families.gluon_wgrad import ranked_work
 
     from examples.gluon.hopper import dgrad, fprop
 

@@ -88,19 +88,19 @@ def _tiles(block_k: int, *, rows_from_w: bool = False) -> Iterator[Any]:
         fitting = [
             config
             for stages in range(2, MOST_STAGES + 1)
-            if not (config := replace(made, stages=stages)).problems()
+            if not (config := replace(made, stages=stages)).refusals()
         ]
         # Tiles with one WGMMA for both accumulators may have room for a stage less.
         joined = [config for config in fitting if config.joins]
         yield from dict.fromkeys([*fitting[-1:], *joined[-1:]])
 
 
-def _steps(kernel: str, problem: Any, block_k: int) -> int:
-    """Steps of the whole reduction; 0 where the filter cannot stay in shared memory."""
-    if kernel == "dgrad" and set(problem.stride) != {1}:
-        return 0
-    channels = problem.in_channels if kernel == "fprop" else problem.out_channels
-    return int(problem.taps * -(-channels // block_k))
+def _product(kernel: Any, problem: Any, dtype: Any) -> Any:
+    """The product that a problem is to the kernel of fprop or dgrad."""
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.families.gluon import product_of
+
+    return product_of(Case(direction=kernel, problem=problem, dtype=dtype))
 
 
 def candidates(
@@ -108,7 +108,7 @@ def candidates(
 ) -> list[Any]:
     """Returns what is tried of the Gluon kernel, what its model takes for the fastest first."""
     import torch
-    from triton_ext.ops.families.gluon_config import TileConfig, keep_filter, launch_refusals
+    from triton_ext.ops.families.gluon_config import TileConfig, keep_filter
     from triton_ext.ops.families.wgrad_config import WgradChoice
 
     ranked = _ranking(kernel, problem, dtype or torch.float16, num_sms)
@@ -118,34 +118,30 @@ def candidates(
     if narrow or not shipped:
         return shipped
     block_k = shipped[0].block_k
-    columns = problem.out_channels if kernel == "fprop" else problem.in_channels
-    steps = _steps(kernel, problem, block_k)
-    wide = [c for c in _tiles(block_k) if c.block_n_main < 2 * max(columns, 32)]
+    product = _product(kernel, problem, dtype or torch.float16)
+    steps = product.steps(block_k)
+    wide = [c for c in _tiles(block_k) if c.block_n_main < 2 * max(product.columns, 32)]
     turned = []
     if kernel == "fprop" and problem.is_pointwise:
         turned = [*_tiles(block_k, rows_from_w=True)]
     kept = [
         k for c in wide if steps and not c.block_n_rest and (k := keep_filter(c, steps)) is not None
     ]
-    legal = [c for c in (*wide, *kept) if not launch_refusals(c, steps, columns, num_sms)] + turned
+    legal = [
+        c for c in (*wide, *kept) if not (c.refusals() or product.refusals(c, num_sms))
+    ] + turned
     return list(dict.fromkeys([*shipped, *legal]))
 
 
 def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
     """What the model expects of a shipped configuration, in microseconds; else NaN."""
-    from triton_ext.ops.core.stride_phases import phases_of
-    from triton_ext.ops.families.gluon_cost import dgrad_times, expected_times
+    import torch
+    from triton_ext.ops.families.gluon_config import expected_times
 
-    p = problem
-    if kernel == "dgrad":
-        times = dgrad_times(phases_of(p), p.batch, p.in_channels, p.out_channels, num_sms)
-    elif kernel == "fprop":
-        times = expected_times(
-            p.geometry.m_gemm, p.out_channels, p.in_channels, p.taps, num_sms,
-            x_is_matrix=p.is_pointwise,
-        )  # fmt: skip
-    else:
-        times = {}
+    if kernel == "wgrad":
+        return float("nan")
+    # The layer's own type makes no difference among 16-bit types.
+    times = expected_times(_product(kernel, problem, torch.float16), num_sms)
     return times.get(config, float("nan"))
 
 

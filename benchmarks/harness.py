@@ -411,14 +411,18 @@ class EventTimer:
     Args:
         target_ms: GPU time that the calls of one measurement take, without the flushes.
         prefill: Whether a spin kernel hides the host's time.
+        least_calls: Of one measurement, however long they take.
     """
 
-    def __init__(self, target_ms: float, prefill: bool = True) -> None:
+    def __init__(
+        self, target_ms: float, prefill: bool = True, least_calls: int = MIN_CALLS
+    ) -> None:
         import torch
 
         self._cuda = torch.cuda
         self._target_ms = target_ms
         self._prefill = prefill
+        self._least_calls = least_calls
         self._flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
         self._cycles_per_ms = self._calibrate_spin()
 
@@ -449,7 +453,7 @@ class EventTimer:
         end.record()
         end.synchronize()
         estimate_ms = max(start.elapsed_time(end) / 5, 1e-3)
-        calls = min(MAX_CALLS, max(MIN_CALLS, round(self._target_ms / estimate_ms)))
+        calls = min(MAX_CALLS, max(self._least_calls, round(self._target_ms / estimate_ms)))
         return Plan(function, calls, host_us)
 
     def _spin(self, milliseconds: float) -> None:

@@ -105,7 +105,7 @@ def _compiled() -> Any:
     from triton_ext.ops.core.case import Case
     from triton_ext.ops.core.device import KNOWN
     from triton_ext.ops.families.gemm_config import CONFIGS
-    from triton_ext.ops.kernels.gemm_fprop import conv_fprop_kernel
+    from triton_ext.ops.kernels.gemm import conv_fprop_kernel
     from triton_ext.ops.tuning import parse_shape
     from triton_ext.ops.tuning.processes import compile_kernels, target_only
 

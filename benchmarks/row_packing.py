@@ -19,9 +19,9 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device, device_of
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.few_channels import FEW_CHANNELS
-from triton_ext.ops.rewrites.packing import RowPacking
 
 from benchmarks.conv_runs import H200_MULTIPROCESSORS, announce, make_timer, opened
 from benchmarks.conv_variants import make_operands

@@ -158,18 +158,19 @@ def check_context(what: str, error: Exception) -> None:
 
 
 @contextlib.contextmanager
-def watched(last_words: Callable[[str], None]) -> Iterator[None]:
+def watched(last_words: Callable[[str], None], seconds: float = HANG_SECONDS) -> Iterator[None]:
     """Ends the process if the kernel inside does not come back.
 
     Args:
         last_words: Takes the status of the configuration, to save and print it.
+        seconds: How long that may take.
     """
 
     def give_up() -> None:
-        last_words(f"hangs: no end after {HANG_SECONDS:.0f} s")
+        last_words(f"hangs: no end after {seconds:.0f} s")
         os._exit(3)
 
-    watch = threading.Timer(HANG_SECONDS, give_up)
+    watch = threading.Timer(seconds, give_up)
     watch.daemon = True
     watch.start()
     try:

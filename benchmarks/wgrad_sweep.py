@@ -2,7 +2,7 @@
 
 Of the @triton.jit kernel, and of the Gluon kernel where that takes a layer.  The JSON that it
 writes, after each layer, is what ``python -m benchmarks.fit_wgrad`` fits the models of
-``wgrad_config`` and ``gluon_wgrad_config`` of ``triton_ext.ops.families`` to.  Compiling runs ahead
+``wgrad_config`` and ``gluon_wgrad`` of ``triton_ext.ops.families`` to.  Compiling runs ahead
 in other processes while the GPU times what is ready.  What does not compile or computes something
 wrong is recorded as such and skipped; what hangs or breaks the CUDA context ends the process after
 it has been recorded, and ``--resume`` goes on behind it.
@@ -135,19 +135,19 @@ class GluonChoice:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> GluonChoice:
         """The inverse of :meth:`fields`."""
-        from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig
+        from triton_ext.ops.families.gluon_wgrad import WgradTileConfig
 
         return cls(WgradTileConfig(**fields["config"]), fields["add_in_place"])
 
     def entry(self) -> Any:
         """What plans take and tables hold."""
-        from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
+        from triton_ext.ops.families.gluon_wgrad import WgradTileChoice
 
         return WgradTileChoice(config=self.config, add_in_place=self.add_in_place)
 
     def tiles(self, problem: Any, num_sms: int) -> Any:
         """The tiles of a problem, and who computes them."""
-        from triton_ext.ops.families.gluon_wgrad_config import WgradWork
+        from triton_ext.ops.families.gluon_wgrad import WgradWork
 
         return WgradWork.make(self.entry(), problem, num_sms)
 
@@ -198,7 +198,7 @@ def _jit_candidates(problem: Any, num_sms: int, narrow: bool) -> dict[Any, tuple
 def _fits(config: Any, has_whole: bool = True) -> bool:
     """Tells whether a CTA has the shared memory; dw has 16-bit elements and is stored by TMA."""
     from triton_ext.ops.core.device import KNOWN
-    from triton_ext.ops.core.family import smem_refusals
+    from triton_ext.ops.core.refusals import smem_refusals
 
     return not smem_refusals(config.smem_bytes(2 if has_whole else 0), KNOWN["h200"])
 
@@ -217,7 +217,7 @@ def _is_for_gluon(problem: Any, num_sms: int) -> bool:
 def _gluon_candidates(
     problem: Any, num_sms: int, narrow: bool
 ) -> dict[Any, tuple[float, Candidate]]:
-    from triton_ext.ops.families.gluon_wgrad_config import CONFIGS
+    from triton_ext.ops.families.gluon_wgrad import CONFIGS
 
     wide = [] if narrow else list(_gluon_tiles())
     found: dict[Any, tuple[float, Candidate]] = {}
@@ -225,14 +225,14 @@ def _gluon_candidates(
         for in_place in (False, True):
             choice = GluonChoice(config, in_place)
             work = choice.tiles(problem, num_sms)
-            if not work.problems() and (work.is_split or not in_place):
+            if not work.refusals() and (work.is_split or not in_place):
                 found[work] = (_gluon_estimate_us(work), choice)
     return found
 
 
 def _gluon_tiles() -> Iterator[Any]:
     """Every tile of two accumulators at most, with as many stages as fit."""
-    from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig
+    from triton_ext.ops.families.gluon_wgrad import WgradTileConfig
 
     shares: list[tuple[Any, int]] = [("columns", 1), ("columns", 2), ("columns", 3)]
     shares += [("rows", 2), ("tile", 2)]
@@ -253,9 +253,9 @@ def _gluon_tiles() -> Iterator[Any]:
                 stages=stages,
                 store_buffers=1 if rest else 2,
             )
-            while config.problems() and config.stages > 3:
+            while config.refusals() and config.stages > 3:
                 config = dataclasses.replace(config, stages=config.stages - 1)
-            if not config.problems():
+            if not config.refusals():
                 yield config
 
 
@@ -285,7 +285,7 @@ def _tiles() -> Iterator[Any]:
                         num_warps=warps,
                         store_parts=2 if block_co * block_ci > 128 * 128 else 1,
                     )
-                    if config.problems() or config.accumulators > MAX_ACCUMULATORS:
+                    if config.refusals() or config.accumulators > MAX_ACCUMULATORS:
                         continue
                     while not _fits(config) and config.num_stages > 3:
                         config = dataclasses.replace(config, num_stages=config.num_stages - 1)

@@ -194,7 +194,7 @@ class Mutator:
         self._pool: dict[str, list[str]] = {}
         rng = Random(seed)
         for chosen in rng.sample(list(seeds), min(len(seeds), 400)):
-            for token in set(_TOKEN.findall(chosen.text)):
+            for token in sorted(set(_TOKEN.findall(chosen.text))):
                 if not token.isspace():
                     self._pool.setdefault(_kind(token), []).append(token)
 

@@ -1,4 +1,4 @@
-"""The Python in the docs that needs no GPU and no kernel of one's own: it runs as printed."""
+"""The Python in the docs that needs no GPU runs as printed."""
 
 from __future__ import annotations
 
@@ -65,3 +65,40 @@ def test_remarks_of_a_compile_are_seen_as_the_docs_say(how, shown, tmp_path):
         code = f"import logging; {line}"
     said = run(code + REMARK, tmp_path).stderr
     assert (said == shown) if how != "README" else said.startswith(shown)
+
+
+@pytest.fixture
+def pointwise(tmp_path):
+    """The page that adds a kernel: its file in a folder, and its other code."""
+    pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+    kernel, *others = snippets("add-a-kernel.md")
+    (tmp_path / "pointwise.py").write_text(kernel, encoding="utf-8")
+    return others
+
+
+def assert_prints_its_comments(code: str, folder: pathlib.Path, more: list[str]) -> None:
+    said = re.findall(r"^print\(.*\) +# (.*)$", code, re.MULTILINE)
+    assert said
+    assert printed(code, folder).splitlines() == said + more
+
+
+def test_a_kernel_from_outside_is_explained_and_chosen(pointwise, tmp_path):
+    refusal = str(["expected 1x1, stride 1, no padding, one group"])
+    assert_prints_its_comments(pointwise[0], tmp_path, [refusal])
+
+
+def test_a_kernel_from_outside_runs(pointwise, tmp_path):
+    pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
+    assert_prints_its_comments(pointwise[1], tmp_path, [])
+
+
+def test_a_second_family_of_a_kind_is_refused(pointwise, tmp_path):
+    code = """
+import pointwise
+from triton_ext.ops.core.planner import register
+try:
+    register(pointwise.Pointwise())
+except ValueError as error:
+    print(error)
+"""
+    assert "register: fprop has 'pointwise' of PointwiseConfig, expected" in printed(code, tmp_path)

@@ -232,7 +232,7 @@ def test_the_rules_refuse_what_they_should():
         ("language", "triton_ext.ir"),
         ("backends.nvidia.passes.x", "triton_ext.backends.amd.dialect"),
         ("backends.nvidia.backend.x", "torch"),
-        ("ops.kernels.gemm_fprop", "triton_ext.ops.api.checks"),
+        ("ops.kernels.gemm", "triton_ext.ops.api.checks"),
         ("ops.core.launcher", "triton_ext.ops.api.operators"),
     ):
         assert problem_of(Import(importer, 1, imported)), (importer, imported)

@@ -40,7 +40,21 @@ from benchmarks.harness import (
 from examples.models import options
 from examples.models.measure import StepTimer, synchronize
 
-__all__ = ["NETWORKS", "Entry", "main"]
+__all__ = [
+    "NETWORKS",
+    "VAE",
+    "Entry",
+    "Output",
+    "decoder_entry",
+    "image",
+    "main",
+    "monai_entry",
+    "segmentation_entry",
+    "timm_entry",
+    "torchvision_entry",
+    "transformers_entry",
+    "video_entry",
+]
 
 Tensor = torch.Tensor
 Made = tuple[torch.nn.Module, tuple[Any, ...]]
@@ -63,11 +77,11 @@ class Entry:
     batch: int
 
 
-def _image(batch: int, side: int = 224, channels: int = 3) -> Tensor:
+def image(batch: int, side: int = 224, channels: int = 3) -> Tensor:
     return torch.randn(batch, channels, side, side)
 
 
-class _Output(torch.nn.Module):
+class Output(torch.nn.Module):
     """A model's function with one tensor as its output.
 
     Args:
@@ -92,17 +106,17 @@ def _first(output: Any) -> Tensor:
     return next(_first(part) for part in parts if part is not None)
 
 
-def _torchvision(name: str, side: int = 224, batch: int = 64, **keywords: Any) -> Entry:
+def torchvision_entry(name: str, side: int = 224, batch: int = 64, **keywords: Any) -> Entry:
     def make(count: int) -> Made:
         from torchvision import models
 
         model = models.get_model(name, weights=None, **keywords)
-        return _Output(model, lambda m, x: m(x)), (_image(count, side),)
+        return Output(model, lambda m, x: m(x)), (image(count, side),)
 
     return Entry("torchvision", make, batch)
 
 
-def _video(name: str, batch: int = 8) -> Entry:
+def video_entry(name: str, batch: int = 8) -> Entry:
     def make(count: int) -> Made:
         from torchvision.models import video
 
@@ -111,16 +125,16 @@ def _video(name: str, batch: int = 8) -> Entry:
     return Entry("torchvision", make, batch)
 
 
-def _timm(name: str, side: int = 224, batch: int = 64) -> Entry:
+def timm_entry(name: str, side: int = 224, batch: int = 64) -> Entry:
     def make(count: int) -> Made:
         import timm
 
-        return timm.create_model(name, pretrained=False), (_image(count, side),)
+        return timm.create_model(name, pretrained=False), (image(count, side),)
 
     return Entry("timm", make, batch)
 
 
-def _decoder(name: str, shape: tuple[int, ...], batch: int = 1, **config: Any) -> Entry:
+def decoder_entry(name: str, shape: tuple[int, ...], batch: int = 1, **config: Any) -> Entry:
     """The decoder of an autoencoder of diffusers; ``shape`` is that of a latent, [C, *size]."""
 
     def make(count: int) -> Made:
@@ -128,7 +142,7 @@ def _decoder(name: str, shape: tuple[int, ...], batch: int = 1, **config: Any) -
 
         model = getattr(diffusers, name)(**config)
         latent = torch.randn(count, *shape)
-        return _Output(model, lambda m, z: m.decode(z, return_dict=False)), (latent,)
+        return Output(model, lambda m, z: m.decode(z, return_dict=False)), (latent,)
 
     return Entry("diffusers", make, batch)
 
@@ -156,15 +170,15 @@ def _sdxl(count: int) -> Made:
         return m(x, step, text, added_cond_kwargs=added, return_dict=False)
 
     inputs = (
-        _image(count, 128, 4),
+        image(count, 128, 4),
         torch.randn(count, 77, 2048),
         torch.randn(count, 1280),
         torch.randn(count, 6),
     )
-    return _Output(model, call), inputs
+    return Output(model, call), inputs
 
 
-_VAE: dict[str, Any] = {
+VAE: dict[str, Any] = {
     "block_out_channels": (128, 256, 512, 512),
     "down_block_types": ("DownEncoderBlock2D",) * 4,
     "up_block_types": ("UpDecoderBlock2D",) * 4,
@@ -173,7 +187,7 @@ _VAE: dict[str, Any] = {
 }
 
 
-def _monai(name: str, shape: tuple[int, ...], batch: int = 1, **config: Any) -> Entry:
+def monai_entry(name: str, shape: tuple[int, ...], batch: int = 1, **config: Any) -> Entry:
     def make(count: int) -> Made:
         from monai.networks import nets
 
@@ -194,75 +208,75 @@ _UNET3D: dict[str, Any] = {"spatial_dims": 3, "in_channels": 1, "out_channels": 
 _LEVELS: dict[str, Any] = {"channels": (32, 64, 128, 256, 320), "strides": (2, 2, 2, 2)}
 
 
-def _transformers(
+def transformers_entry(
     model: str, config: str, shape: tuple[int, ...], batch: int, **settings: Any
 ) -> Entry:
     def make(count: int) -> Made:
         import transformers
 
         made = getattr(transformers, model)(getattr(transformers, config)(**settings))
-        return _Output(made, lambda m, x: m(x)), (torch.randn(count, *shape),)
+        return Output(made, lambda m, x: m(x)), (torch.randn(count, *shape),)
 
     return Entry("transformers", make, batch)
 
 
-def _segmentation(name: str, encoder: str, side: int = 512, batch: int = 8) -> Entry:
+def segmentation_entry(name: str, encoder: str, side: int = 512, batch: int = 8) -> Entry:
     def make(count: int) -> Made:
         import segmentation_models_pytorch as smp
 
         made = getattr(smp, name)(encoder, encoder_weights=None, classes=19)
-        return made, (_image(count, side),)
+        return made, (image(count, side),)
 
     return Entry("segmentation_models_pytorch", make, batch)
 
 
 #: By name; all sizes are those that the libraries document.
 NETWORKS: dict[str, Entry] = {
-    "resnet50": _torchvision("resnet50"),
-    "wide_resnet50_2": _torchvision("wide_resnet50_2"),
-    "resnext101_32x8d": _torchvision("resnext101_32x8d", batch=32),
-    "regnet_y_8gf": _torchvision("regnet_y_8gf"),
-    "densenet121": _torchvision("densenet121"),
-    "efficientnet_v2_s": _torchvision("efficientnet_v2_s", side=384, batch=32),
-    "mobilenet_v3_large": _torchvision("mobilenet_v3_large"),
-    "convnext_base": _torchvision("convnext_base", batch=32),
-    "deeplabv3_resnet50": _torchvision(
+    "resnet50": torchvision_entry("resnet50"),
+    "wide_resnet50_2": torchvision_entry("wide_resnet50_2"),
+    "resnext101_32x8d": torchvision_entry("resnext101_32x8d", batch=32),
+    "regnet_y_8gf": torchvision_entry("regnet_y_8gf"),
+    "densenet121": torchvision_entry("densenet121"),
+    "efficientnet_v2_s": torchvision_entry("efficientnet_v2_s", side=384, batch=32),
+    "mobilenet_v3_large": torchvision_entry("mobilenet_v3_large"),
+    "convnext_base": torchvision_entry("convnext_base", batch=32),
+    "deeplabv3_resnet50": torchvision_entry(
         "deeplabv3_resnet50", side=512, batch=8, weights_backbone=None
     ),
-    "fcn_resnet50": _torchvision("fcn_resnet50", side=512, batch=8, weights_backbone=None),
-    "r2plus1d_18": _video("r2plus1d_18"),
-    "r3d_18": _video("r3d_18"),
-    "mc3_18": _video("mc3_18"),
-    "efficientnetv2_rw_s": _timm("efficientnetv2_rw_s", side=384, batch=32),
-    "tf_efficientnetv2_s": _timm("tf_efficientnetv2_s", side=384, batch=32),
-    "mobilenetv3_large_100": _timm("mobilenetv3_large_100"),
-    "convnext_base_timm": _timm("convnext_base", batch=32),
-    "resnetv2_50x1_bit": _timm("resnetv2_50x1_bit"),
-    "hrnet_w32": _timm("hrnet_w32"),
-    "regnety_080": _timm("regnety_080"),
-    "resnext50_32x4d": _timm("resnext50_32x4d"),
-    "cspdarknet53": _timm("cspdarknet53", side=256),
-    "repvgg_b1": _timm("repvgg_b1"),
-    "dla60": _timm("dla60"),
-    "sd_vae": _decoder("AutoencoderKL", (4, 64, 64), 4, **_VAE),
+    "fcn_resnet50": torchvision_entry("fcn_resnet50", side=512, batch=8, weights_backbone=None),
+    "r2plus1d_18": video_entry("r2plus1d_18"),
+    "r3d_18": video_entry("r3d_18"),
+    "mc3_18": video_entry("mc3_18"),
+    "efficientnetv2_rw_s": timm_entry("efficientnetv2_rw_s", side=384, batch=32),
+    "tf_efficientnetv2_s": timm_entry("tf_efficientnetv2_s", side=384, batch=32),
+    "mobilenetv3_large_100": timm_entry("mobilenetv3_large_100"),
+    "convnext_base_timm": timm_entry("convnext_base", batch=32),
+    "resnetv2_50x1_bit": timm_entry("resnetv2_50x1_bit"),
+    "hrnet_w32": timm_entry("hrnet_w32"),
+    "regnety_080": timm_entry("regnety_080"),
+    "resnext50_32x4d": timm_entry("resnext50_32x4d"),
+    "cspdarknet53": timm_entry("cspdarknet53", side=256),
+    "repvgg_b1": timm_entry("repvgg_b1"),
+    "dla60": timm_entry("dla60"),
+    "sd_vae": decoder_entry("AutoencoderKL", (4, 64, 64), 4, **VAE),
     "sdxl_unet": Entry("diffusers", _sdxl, 2),
-    "wan_vae": _decoder("AutoencoderKLWan", (16, 5, 60, 104)),
-    "hunyuan_vae": _decoder("AutoencoderKLHunyuanVideo", (16, 5, 32, 32)),
-    "cogvideox_vae": _decoder("AutoencoderKLCogVideoX", (16, 3, 60, 90)),
-    "ltx_vae": _decoder("AutoencoderKLLTXVideo", (128, 8, 16, 24)),
-    "oobleck": _decoder("AutoencoderOobleck", (64, 256), 2),
-    "segresnet": _monai("SegResNet", (1, 96, 96, 96), 2, **_UNET3D, init_filters=32),
-    "dynunet": _monai("DynUNet", (1, 128, 128, 128), 2, **_DYNUNET),
-    "basicunet": _monai("BasicUNet", (1, 96, 96, 96), 2, **_UNET3D),
-    "unet3d": _monai("UNet", (1, 128, 128, 128), 2, **_UNET3D, **_LEVELS, num_res_units=2),
-    "vnet": _monai("VNet", (1, 64, 128, 128), 1),
-    "hifigan": _transformers("SpeechT5HifiGan", "SpeechT5HifiGanConfig", (400, 80), 8),
-    "wav2vec2": _transformers("Wav2Vec2Model", "Wav2Vec2Config", (160_000,), 8),
-    "convnextv2": _transformers("ConvNextV2Model", "ConvNextV2Config", (3, 224, 224), 64),
-    "encodec": _transformers("EncodecModel", "EncodecConfig", (1, 96_000), 8),
-    "unet_resnet50": _segmentation("Unet", "resnet50"),
-    "fpn_efficientnet_b4": _segmentation("FPN", "efficientnet-b4"),
-    "deeplabv3plus_resnet101": _segmentation("DeepLabV3Plus", "resnet101"),
+    "wan_vae": decoder_entry("AutoencoderKLWan", (16, 5, 60, 104)),
+    "hunyuan_vae": decoder_entry("AutoencoderKLHunyuanVideo", (16, 5, 32, 32)),
+    "cogvideox_vae": decoder_entry("AutoencoderKLCogVideoX", (16, 3, 60, 90)),
+    "ltx_vae": decoder_entry("AutoencoderKLLTXVideo", (128, 8, 16, 24)),
+    "oobleck": decoder_entry("AutoencoderOobleck", (64, 256), 2),
+    "segresnet": monai_entry("SegResNet", (1, 96, 96, 96), 2, **_UNET3D, init_filters=32),
+    "dynunet": monai_entry("DynUNet", (1, 128, 128, 128), 2, **_DYNUNET),
+    "basicunet": monai_entry("BasicUNet", (1, 96, 96, 96), 2, **_UNET3D),
+    "unet3d": monai_entry("UNet", (1, 128, 128, 128), 2, **_UNET3D, **_LEVELS, num_res_units=2),
+    "vnet": monai_entry("VNet", (1, 64, 128, 128), 1),
+    "hifigan": transformers_entry("SpeechT5HifiGan", "SpeechT5HifiGanConfig", (400, 80), 8),
+    "wav2vec2": transformers_entry("Wav2Vec2Model", "Wav2Vec2Config", (160_000,), 8),
+    "convnextv2": transformers_entry("ConvNextV2Model", "ConvNextV2Config", (3, 224, 224), 64),
+    "encodec": transformers_entry("EncodecModel", "EncodecConfig", (1, 96_000), 8),
+    "unet_resnet50": segmentation_entry("Unet", "resnet50"),
+    "fpn_efficientnet_b4": segmentation_entry("FPN", "efficientnet-b4"),
+    "deeplabv3plus_resnet101": segmentation_entry("DeepLabV3Plus", "resnet101"),
 }
 
 

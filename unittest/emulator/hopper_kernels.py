@@ -14,7 +14,7 @@ from triton_ext.gluon import nvidia as xnv
 sys.path.insert(0, str(pathlib.Path(__file__).absolute().parents[2]))
 
 from triton_ext.ops.families.gluon_config import cooperative, keep_filter, ping_pong
-from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig
+from triton_ext.ops.families.gluon_wgrad import WgradTileConfig
 
 from examples.gluon.hopper.dgrad import conv_dgrad
 from examples.gluon.hopper.fprop import conv_fprop

@@ -21,7 +21,7 @@ if not CAPABILITY.available:
 from conv_cases import Case, assert_close, draw  # noqa: E402
 from hopper_kernels import CONFIGS, WGRAD_CONFIGS, keep_filter, one_triton_cache, run  # noqa: E402
 from triton_ext.ops.families.gluon_config import cooperative, ping_pong  # noqa: E402
-from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad import WgradTileConfig  # noqa: E402
 from triton_ext.ops.kernels.gluon_pipeline import stores_in_flight  # noqa: E402
 
 NIGHTLY = bool(os.environ.get("TRITON_EXT_NIGHTLY"))

@@ -20,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from triton.experimental.gluon.language.nvidia.hopper import tma  # noqa: E402
 from triton_ext.ops.families.gluon_config import ping_pong  # noqa: E402
-from triton_ext.ops.families.gluon_wgrad_config import WgradTileConfig  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad import WgradTileConfig  # noqa: E402
 
 from examples.gluon.hopper.dgrad import compile_conv_dgrad, conv_dgrad  # noqa: E402
 from examples.gluon.hopper.fprop import compile_conv_fprop, conv_fprop  # noqa: E402

@@ -25,8 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from hopper_cases import MANY_TILES, RANDOM_CASES, TAILS, Case, poison  # noqa: E402
 from triton_ext.errors import UnsupportedError  # noqa: E402
-from triton_ext.ops.families.gluon_config import TileConfig  # noqa: E402
-from triton_ext.ops.families.gluon_cost import CONFIGS  # noqa: E402
+from triton_ext.ops.families.gluon_config import CONFIGS, TileConfig  # noqa: E402
 
 from examples.gluon.hopper import fprop, fprop_cluster  # noqa: E402
 

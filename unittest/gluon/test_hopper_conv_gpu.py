@@ -41,7 +41,7 @@ from hopper_cases import (  # noqa: E402
     assert_close,
     poison,
 )
-from triton_ext.ops.families.gluon_config import TileConfig, keep_filter  # noqa: E402
+from triton_ext.ops.families.gluon_config import COSTS, TileConfig, keep_filter  # noqa: E402
 
 from examples.gluon.hopper import dgrad, fprop  # noqa: E402
 
@@ -93,7 +93,7 @@ def test_every_configuration(config, case):
     check(case, config)
 
 
-@pytest.mark.parametrize("base", fprop.KEEPING_CONFIGS, ids=str)
+@pytest.mark.parametrize("base", COSTS["kept"], ids=str)
 def test_a_filter_that_stays(base):
     kept = keep_filter(base, 9)
     if kept is None:
@@ -184,7 +184,7 @@ def test_dgrad_with_every_configuration(config, case):
     check_dgrad(case, config)
 
 
-@pytest.mark.parametrize("base", fprop.KEEPING_CONFIGS, ids=str)
+@pytest.mark.parametrize("base", COSTS["kept"], ids=str)
 def test_dgrad_with_a_filter_that_stays(base):
     # 40 x 40 pixels, 64 images; with Co = 64 the reduction has 9 steps.
     case = dataclasses.replace(MANY_TILES, ci=128, co=64)

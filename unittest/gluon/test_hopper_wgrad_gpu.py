@@ -35,7 +35,7 @@ from hopper_cases import (  # noqa: E402
     assert_close,
     poison,
 )
-from triton_ext.ops.families.gluon_wgrad_config import CONFIGS, WgradTileConfig  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad import CONFIGS, WgradTileConfig  # noqa: E402
 
 from examples.gluon.hopper import wgrad  # noqa: E402
 

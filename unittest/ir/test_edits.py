@@ -422,3 +422,26 @@ def test_a_module_that_is_implied_has_no_attribute_to_remove():
     with pytest.raises(KeyError):
         module.op.remove_attribute("ttg.shared")
     assert str(module) == IMPLIED
+
+
+def test_a_location_behind_a_function_with_a_comment_in_its_header():
+    text = "module {\n  tt.func @f(%x: i32, // one\n    %y: i32) {\n    tt.return\n  }\n}\n"
+    module = parse(text)
+    _, function, leave = module.walk()
+    leave.set_loc("loc(unknown)")
+    function.set_loc("loc(unknown)")
+    edited = text.replace("return", "return loc(unknown)").replace("  }", "  } loc(unknown)")
+    assert str(module) == edited
+    assert str(parse(edited)) == edited
+
+
+@pytest.mark.parametrize("types", ["(i32, i32)", "(i1, i1)", "(i32, i1)"])
+def test_types_of_an_external_call_are_those_of_its_operands(types):
+    text = (
+        "module {\n  tt.func @f(%x: i1, %y: i32) {\n"
+        '    %a = tt.extern_elementwise %x, %y {libname = "", libpath = "", pure = true, '
+        f'symbol = "s"}} : {types} -> i32\n    tt.return\n  }}\n}}\n'
+    )
+    with pytest.raises(VerifyError, match=r"prints the type 'i(1|32)' for '%[xy]'"):
+        parse(text).verify()
+    parse(text.replace(types, "(i1, i32)")).verify()

@@ -10,6 +10,7 @@ from family_plans import H200, case_of
 from fprop_cases import Case
 from fprop_cases import draw as draw_any
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.families.kn2row import KN2ROW, Col2ImConfig
 
 __all__ = ["DTYPES", "draw", "draw_config", "draw_problem"]
@@ -45,7 +46,7 @@ def draw_problem(rng: random.Random, *, pixels: int) -> ConvProblem:
             dilation=several(1, 3),
         )
         # Some taps and channels are too many.
-        if min(problem.output_size) > 0 and not KN2ROW.config_refusals(
+        if min(problem.output_size) > 0 and not config_refusals(
             _WIDE, case_of(KN2ROW, problem), _LARGE
         ):
             return problem

@@ -7,14 +7,18 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from problem_cases import problem_of
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import KNOWN
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.stride_phases import StridePhases
+from triton_ext.ops.core.plan import TRITON_DTYPES
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gemm_config import ConvConfig
-from triton_ext.ops.kernels import gemm_dgrad, gemm_fprop
-from triton_ext.ops.kernels.gemm_dgrad import DgradProblem, conv_dgrad_kernel
-from triton_ext.ops.kernels.gemm_fprop import conv_fprop_kernel
+from triton_ext.ops.kernels.gemm import DgradProblem, conv_dgrad_kernel, conv_fprop_kernel
+
+TORCH_DTYPES = {of_triton: of_torch for of_torch, of_triton in TRITON_DTYPES.items()}
 
 
 def compile_conv_fprop(
@@ -27,10 +31,7 @@ def compile_conv_fprop(
     has_bias: bool = False,
     store_through_tma: bool = True,
     epilogue: EpilogueSpec = PLAIN,
-    scale_is_one_number: bool = True,
-    extra: tuple[str, ...] = (),
     groups: int = 1,
-    x_is_matrix: bool = False,
 ) -> Any:
     """Compiles the kernel ahead of time, without a GPU.
 
@@ -43,18 +44,18 @@ def compile_conv_fprop(
         has_bias: Whether a bias is added.
         store_through_tma: Whether y is stored by TMA; otherwise through a pointer.
         epilogue: What is done to the output; its bias is ``has_bias``.
-        scale_is_one_number: Whether a scale is one number, rather than one per channel.
-        extra: Types of further arguments of the epilogue's function, such as ``"*fp32"``.
         groups: Groups of channels.
-        x_is_matrix: Whether im2col is the identity.
 
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
     """
     m, n, k = config.block_m, config.block_n, config.block_k
-    constants = gemm_fprop.kernel_constants(
-        config, filter_size, ci, dtype, epilogue, groups=groups, x_is_matrix=x_is_matrix
-    )
+    problem = problem_of(
+        ci=ci * groups, co=64 * groups, size=(32,) * len(filter_size), taps=filter_size,
+        padding=[taps // 2 for taps in filter_size], groups=groups,
+    )  # fmt: skip
+    case = Case(direction="fprop", problem=problem, dtype=TORCH_DTYPES[dtype], epilogue=epilogue)
+    constants = {**GEMM.bind(config, case, KNOWN["h200"]).launcher.constants}
     element, out_element = _name(dtype), _name(constants["DTYPE"])
     tile = f"[{m}, {n // config.store_parts}]"
     pointer = not store_through_tma
@@ -66,13 +67,13 @@ def compile_conv_fprop(
         "y_desc": (f"tensordesc<{out_element}{tile}>", store_through_tma),
         "y_ptr": (f"*{out_element}", pointer),
         "bias_ptr": (f"*{element}", has_bias or epilogue.bias),
-        "scale_ptr": ("*fp32", epilogue.scale and not scale_is_one_number),
-        "tile_scale_ptr": ("*fp32", epilogue.scale and scale_is_one_number),
+        "scale_ptr": ("*fp32", False),
+        "tile_scale_ptr": ("*fp32", epilogue.scale),
         "residual_desc": (f"tensordesc<{element}{tile}>", residual_tiles),
         "residual_ptr": (f"*{element}", epilogue.residual and not residual_tiles),
         "out_scale_ptr": ("*fp32", epilogue.out_scale),
         "amax_ptr": ("*i32", epilogue.amax),
-        "extra": (extra, bool(extra)),
+        "extra": ((), False),
     }
     tensors = {name: kind for name, (kind, is_there) in possible.items() if is_there}
     constants |= {name: None for name in possible if name not in tensors}
@@ -125,10 +126,11 @@ def compile_conv_dgrad(
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
     """
-    dims = [
-        StridePhases(size=1, taps=taps, stride=step, dilation=distance, low=0)
-        for taps, step, distance in zip(filter_size, stride, dilation, strict=True)
-    ]
+    problem = problem_of(
+        ci=ci * groups, co=128 * groups, size=(64,) * len(filter_size), taps=filter_size,
+        stride=stride, dilation=dilation, groups=groups,
+    )  # fmt: skip
+    case = Case(direction="dgrad", problem=problem, dtype=TORCH_DTYPES[dtype])
     m, n, k = config.block_m, config.block_n, config.block_k
     tensors = {
         "dy_desc": f"tensordesc<{dtype}[{m}, {k}]>",
@@ -142,7 +144,7 @@ def compile_conv_dgrad(
         tensors["dx_ptr"] = f"*{dtype}"
     if has_bias:
         tensors["bias_ptr"] = f"*{dtype}"
-    constants = gemm_dgrad.kernel_constants(config, dims, ci, groups, dtype)
+    constants = {**GEMM_DGRAD.bind(config, case, KNOWN["h200"]).launcher.constants}
     constants |= {name: None for name in ("dx_desc", "dx_ptr", "bias_ptr") if name not in tensors}
     names = conv_dgrad_kernel.arg_names
     return triton.compile(

@@ -14,6 +14,7 @@ from triton_ext.emulator import Program
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.core.refusals import refused
 from triton_ext.ops.families import depthwise, direct, few_channels, gemm, kn2row, wgrad
 from triton_ext.ops.families.gluon import GluonFprop
 from triton_ext.ops.kernels import row_copy
@@ -89,7 +90,7 @@ def flat(values: Any) -> list[Any]:
 
 def without_gluon(monkeypatch: Any) -> None:
     """Lets forward plans think that the Gluon kernel takes nothing."""
-    monkeypatch.setattr(GluonFprop, "refusals", lambda *arguments: ["the test has none"])
+    monkeypatch.setattr(GluonFprop, "refusals", lambda *arguments: refused("the test has none"))
 
 
 def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:

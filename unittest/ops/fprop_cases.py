@@ -20,7 +20,7 @@ from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.plan import ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.gluon_config import DTYPES, FP8_DTYPES
+from triton_ext.ops.families.gluon import DTYPES, FP8_DTYPES
 
 ACTIVATIONS = {
     "none": lambda y: y,

@@ -24,10 +24,9 @@ from triton_ext.ops.families.depthwise import (
     DEPTHWISE,
     DEPTHWISE_DGRAD,
     DepthwiseConfig,
-    PixelStrides,
+    DepthwiseWgradConfig,
 )
-from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradConfig
-from triton_ext.ops.families.direct import DIRECT_DGRAD, DirectConfig
+from triton_ext.ops.families.direct import DIRECT_DGRAD, DirectConfig, PixelStrides
 
 CPU = torch.device("cpu")
 HALF = torch.float16

@@ -22,7 +22,7 @@ from problem_cases import channels_last, problem_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import recording
 from triton_ext.ops.families.gemm_config import ConvConfig
-from triton_ext.ops.rewrites.merged_groups import MergedConfig, MergedPlan
+from triton_ext.ops.families.merged_groups import MergedConfig, MergedPlan
 
 # Infinities and what they become are part of the tests.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

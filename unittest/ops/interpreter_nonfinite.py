@@ -18,7 +18,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from fprop_cases import convolve
 from planned import plan_fprop
 from problem_cases import channels_last, problem_of
-from triton_ext.ops.rewrites.packing import RowPacking
+from triton_ext.ops.core.packing import RowPacking
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

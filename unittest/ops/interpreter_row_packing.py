@@ -27,11 +27,11 @@ from problem_cases import channels_last
 from triton_ext.ops import conv2d, conv2d_input, conv2d_weight
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.wgrad import PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
-from triton_ext.ops.rewrites.packing import RowPacking
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -257,14 +257,16 @@ def test_both_copies_of_one_launch_are_those_of_two(number, launches):
     way = rng.choice(RowPacking.ways(problem, x.stride(), dtype.itemsize))
     way = replace(way, is_turned=number % 3 == 0)
     copies = RowCopies(way, x.stride())
-    both = copies.both(x, weight)
+    both = copies.pack(x, weight)
     assert len(launches) <= 1
-    for found, expected in zip(both, (copies.x(x), copies.weight(weight)), strict=True):
+    for found, expected in zip(
+        both, (copies.pack(x, None)[0], copies.pack(None, weight)[1]), strict=True
+    ):
         assert found.stride() == expected.stride()
         assert torch.equal(found, expected)
     if way.is_turned:
         turned = weight.flip(tuple(range(2, weight.dim())))
-        expected = RowCopies(replace(way, is_turned=False), x.stride()).weight(turned)
+        expected = RowCopies(replace(way, is_turned=False), x.stride()).pack(None, turned)[1]
         assert torch.equal(both[1], expected)
 
 

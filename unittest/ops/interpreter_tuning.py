@@ -93,13 +93,13 @@ def test_plans_take_what_was_measured(direction, table):
 def configs_that_run(monkeypatch) -> list:
     """Returns what fills with the configuration of every plan that is made."""
     seen = []
-    real = gemm.kernel_constants
+    real = gemm.Gemm.bind
 
-    def constants(config, *arguments, **keywords):
+    def bind(family, config, case, device):
         seen.append(config)
-        return real(config, *arguments, **keywords)
+        return real(family, config, case, device)
 
-    monkeypatch.setattr(gemm, "kernel_constants", constants)
+    monkeypatch.setattr(gemm.Gemm, "bind", bind)
     return seen
 
 

@@ -19,7 +19,7 @@ from swapped_cases import draw_swapped, swapped_of, turned
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.rewrites.operand_swap import SwappedConfig, SwappedWgradPlan, ways
+from triton_ext.ops.families.partial_im2col import SwappedConfig, SwappedWgradPlan, ways
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -42,7 +42,7 @@ def plan_of(problem, x, dy, kind=None, out_dtype=None, monkeypatch=None):
     """A plan that swaps; of a kind of packing, where it is named."""
     if kind is not None:
         monkeypatch.setattr(
-            "triton_ext.ops.rewrites.operand_swap.ways",
+            "triton_ext.ops.families.partial_im2col.ways",
             lambda case: tuple(way for way in ways(case) if way.kind == kind),
         )
     planner.make_plan.cache_clear()

@@ -6,7 +6,7 @@ import random
 
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm_config import ConvConfig
-from triton_ext.ops.rewrites.merged_groups import MergedConfig, merge_factors
+from triton_ext.ops.families.merged_groups import MergedConfig, merge_factors
 
 __all__ = ["draw_grouped", "draw_merged"]
 

@@ -14,11 +14,11 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case as PlannerCase
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.plan import ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon_config import TileConfig
-from triton_ext.ops.rewrites.packing import RowPacking
 
 __all__ = ["PackedCase", "draw", "draw_patches", "draw_problem", "finite_where_torch_is"]
 

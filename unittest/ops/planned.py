@@ -10,11 +10,14 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.partial_im2col import (
+    PARTIAL_IM2COL,
+    PARTIAL_IM2COL_WGRAD,
+    SwappedConfig,
+)
 from triton_ext.ops.families.wgrad_config import WgradChoice, WgradConfig
-from triton_ext.ops.rewrites.operand_swap import SwappedConfig
-from triton_ext.ops.rewrites.packing import RowPacking
-from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2COL_WGRAD
 
 Strides = tuple[int, ...]
 
@@ -89,7 +92,7 @@ def _packed(
 ) -> Any:
     found = planner.device_of(device, case.operator)
     if pack_rows is True:
-        case = replace(case, packing=rewrite.packing(case, found))
+        case = rewrite.rewritten(case, found)
     elif pack_rows is not False:
         case = replace(case, packing=pack_rows)
     return planner.plan(case, found, config, among=TAP_BY_TAP)
@@ -111,4 +114,5 @@ def refusals_of(
     direction: Direction, problem: ConvProblem, dtype: torch.dtype, device: Device | None = None
 ) -> tuple[str, ...]:
     """Why no kernel takes a problem."""
-    return tuple(planner.refusals(Case(direction=direction, problem=problem, dtype=dtype), device))
+    case = Case(direction=direction, problem=problem, dtype=dtype)
+    return tuple(map(str, planner.refusals(case, device)))

@@ -35,7 +35,7 @@ from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families import gluon_wgrad
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon_config import TileConfig
-from triton_ext.ops.families.gluon_wgrad_config import WgradTileChoice
+from triton_ext.ops.families.gluon_wgrad import WgradTileChoice
 from triton_ext.ops.families.wgrad_config import WgradChoice
 
 from benchmarks.calls import through

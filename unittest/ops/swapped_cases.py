@@ -7,7 +7,7 @@ import random
 import torch
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.rewrites.operand_swap import swapped_case
+from triton_ext.ops.families.partial_im2col import swapped_case
 
 
 def draw_swapped(rng: random.Random, *, pixels: int, channels: int = 24) -> ConvProblem:

@@ -177,7 +177,6 @@ def test_a_file_that_cannot_be_written_is_said_at_the_start(case, tmp_path, caps
         (("conv_fprop", "--sweep"), "conv_fprop_sweep.dry.json"),
         (("dgrad_sweep",), "dgrad_sweep.dry.json"),
         (("wgrad_sweep",), "wgrad_sweep.dry.json"),
-        (("family_sweep",), "family_sweep.dry.json"),
         (("gluon_conv", "--sweep"), "gluon_fprop_sweep.dry.csv"),
     ],
 )

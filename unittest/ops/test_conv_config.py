@@ -23,9 +23,9 @@ from triton_ext.ops.families.gemm_config import (
 problems = st.fixed_dictionaries(
     {
         "m_gemm": st.integers(1, 2**31 - 1),
-        "co": st.integers(1, 65536),
-        "ci": st.integers(1, 65536),
-        "taps": st.integers(1, 225),
+        "columns": st.integers(1, 65536),
+        "depth": st.integers(1, 65536),
+        "taps": st.tuples(st.integers(1, 225)),
         "num_sms": st.integers(1, 256),
         "element_bytes": st.sampled_from([1, 2]),
         "output": st.builds(OutputTile, whole=st.booleans()),
@@ -47,7 +47,7 @@ def accumulators(config: ConvConfig) -> int:
 @given(problems)
 def test_choice_is_a_configuration_that_fits(problem):
     config = choose_config(**problem)
-    assert config in CONFIGS or (config in NARROW_CONFIGS and problem["co"] <= 32)
+    assert config in CONFIGS or (config in NARROW_CONFIGS and problem["columns"] <= 32)
     where = (problem["element_bytes"], problem["output"])
     assert config.fits(*where)
     assert config.smem_bytes(*where) < SMEM_BYTES
@@ -60,15 +60,15 @@ def test_choice_is_deterministic(problem):
 
 def test_a_small_problem_gets_a_small_tile():
     # 49 output pixels and 16 channels: every larger tile computes more that nobody asked for.
-    config = choose_config(49, 16, 64, 9, 132)
+    config = choose_config(49, 16, 64, (9,), 132)
     assert (config.block_m, config.block_n) == (64, 16)
-    config = choose_config(49, 40, 64, 9, 132)
+    config = choose_config(49, 40, 64, (9,), 132)
     assert (config.block_m, config.block_n) == (64, 64)
 
 
 def test_a_large_problem_does_not_get_a_small_tile():
     # 65536 x 512 fills 132 multiprocessors many times over with tiles of any size.
-    config = choose_config(65536, 512, 512, 9, 132)
+    config = choose_config(65536, 512, 512, (9,), 132)
     assert config.block_m * config.block_n >= 128 * 128
 
 

@@ -14,7 +14,7 @@ from triton_ext.ops.api.execution import conv2d_with_config
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.families import gemm
-from triton_ext.ops.kernels.gemm_fprop import conv_fprop_kernel
+from triton_ext.ops.kernels.gemm import conv_fprop_kernel
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise import (
     DEPTHWISE,
     DEPTHWISE_DGRAD,
+    DEPTHWISE_WGRAD,
     DepthwiseConfig,
-    PixelStrides,
-    Sampling,
+    DepthwiseWgradConfig,
 )
-from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD, DepthwiseWgradConfig
+from triton_ext.ops.families.direct import PixelStrides, Sampling
 from triton_ext.ops.kernels.depthwise import columns_of, tap_of, taps_up_to
 
 

@@ -30,8 +30,7 @@ from gpu_comparison import (
 )
 from planned import plan_dgrad, plan_fprop, plan_wgrad, refusals_of
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD
-from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD
+from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
 
 skip_without_gpu()
 pytestmark = MARKS

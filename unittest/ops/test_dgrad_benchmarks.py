@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="the benchmarks need torch, which is not ins
 
 from problem_cases import problem_of
 from triton_ext.host import capabilities
-from triton_ext.ops.families.gemm_dgrad import CONFIGS
+from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS
 
 from benchmarks.compile_ahead import Compiled, CompilePool
 from benchmarks.dgrad_sweep import configurations, geometry_of
@@ -38,7 +38,7 @@ def test_a_layer_is_one_product():
 def test_what_is_tried_fits():
     for layer in select_layers("resnet"):
         found = configurations(layer.problem, 132, narrow=False)
-        assert found[: len(CONFIGS)] == list(CONFIGS)
+        assert found[: len(DGRAD_CONFIGS)] == list(DGRAD_CONFIGS)
         assert len(set(found)) == len(found) <= 60
         assert all(config.fits(2) for config in found)
 
@@ -54,7 +54,7 @@ def test_a_dry_run_writes_what_the_fit_reads(tmp_path):
     assert "0 wrong results" in result.stdout
     assert len(json.loads(out.read_text("utf-8"))["shapes"]) > 10
     for problem in load_problems([out]):
-        assert set(problem.times) == set(CONFIGS)
+        assert set(problem.times) == set(DGRAD_CONFIGS)
 
 
 def test_a_dry_run_leaves_the_file_of_a_sweep_alone(tmp_path):
@@ -109,7 +109,7 @@ def test_kernels_are_compiled_in_another_process(fresh_triton_cache):
         "layer": layer.name,
         "dtype": "float16",
         "num_sms": 132,
-        "config": asdict(CONFIGS[0]),
+        "config": asdict(DGRAD_CONFIGS[0]),
     }
     with CompilePool(1, (9, 0)) as pool:
         compiled = pool.submit_job(job).result(timeout=100)

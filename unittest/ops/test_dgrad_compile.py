@@ -6,6 +6,7 @@ asynchronous copies; registers and spills are those of the cubin.
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import random
@@ -30,8 +31,12 @@ from triton_ext.host import capabilities
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.plan import TRITON_DTYPES
-from triton_ext.ops.families.gemm_config import NARROW_CONFIGS, ConvConfig, OutputTile
-from triton_ext.ops.families.gemm_dgrad import CONFIGS, with_steps
+from triton_ext.ops.families.gemm_config import (
+    DGRAD_CONFIGS,
+    NARROW_CONFIGS,
+    ConvConfig,
+    OutputTile,
+)
 from triton_ext.ops.kernels import row_copy
 
 IM2COL = capabilities()["im2col"]
@@ -61,7 +66,7 @@ later = (
 FEW = {(10, 90, 1), (10, 90, 2), (4, 100, 1), (13, 90, 2)}
 VARIANTS = [
     pytest.param(config, capability, stride, id=f"{i}-sm_{capability}-stride={stride}", marks=marks)
-    for i, config in enumerate((*CONFIGS, *NARROW_CONFIGS))
+    for i, config in enumerate((*DGRAD_CONFIGS, *NARROW_CONFIGS))
     for capability in (90, 100)
     for stride in (1, 2)
     # Models offer nothing else.
@@ -159,14 +164,10 @@ def emulate(monkeypatch, problem, config, dtype=torch.float16, programs=3, seed=
     dy, weight = channels_last(problem.y_shape, dtype, 1), channels_last(problem.w_shape, dtype, 2)
     groups = problem.groups
     ci, co = problem.in_channels // groups, problem.out_channels // groups
+    row = 128 // dtype.itemsize
+    config = replace(config, block_k=row if groups == 1 else math.gcd(co, row))
     planner.make_plan.cache_clear()
-    plan = plan_dgrad(
-        problem,
-        dy.stride(),
-        dtype,
-        torch.device("cpu"),
-        with_steps(config, co, groups, dtype.itemsize),
-    )
+    plan = plan_dgrad(problem, dy.stride(), dtype, torch.device("cpu"), config)
     compiled = compile_conv_dgrad(
         plan.config, 90, filter_size=problem.filter_size, stride=problem.stride,
         dilation=problem.dilation, ci=ci, groups=groups, dtype=TRITON_DTYPES[dtype],

@@ -30,13 +30,13 @@ from gpu_comparison import (
 )
 from planned import plan_dgrad, ranking_of, refusals_of
 from problem_cases import channels_last, problem_of
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families.gemm_config import NARROW_CONFIGS
-from triton_ext.ops.families.gemm_dgrad import CONFIGS
-from triton_ext.ops.families.gluon_config import common_refusals
-from triton_ext.ops.families.gluon_cost import CONFIGS as GLUON_CONFIGS
-from triton_ext.ops.families.gluon_cost import narrow_configs
+from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS, NARROW_CONFIGS
+from triton_ext.ops.families.gluon import GLUON_DGRAD
+from triton_ext.ops.families.gluon_config import CONFIGS as GLUON_CONFIGS
+from triton_ext.ops.families.gluon_config import narrow_configs
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -149,13 +149,14 @@ def test_narrow_tiles(ci, stride):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("config", [*CONFIGS, *NARROW_CONFIGS, *GLUON_CONFIGS], ids=str)
+@pytest.mark.parametrize("config", [*DGRAD_CONFIGS, *NARROW_CONFIGS, *GLUON_CONFIGS], ids=str)
 def test_every_configuration(config, stride):
     # Tails in M, N (200 columns) and K (72 channels) of every tile.
     problem = problem_of(n=5, ci=200, co=72, size=(37, 41), stride=stride, padding=1)
-    machine = device_of(torch.device("cuda"), "test")
-    if config in GLUON_CONFIGS and common_refusals(problem, torch.float16, machine):
-        pytest.skip("; ".join(common_refusals(problem, torch.float16, machine)))
+    case = Case(direction="dgrad", problem=problem, dtype=torch.float16)
+    refusals = GLUON_DGRAD.refusals(case, device_of(torch.device("cuda"), "test"))
+    if config in GLUON_CONFIGS and refusals:
+        pytest.skip("; ".join(map(str, refusals)))
     check(problem, torch.float16, config)
 
 

@@ -14,13 +14,14 @@ from planned import plan_dgrad, ranking_of, refusals_of
 from problem_cases import channels_last, problem_of
 from triton_ext.errors import DescriptorError
 from triton_ext.ops.core import planner
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device
-from triton_ext.ops.families import gemm_dgrad
-from triton_ext.ops.families.gemm_config import NARROW_CONFIGS, OutputTile
-from triton_ext.ops.families.gemm_dgrad import CONFIGS, expected_times
+from triton_ext.ops.core.refusals import refused
+from triton_ext.ops.families import gemm
+from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS, NARROW_CONFIGS, OutputTile
 from triton_ext.ops.families.gluon import GluonDgrad
 from triton_ext.ops.kernels import row_copy
-from triton_ext.ops.kernels.gemm_dgrad import conv_dgrad_kernel
+from triton_ext.ops.kernels.gemm import conv_dgrad_kernel
 
 from benchmarks.suites import select_layers
 
@@ -30,10 +31,10 @@ H200 = Device(132, (9, 0), SMEM_BYTES)
 @pytest.fixture
 def kernel(monkeypatch):
     looking = LookingKernel(conv_dgrad_kernel.arg_names, optional=["bias_ptr", "dx_ptr", "dx_desc"])
-    monkeypatch.setattr(gemm_dgrad, "conv_dgrad_kernel", looking)
+    monkeypatch.setattr(gemm, "conv_dgrad_kernel", looking)
     copy = LookingKernel(row_copy.row_copy_kernel.arg_names)
     monkeypatch.setattr(row_copy, "row_copy_kernel", copy)
-    monkeypatch.setattr(GluonDgrad, "refusals", lambda *arguments: ["the test has none"])
+    monkeypatch.setattr(GluonDgrad, "refusals", lambda *arguments: refused("the test has none"))
     monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     planner.make_plan.cache_clear()
     yield looking
@@ -196,50 +197,57 @@ def test_a_stride_that_the_forward_has_not_is_taken():
 
 # ---- Choice ------------------------------------------------------------------------------------
 
-problems = st.fixed_dictionaries(
-    {
-        "m_gemm": st.integers(1, 2**31 - 1),
-        "class_taps": st.lists(st.integers(0, 225), min_size=1, max_size=64),
-        "ci": st.integers(1, 65536),
-        "co": st.integers(1, 4096).map(lambda n: 16 * n),
-        "num_sms": st.integers(1, 256),
-        "groups": st.integers(1, 8),
-        "element_bytes": st.sampled_from([2, 4]),
-        "whole_tile": st.booleans(),
-    }
-)
+
+@st.composite
+def problems(draw):
+    groups = draw(st.integers(1, 8))
+    return problem_of(
+        n=draw(st.integers(1, 300)),
+        ci=draw(st.integers(1, 600)) * groups,
+        co=draw(st.integers(1, 600)) * groups,
+        size=[draw(st.integers(8, 300)) for _ in range(2)],
+        taps=[draw(st.integers(1, 8)) for _ in range(2)],
+        stride=draw(st.integers(1, 5)),
+        groups=groups,
+    )
 
 
-def choose_config(*sizes, **options):
+def choose_config(problem, dtype=torch.float16, device=H200):
     """The configuration that the model expects to be fastest."""
-    times = expected_times(*sizes, **options)
-    return min(times, key=times.__getitem__)
+    case = Case(direction="dgrad", problem=problem, dtype=dtype)
+    return next(iter(gemm.GEMM_DGRAD.candidates(case, device)))
 
 
-@given(problems)
-def test_the_choice_fits_and_stays_in_its_group(problem):
-    config = choose_config(**problem)
-    assert config == choose_config(**problem)
-    size, whole = problem["element_bytes"], problem["whole_tile"]
-    assert config.fits(size, OutputTile(element_bytes=size, whole=whole))
-    # A row of the 128-byte swizzle.
-    assert config.block_k * problem["element_bytes"] <= 128
-    if problem["groups"] == 1:
-        assert config.block_k * problem["element_bytes"] == 128
-    else:
-        assert config.block_k >= 8
-        assert problem["co"] % config.block_k == 0
+@given(problems(), st.sampled_from([torch.float16, torch.float32]), st.integers(1, 256))
+def test_the_choice_fits_and_stays_in_its_group(problem, dtype, num_sms):
+    size, groups = dtype.itemsize, problem.groups
+    for capability in ((9, 0), (10, 0)):
+        device = Device(num_sms, capability, SMEM_BYTES)
+        config = choose_config(problem, dtype, device)
+        assert config == choose_config(problem, dtype, device)
+        whole = capability == (10, 0) and groups == 1 and set(problem.stride) == {1}
+        whole = whole and problem.in_channels * size % 16 == 0
+        assert config.fits(size, OutputTile(element_bytes=size, whole=whole))
+        # A row of the 128-byte swizzle.
+        assert config.block_k * size <= 128
+        if groups == 1:
+            assert config.block_k * size == 128
+        else:
+            assert config.block_k >= 8
+            assert gemm.group_channels(problem.out_channels, groups) % config.block_k == 0
 
 
 def test_a_small_problem_gets_a_small_tile():
-    config = choose_config(49, (9,), 64, 64, 132)
+    config = choose_config(problem_of(ci=64, co=64, size=(7, 7), padding=1))
     assert (config.block_m, config.block_n) == (64, 64)
 
 
 def test_many_classes_fill_the_machine_with_large_tiles():
     # 3136 pixels are 25 tiles of 128 x 256 in a class, too few; those of 16 classes are not.
-    one = choose_config(3136, (9,), 256, 512, 132)
-    many = choose_config(3136, (9,) * 16, 256, 512, 132)
+    one = choose_config(problem_of(ci=256, co=512, size=(56, 56), padding=1))
+    many = choose_config(
+        problem_of(ci=256, co=512, size=(224, 224), taps=(12, 12), stride=4, padding=4)
+    )
     assert one.block_m * one.block_n < many.block_m * many.block_n
 
 
@@ -263,14 +271,13 @@ def test_strided_layers_get_what_was_fastest(layer, fastest):
 def test_few_input_channels_have_narrow_tiles():
     for ci, groups in ((3, 1), (16, 1), (24, 1), (32, 1), (16, 8)):
         for stride in (1, 4):
-            classes = stride**2
-            taps = (9 / classes,) * classes
-            chosen = choose_config(40_000 // classes, taps, ci, 64, 132, groups=groups)
+            sizes = {"ci": ci * groups, "co": 64 * groups, "groups": groups, "size": (200, 200)}
+            chosen = choose_config(problem_of(**sizes, stride=stride, padding=1))
             assert chosen.block_n == (16 if ci <= 16 else 32)
-    assert choose_config(40_000, (9,), 40, 64, 132).block_n == 64
+    assert choose_config(problem_of(ci=40, co=64, size=(200, 200), padding=1)).block_n == 64
 
 
-@pytest.mark.parametrize("config", [*CONFIGS, *NARROW_CONFIGS], ids=str)
+@pytest.mark.parametrize("config", [*DGRAD_CONFIGS, *NARROW_CONFIGS], ids=str)
 def test_shipped_configurations_are_possible(config):
     assert config.fits(2)
     assert config.block_m % 64 == 0

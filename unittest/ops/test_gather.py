@@ -46,7 +46,7 @@ def window_of(problem, **layout):
 
 
 def refusals(problem, dtype):
-    return FEW_CHANNELS.refusals(case_of(FEW_CHANNELS, problem, dtype), H200)
+    return [*map(str, FEW_CHANNELS.refusals(case_of(FEW_CHANNELS, problem, dtype), H200))]
 
 
 # --- windows ------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_a_tuner_tries_it():
     assert kinds["GatherConfig"] >= 1
     assert kinds["PackedConfig"] >= 2
     for config in configs_of(FEW_CHANNELS, RESNET):
-        assert not config.problems()
+        assert not config.refusals()
         columns = RESNET.out_channels // config.block_n
         assert config.tiles(RESNET, 132)[2] % columns == 0
 

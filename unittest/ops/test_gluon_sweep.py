@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch", reason="the benchmarks need torch, which is
 pytest.importorskip("numpy", reason="the fit needs numpy, which is not installed")
 
 from triton_ext.host import capabilities  # noqa: E402
-from triton_ext.ops.families.gluon_cost import FEW_COLUMNS_CONFIGS  # noqa: E402
+from triton_ext.ops.core.case import Case  # noqa: E402
+from triton_ext.ops.families.gluon_config import COSTS  # noqa: E402
 
 from benchmarks import choosing, fit_gluon, gluon_conv, gluon_sweep, pairs  # noqa: E402
 from benchmarks.compile_ahead import Compiled, CompilePool  # noqa: E402
@@ -47,7 +48,7 @@ def swept(folder, *words):
 @needs_gluon
 @pytest.mark.parametrize("kernel", ["fprop", "dgrad"])
 def test_what_is_tried_is_legal_and_what_is_chosen_comes_first(kernel):
-    from triton_ext.ops.families.gluon_config import launch_refusals
+    from triton_ext.ops.families.gluon import product_of
 
     for shape in FPROP_SHAPES[::3]:
         problem = shape.problem()
@@ -55,11 +56,10 @@ def test_what_is_tried_is_legal_and_what_is_chosen_comes_first(kernel):
         narrow = gluon_sweep.candidates(kernel, problem, 132, narrow=True)
         assert found[: len(narrow)] == narrow
         assert len(set(found)) == len(found) > 50
-        columns = problem.out_channels if kernel == "fprop" else problem.in_channels
-        steps = gluon_sweep._steps(kernel, problem, 64)
-        turn = {"may_turn": kernel == "fprop" and problem.is_pointwise}
-        assert not [c for c in found if launch_refusals(c, steps, columns, 132, **turn)]
-        assert any(c.rows_from_w for c in found) == turn["may_turn"]
+        product = product_of(Case(direction=kernel, problem=problem, dtype=torch.float16))
+        assert not [c for c in found if product.refusals(c, 132)]
+        may_turn = kernel == "fprop" and problem.is_pointwise
+        assert any(c.rows_from_w for c in found) == may_turn
         times = [gluon_sweep.model_us(kernel, problem, config, 132) for config in narrow]
         assert times[0] == min(times)
 
@@ -117,7 +117,7 @@ def test_the_fit_finds_the_costs_that_times_were_made_of(tmp_path, capsys):
                 for c, f in zip(cost.values(), fit_gluon.features_of(measured, config), strict=True)
             )
             # What is for few columns has too few shapes to be fitted, and is not the best.
-            us *= 9 if config in FEW_COLUMNS_CONFIGS else 1
+            us *= 9 if config in COSTS["few columns"] else 1
             name = gluon_sweep.name_of(config)
             for row in rows:
                 if (row["shape"], row["name"]) == (measured.shape.name, name):

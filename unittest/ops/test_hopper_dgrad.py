@@ -35,10 +35,9 @@ from triton_ext.ops.families.gluon_config import (  # noqa: E402
     TileConfig,
     cooperative,
     keep_filter,
-    launch_refusals,
+    narrow_configs,
     ping_pong,
 )
-from triton_ext.ops.families.gluon_cost import narrow_configs  # noqa: E402
 from triton_ext.ops.kernels import gluon_dgrad  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
@@ -161,7 +160,8 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
         problem = problem_of(
             n=8, ci=ci, co=co, size=(size, size), taps=(3, 3), stride=stride, padding=1
         )
-        times = GLUON_DGRAD.candidates(case_of(GLUON_DGRAD, problem), H200)
+        case = case_of(GLUON_DGRAD, problem)
+        times = GLUON_DGRAD.candidates(case, H200)
         found = [config for config in times if config.block_n < 64]
         first = next(iter(times))
         if ci > 32:
@@ -171,8 +171,7 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
         assert first.block_n == (16 if ci <= 16 and stride == 1 else 32)
         assert all(ci <= config.block_n for config in found)
         for config in found:
-            steps = 0 if stride > 1 else 9 * -(-co // config.block_k)
-            assert not launch_refusals(config, steps, ci, 132), str(config)
+            assert not GLUON_DGRAD.refusals(case, H200, config), str(config)
 
 
 def test_the_model_chooses_it_and_names_what_it_does_not_take(monkeypatch):

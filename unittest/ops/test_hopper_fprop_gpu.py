@@ -19,9 +19,9 @@ from triton_ext.host import capabilities
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import decode, read_table, shipped_path
-from triton_ext.ops.families import gluon_cost
-from triton_ext.ops.families.gluon import GLUON
-from triton_ext.ops.families.gluon_config import DTYPES, TileConfig, keep_filter
+from triton_ext.ops.families.gluon import DTYPES, GLUON
+from triton_ext.ops.families.gluon_config import CONFIGS as CONFIGS_OF_MODEL
+from triton_ext.ops.families.gluon_config import COSTS, TileConfig, keep_filter
 
 skip_without_gpu()
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
@@ -46,10 +46,10 @@ PROBLEM = ConvProblem(
 FULL = EpilogueSpec(bias=True, scale=True, residual=True, out_scale=True, activation="gelu")
 # A filter of 3 taps and 128 channels is 6 steps.
 CONFIGS = (
-    *gluon_cost.CONFIGS,
-    *(keep_filter(config, 6) for config in gluon_cost.KEEPING_CONFIGS),
-    *gluon_cost.FEW_COLUMNS_CONFIGS,
-    *gluon_cost.JOINED_CONFIGS,
+    *CONFIGS_OF_MODEL,
+    *(keep_filter(config, 6) for config in COSTS["kept"]),
+    *COSTS["few columns"],
+    *COSTS["joined"],
 )
 
 
@@ -126,7 +126,7 @@ def shipped_turned():
     )
 
 
-MATRIX_CONFIGS = (*gluon_cost.MATRIX_CONFIGS, *gluon_cost.TURNED_CONFIGS)
+MATRIX_CONFIGS = (*COSTS["matrix"], *COSTS["turned"])
 # What a sweep found has no costs in the model, and is in the table alone.
 MATRIX_CONFIGS = tuple(dict.fromkeys((*MATRIX_CONFIGS, *shipped_turned())))
 
@@ -140,7 +140,7 @@ def test_a_matrix(config, spec):
     assert torch.equal(bits(first), bits(check(case, "cuda", config)))
 
 
-@pytest.mark.parametrize("config", gluon_cost.TURNED_CONFIGS, ids=str)
+@pytest.mark.parametrize("config", COSTS["turned"], ids=str)
 def test_a_residual_per_image_of_a_matrix(config):
     one = replace(PROBLEM, filter_size=(1, 1), padding=((0, 0), (0, 0)), batch=20)
     spec = replace(FULL, residual_per_image=True)

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which i
 from planned import plan_wgrad, ranking_of  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops.core import planner  # noqa: E402
+from triton_ext.ops.core.refusals import refused  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 if not GLUON.available:
@@ -41,15 +42,17 @@ from triton_ext.ops.core.tables import (  # noqa: E402
     lookup,
 )
 from triton_ext.ops.families import gluon_wgrad  # noqa: E402
-from triton_ext.ops.families.gluon_config import DTYPES, RESERVED_BYTES  # noqa: E402
-from triton_ext.ops.families.gluon_wgrad_config import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
-from triton_ext.ops.families.gluon_wgrad_config import (  # noqa: E402
+from triton_ext.ops.families.gluon import DTYPES  # noqa: E402
+from triton_ext.ops.families.gluon_config import RESERVED_BYTES  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
+from triton_ext.ops.families.gluon_wgrad import (  # noqa: E402
     WgradTileChoice,
     WgradTileConfig,
     WgradWork,
 )
+from triton_ext.ops.families.partial_im2col import PackedConfig  # noqa: E402
 from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
-from triton_ext.ops.rewrites.packing import PackedConfig  # noqa: E402
+from triton_ext.ops.kernels import gluon_wgrad as kernels  # noqa: E402
 from triton_ext.ops.tuning.processes import target_only  # noqa: E402
 from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 
@@ -73,14 +76,15 @@ SHARED_TILE = WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels
 # 3 CTAs have a whole tile each, and split a fourth one into 3 parts.
 SPLIT = problem_of(n=2, ci=72, co=72, size=(7, 9), taps=(1, 1), padding=1)
 
-load_kernels = gluon_wgrad.load_kernels
+NAMES = ("conv_wgrad_kernel", "reduce_kernel")
+KERNELS = {name: getattr(kernels, name) for name in NAMES}
 
 
 @pytest.fixture(autouse=True)
 def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
     """Plans are made for a small Hopper, and the Gluon kernels launched in the emulator."""
-    kernels = tuple(map(xnv.emulated, gluon_wgrad.load_kernels()))
-    monkeypatch.setattr(gluon_wgrad, "load_kernels", lambda: kernels)
+    for name, kernel in KERNELS.items():
+        monkeypatch.setattr(kernels, name, xnv.emulated(kernel))
     monkeypatch.setattr(planner, "device_of", lambda device, operator: SMALL)
     planner.make_plan.cache_clear()
     yield
@@ -146,7 +150,8 @@ def test_one_tap_reads_a_matrix(in_place):
     choice = WgradTileChoice(config=CONFIGS[0], add_in_place=in_place)
     x, dy = operands(problem, HALF)
     plan = plan_of(problem, x, dy, choice)
-    assert plan.x_matrix is not None
+    (_, (x_desc, *_)), *_ = plan.launches(x, dy, torch.empty(80, 1, 1, 72, dtype=HALF))
+    assert x_desc.shape == [2 * 7 * 9, 72]
     assert plan.tiles.is_split
     first = check(problem, HALF, choice)
     assert torch.equal(first.view(torch.int16), check(problem, HALF, choice).view(torch.int16))
@@ -185,10 +190,9 @@ def test_whole_tiles_and_parts_have_the_same_bits_in_every_order(in_place):
     assert (partition.waves, partition.rest, partition.splits) == (1, 1, 3)
     first = check(SPLIT, HALF, choice)
     for seed in (1, 2):
-        kernels = gluon_wgrad.load_kernels()
-        others = tuple(xnv.emulated(each.kernel, seed=seed) for each in kernels)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gluon_wgrad, "load_kernels", lambda others=others: others)
+            for name, kernel in KERNELS.items():
+                patch.setattr(kernels, name, xnv.emulated(kernel, seed=seed))
             planner.make_plan.cache_clear()
             assert torch.equal(check(SPLIT, HALF, choice), first)
 
@@ -290,10 +294,10 @@ def test_what_cannot_run_is_named(monkeypatch):
 
 
 def test_hosts_without_it_take_the_other_kernel(monkeypatch):
-    why = ["Gluon of this Triton has no im2col loads"]
-    monkeypatch.setattr(gluon_wgrad, "common_refusals", lambda *arguments: why)
+    why = refused("Gluon of this Triton has no im2col loads")
+    monkeypatch.setattr(gluon_wgrad, "host_refusals", lambda device: why)
     assert not isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
-    with pytest.raises(UnsupportedError, match=why[0]):
+    with pytest.raises(UnsupportedError, match=str(why[0])):
         chosen(monkeypatch, WIDE, choice=WgradTileChoice(config=CONFIGS[0]))
 
 
@@ -345,7 +349,8 @@ def test_the_shipped_table_goes_before_the_models(monkeypatch, tmp_path):
 
 def compiled(monkeypatch, problem, dtype, choice):
     """The kernels of a plan, compiled for an H200 that need not be there."""
-    monkeypatch.setattr(gluon_wgrad, "load_kernels", load_kernels)
+    for name, kernel in KERNELS.items():
+        monkeypatch.setattr(kernels, name, kernel)
     monkeypatch.setattr(planner, "device_of", lambda device, operator: H200)
     x, dy = (torch.empty(s, dtype=dtype, device=META) for s in (problem.x_shape, problem.y_shape))
     x, dy = (each.contiguous(memory_format=torch.channels_last) for each in (x, dy))
@@ -353,9 +358,9 @@ def compiled(monkeypatch, problem, dtype, choice):
     # What target_only sets is taken back with the patch.
     monkeypatch.setattr(driver, "_active", None)
     target_only(H200.capability)
-    with compiling() as kernels:
+    with compiling() as found:
         plan.run(x, dy)
-    return kernels
+    return found
 
 
 # By default an accumulator of 256 columns beside one of 128, and consumers that share a tile.
@@ -363,15 +368,15 @@ def compiled(monkeypatch, problem, dtype, choice):
 def test_kernels_of_a_plan_fit_the_registers(config, monkeypatch, tmp_path):
     # One tile along dy: an entry that becomes a constant.
     problem = problem_of(n=4, ci=64, co=64, size=(30, 31), stride=2, padding=1)
-    kernels = compiled(monkeypatch, problem, torch.bfloat16, WgradTileChoice(config=config))
+    made = compiled(monkeypatch, problem, torch.bfloat16, WgradTileChoice(config=config))
     # Beside 96 accumulators of 152 registers, or 192 of 232, a few values are spilled, once a tile;
     # the second kernel, which waits for memory, keeps two beside its parts (Triton 3.9).
     tight = config.consumers == 3 or config.accumulator_registers > 160
-    for kernel, stack in zip(kernels, (32 if tight else 0, 8), strict=True):
+    for kernel, stack in zip(made, (32 if tight else 0, 8), strict=True):
         assert kernel.metadata.shared <= config.smem_bytes + RESERVED_BYTES
         used = resources(kernel.asm["cubin"], tmp_path)
         assert used["LOCAL"] == 0
         assert used["STACK"] <= stack, "registers were spilled"
-    ptx = kernels[0].asm["ptx"]
+    ptx = made[0].asm["ptx"]
     loads = re.findall(r"cp\.async\.bulk\.tensor\.4d\S*\.im2col", ptx)
     assert len(loads) == config.x_blocks * config.pixel_groups

@@ -30,9 +30,8 @@ from triton_ext import ops
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.core import launcher, planner
-from triton_ext.ops.families.gluon_config import DTYPES
-from triton_ext.ops.families.gluon_wgrad import GluonWgradPlan
-from triton_ext.ops.families.gluon_wgrad_config import CONFIGS, WgradTileChoice
+from triton_ext.ops.families.gluon import DTYPES
+from triton_ext.ops.families.gluon_wgrad import CONFIGS, GluonWgradPlan, WgradTileChoice
 
 skip_without_gpu()
 GLUON = capabilities()["im2col-gluon"]

@@ -22,7 +22,7 @@ from triton_ext import ops
 from triton_ext.ops.core import case as cases
 from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
-from triton_ext.ops.rewrites.merged_groups import MERGED, MERGED_DGRAD
+from triton_ext.ops.families.merged_groups import MERGED, MERGED_DGRAD
 
 skip_without_gpu()
 pytestmark = MARKS

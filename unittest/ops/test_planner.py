@@ -19,9 +19,9 @@ from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.device import KNOWN, assumed_device
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Entry, encode, kind_of, lookup
-from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
+from triton_ext.ops.families.gemm import GEMM_DGRAD
+from triton_ext.ops.families.partial_im2col import AS_FPROP
 from triton_ext.ops.families.patches import PATCHES
-from triton_ext.ops.rewrites.as_fprop import AS_FPROP
 from triton_ext.tools.cli import main
 
 from benchmarks.suites import select_layers

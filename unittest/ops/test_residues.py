@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,9 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps  # noqa: E402
-from triton_ext.ops.families import gluon_cost  # noqa: E402
-from triton_ext.ops.families.gemm_dgrad import expected_times  # noqa: E402
-from triton_ext.ops.kernels import gemm_dgrad  # noqa: E402
+from triton_ext.ops.families import gluon_config  # noqa: E402
+from triton_ext.ops.families.gemm_config import expected_times  # noqa: E402
+from triton_ext.ops.kernels import gemm  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 EDGES = (
@@ -79,29 +80,29 @@ def test_the_gluon_kernel(dim, monkeypatch):
 @pytest.mark.parametrize("dim", EDGES, ids=str)
 def test_the_jit_kernel(dim, monkeypatch):
     language = types.SimpleNamespace(where=np.where, program_id=lambda axis: np.int32(0))
-    monkeypatch.setattr(gemm_dgrad, "tl", language)
-    monkeypatch.setattr(gemm_dgrad, "max", np.maximum, raising=False)
+    monkeypatch.setattr(gemm, "tl", language)
+    monkeypatch.setattr(gemm, "max", np.maximum, raising=False)
     for name in ("_residue", "_wide"):
-        monkeypatch.setattr(gemm_dgrad, name, getattr(gemm_dgrad, name).fn)
+        monkeypatch.setattr(gemm, name, getattr(gemm, name).fn)
     names = ("taps", "stride", "divisor", "tap_step", "inverse")
     classes = tuple(of(dim, name) for name in names)
     residues = np.arange(dim.stride, dtype=np.int32)
     number = (residues + np.int32(dim.low)) % np.int32(dim.stride)
     problem = problem_of(dim)
-    np.testing.assert_array_equal(gemm_dgrad._residue(number, problem, 2, classes), residues)
-    first, count = gemm_dgrad._class_taps.fn(number, 2, classes)
-    compare(dim, first, count, gemm_dgrad._offset.fn(number, first, problem, 2, classes))
+    np.testing.assert_array_equal(gemm._residue(number, problem, 2, classes), residues)
+    first, count = gemm._class_taps.fn(number, 2, classes)
+    compare(dim, first, count, gemm._offset.fn(number, first, problem, 2, classes))
 
 
 @pytest.mark.parametrize("dim", EDGES, ids=str)
 def test_what_is_right_is_taken(dim):
-    assert phase_refusals([dim], (1,), 1, 512) == []
+    assert not phase_refusals([dim], (1,), 1, 512)
 
 
 def test_what_overflows_is_refused():
     def problems(stride, low, size=1):
         dim = StridePhases(size=size, taps=1, stride=stride, dilation=1, low=low)
-        return phase_refusals([dim], (1,), 1, 8)
+        return [*map(str, phase_refusals([dim], (1,), 1, 8))]
 
     for low, most in ((0, 46340), (1, 46340), (41582, 30000), (41583, 29999)):
         assert problems(most, low) == []
@@ -112,8 +113,8 @@ def test_what_overflows_is_refused():
         StridePhases(size=stride, taps=1, stride=stride, dilation=1, low=0)
         for stride in (32768, 32767)
     ]
-    assert phase_refusals(dims, (1, 1), 1, 8) == []
-    (problem,) = phase_refusals(dims, (1, 1), 1, 24)
+    assert not phase_refusals(dims, (1, 1), 1, 8)
+    (problem,) = map(str, phase_refusals(dims, (1, 1), 1, 24))
     assert problem == (
         "1073709056 stride phases of 24 channels have up to 3221127168 tiles: must be at most "
         "2147418111"
@@ -152,9 +153,10 @@ def test_the_taps_of_all_classes():
 def test_classes_that_are_alike_may_be_counted(repeats):
     # 49 pixels are one tile of each class, not a part of one.
     one, every = (0.0625,), (0.0625,) * repeats
-    counted = expected_times(49, one, 64, 256, 132, repeats=repeats)
-    assert counted == pytest.approx(expected_times(49, every, 64, 256, 132))
-    # A filter that stays is one of a single class.
-    options = {"may_keep_filter": False, "may_join": False}
-    counted = gluon_cost.expected_times(49, 64, 256, one, 132, repeats=repeats, **options)
-    assert counted == pytest.approx(gluon_cost.expected_times(49, 64, 256, every, 132, **options))
+    counted = expected_times(49, 64, 256, one, 132, is_dgrad=True, repeats=repeats)
+    assert counted == pytest.approx(expected_times(49, 64, 256, every, 132, is_dgrad=True))
+    alike = gluon_config.Product(
+        pixels=49, columns=64, channels=256, taps=one, repeats=repeats, is_dgrad=True
+    )
+    each = gluon_config.expected_times(replace(alike, taps=every, repeats=1), 132)
+    assert gluon_config.expected_times(alike, 132) == pytest.approx(each)

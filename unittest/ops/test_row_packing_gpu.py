@@ -20,12 +20,12 @@ from planned import plan_wgrad
 from problem_cases import channels_last, problem_of
 from triton_ext.ops import conv2d
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon_config import ping_pong
 from triton_ext.ops.families.wgrad import PackedWgradPlan
-from triton_ext.ops.rewrites.packing import RowPacking
 
 skip_without_gpu()
 pytestmark = MARKS

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
 
 from triton_ext.host import capabilities
-from triton_ext.ops.families import gluon_wgrad_config
+from triton_ext.ops.families import gluon_wgrad
 from triton_ext.ops.families.wgrad_config import CONFIGS
 
 from benchmarks.compile_ahead import CompilePool
@@ -32,10 +32,10 @@ def test_candidates():
         assert len(set(found)) == len(found) == len({str(choice) for choice in found})
         assert 1 <= len(found) <= 190
         for choice in found:
-            assert not choice.config.problems()
+            assert not choice.config.refusals()
             assert candidate_of(json.loads(json.dumps(choice.fields()))) == choice
         shipped = {choice.config for choice in candidates(layer.problem, 132, narrow=True)}
-        assert shipped <= {*CONFIGS, *gluon_wgrad_config.CONFIGS}
+        assert shipped <= {*CONFIGS, *gluon_wgrad.CONFIGS}
         problem = layer.problem
         in_eights = not problem.in_channels % 8 and not problem.out_channels % 8
         has_gluon = GLUON and problem.groups == 1 and in_eights
@@ -65,7 +65,7 @@ def model_us(choice, problem):
     if isinstance(choice, Choice):
         return wgrad_config.expected_us(tiles)
     elements = math.prod(problem.x_shape) + math.prod(problem.y_shape)
-    return gluon_wgrad_config.expected_us(tiles, elements * 2 / 2**20)
+    return gluon_wgrad.expected_us(tiles, elements * 2 / 2**20)
 
 
 @pytest.fixture
@@ -113,11 +113,11 @@ def test_the_fit_finds_the_numbers_of_the_gluon_kernels_model(modelled):
 
     shared, costs, error = fit(load([modelled]), KERNEL)
     assert error < 1e-3
-    wanted = [getattr(gluon_wgrad_config.RATES, name) for name in KERNEL.shared]
+    wanted = [getattr(gluon_wgrad.RATES, name) for name in KERNEL.shared]
     assert shared == pytest.approx(wanted, rel=0.05, abs=0.02)
     assert len(costs) >= 5
     for config, (step_us,) in costs.items():
-        assert step_us == pytest.approx(gluon_wgrad_config._STEP_US[config], rel=0.05)
+        assert step_us == pytest.approx(gluon_wgrad._STEP_US[config], rel=0.05)
 
 
 def test_a_choice_that_is_the_best_loses_nothing(modelled, capsys, monkeypatch):
@@ -164,7 +164,7 @@ def test_kernels_are_compiled_ahead(fresh_triton_cache):
 def test_kernels_in_gluon_are_compiled_ahead(fresh_triton_cache):
     from benchmarks import wgrad_sweep
 
-    choice = GluonChoice(gluon_wgrad_config.CONFIGS[0], add_in_place=False)
+    choice = GluonChoice(gluon_wgrad.CONFIGS[0], add_in_place=False)
     job = {
         "module": wgrad_sweep.__name__,
         "layer": "32x128x28x28_128_k3x3",
@@ -186,7 +186,7 @@ def test_a_table_holds_the_faster_kernel():
     from benchmarks.make_table import table_of
 
     jit = Choice(CONFIGS[4], 1)
-    gluon = GluonChoice(gluon_wgrad_config.CONFIGS[0], add_in_place=True)
+    gluon = GluonChoice(gluon_wgrad.CONFIGS[0], add_in_place=True)
     results = [
         {**choice.fields(), "status": "ok", "ms": ms} for choice, ms in ((jit, 0.2), (gluon, 0.1))
     ]

@@ -180,4 +180,4 @@ def test_the_reduction(channels, groups, compiled, tmp_path):
 
 
 def test_two_warps_of_rows_would_not_hold_a_block():
-    assert "4 warps of 16 rows" in replace(SMALL, block_co=32).problems()[0]
+    assert "4 warps of 16 rows" in str(replace(SMALL, block_co=32).refusals()[0])

@@ -37,9 +37,9 @@ from triton_ext.errors import DescriptorError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families.depthwise_wgrad import DepthwiseWgradPlan
+from triton_ext.ops.families.depthwise import DepthwiseWgradPlan
+from triton_ext.ops.families.partial_im2col import SwappedConfig, SwappedWgradPlan, ways
 from triton_ext.ops.families.wgrad_config import CONFIGS, MOST_PART_ROUNDS
-from triton_ext.ops.rewrites.operand_swap import SwappedConfig, SwappedWgradPlan, ways
 
 skip_without_gpu()
 pytestmark = MARKS

@@ -28,19 +28,20 @@ from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.core.tables import decode, encode, kind_of
-from triton_ext.ops.families.wgrad_config import CONFIGS, WgradChoice
-from triton_ext.ops.rewrites.operand_swap import (
+from triton_ext.ops.families.partial_im2col import (
+    PackedConfig,
     SwappedConfig,
     SwappedWgradPlan,
     swap_refusals,
     turning_copy,
     ways,
 )
-from triton_ext.ops.rewrites.packing import PackedConfig, RowPacking
+from triton_ext.ops.families.wgrad_config import CONFIGS, WgradChoice
 from triton_ext.ops.tuning.runs import candidates
 
 COPIES = capabilities()["im2col-copies"]
@@ -191,18 +192,19 @@ def test_an_x_that_would_be_copied_stays_where_it_is():
     # Every second pixel of a row: no one distance from pixel to pixel.
     strides = (h * (2 * w + 1) * c, 1, (2 * w + 1) * c, 2 * c)
     assert not isinstance(plan_of(END, x_strides=strides), SwappedWgradPlan)
-    with pytest.raises(UnsupportedError, match="cannot be swapped: its padding, its batch or the"):
+    with pytest.raises(UnsupportedError, match="swapped: its padding, its batch or the"):
         plan_of(END, x_strides=strides, config=SwappedConfig(CHOICE))
 
 
 def test_reasons():
-    assert swap_refusals(END) == []
-    assert swap_refusals(replace(END, stride=(1, 2), in_channels=124, dilation=(1, 2))) == [
+    assert not swap_refusals(END)
+    strided = replace(END, stride=(1, 2), in_channels=124, dilation=(1, 2))
+    assert [*map(str, swap_refusals(strided))] == [
         "stride (1, 2): expected 1, dy has no pixels between its own",
         "124 input channels: expected a multiple of 8",
         "dilation 2 in W: taps are not neighbours",
     ]
-    with pytest.raises(UnsupportedError, match=r"wgrad: x and dy cannot be swapped: groups=3: a"):
+    with pytest.raises(UnsupportedError, match=r"wgrad: swapped: groups=3: a"):
         plan_of(OTHERS["grouped"], config=SwappedConfig(CHOICE))
 
 
@@ -264,7 +266,7 @@ def test_what_was_measured_goes_before_the_model(table):
 
 def test_a_table_says_what_cannot_be(table):
     config, strided = SwappedConfig(CHOICE), case_of(OTHERS["strided"])
-    (problem,) = config_refusals(config, strided, H200)
+    (problem,) = map(str, config_refusals(config, strided, H200))
     assert problem.startswith("stride (1, 2): expected 1")
     assert config_refusals(
         SwappedConfig(replace(CHOICE, config=replace(CHOICE.config, taps=0))), strided, H200
@@ -298,7 +300,7 @@ def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
     while not found:
         problem = draw_swapped(rng, pixels=6)
         found = tuple(way for way in ways(case_of(problem)) if way.kind == kind)
-    monkeypatch.setattr("triton_ext.ops.rewrites.operand_swap.ways", lambda case: found)
+    monkeypatch.setattr("triton_ext.ops.families.partial_im2col.ways", lambda case: found)
     x, dy = (channels_last(s, torch.float16, 1, "cpu") for s in (problem.x_shape, problem.y_shape))
     config = SwappedConfig(rng.choice(CONFIGS[:3]))
     plan = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, config)

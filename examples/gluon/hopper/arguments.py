@@ -126,7 +126,7 @@ def check_compile(
         hint = "; in_cluster makes one of a TileConfig" if wanted == "ClusterConfig" else ""
         problems.append(f"config is a {type(config).__name__}: expected a {wanted}{hint}")
     else:
-        problems += [f"configuration {config}: {problem}" for problem in config.problems()]
+        problems += [f"configuration {config}: {problem}" for problem in config.refusals()]
     if type(rank) is not int or not 2 <= rank <= 5:
         problems.append(f"rank is {rank!r}: expected 2 to 5")
     if str(dtype) not in _DTYPES:

@@ -19,9 +19,8 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals
-from triton_ext.ops.families.gluon_config import TileConfig, num_programs
-from triton_ext.ops.families.gluon_cost import dgrad_times
+from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps
+from triton_ext.ops.families.gluon_config import Product, TileConfig, expected_times
 from triton_ext.ops.kernels.gluon_dgrad import (
     DgradProblem,
     conv_dgrad_kernel,
@@ -87,9 +86,17 @@ def _walk_template(
     )
 
 
+def product_of(dims: list[StridePhases], n: int, ci: int, co: int) -> Product:
+    """Returns the product that a convolution of n images is."""
+    pixels, taps, repeats = phase_taps(dims)
+    return Product(
+        pixels=n * pixels, columns=ci, channels=co, taps=taps, repeats=repeats, is_dgrad=True
+    )
+
+
 def choose_config(dims: list[StridePhases], n: int, ci: int, co: int, num_sms: int) -> TileConfig:
     """Returns the configuration that the model of ``triton_ext.ops`` expects to be fastest."""
-    times = dgrad_times(dims, n, ci, co, num_sms)
+    times = expected_times(product_of(dims, n, ci, co), num_sms)
     return min(times, key=times.__getitem__)
 
 
@@ -147,13 +154,12 @@ def conv_dgrad(
     if problems:
         raise DescriptorError("; ".join(problems))
     classes = math.prod(dim.stride for dim in dims)
-    m_gemm = dy.shape[0] * math.prod(dim.walk_size for dim in dims)
+    product = product_of(dims, dy.shape[0], ci, co)
     num_sms = multiprocessors(dy.device)
     if config is None:
         config = choose_config(dims, dy.shape[0], ci, co, num_sms)
     taps = math.prod(w.shape[1:-1])
-    steps = taps * math.ceil(co / config.block_k) if classes == 1 else 0
-    check_config(config, steps, ci, num_sms)
+    check_config(config, product, num_sms)
     dx = torch.empty((dy.shape[0], *input_size, ci), device=dy.device, dtype=dy.dtype)
     corners = tuple(
         (dim.lower, dim.lower + dim.walk_size - out)
@@ -169,9 +175,8 @@ def conv_dgrad(
         return filter_descriptor(w, [config.block_k, 1, columns])
 
     problem = dgrad_problem(dims, dy.shape[0], ci, math.ceil(co / config.block_k))
-    tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
     kernel = conv_dgrad_kernel if launcher is None else launcher(conv_dgrad_kernel)
-    kernel[(num_programs(config, tiles, ci, num_sms),)](
+    kernel[(product.programs(config, num_sms),)](
         dy_desc,
         w_desc(config.block_n_main),
         w_desc(config.block_n_rest) if config.block_n_rest else None,

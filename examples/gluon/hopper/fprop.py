@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError
-from triton_ext.ops.families.gluon_config import TileConfig, num_programs
-from triton_ext.ops.families.gluon_cost import CONFIGS, KEEPING_CONFIGS, expected_times
+from triton_ext.ops.families.gluon_config import CONFIGS, Product, TileConfig, expected_times
 from triton_ext.ops.kernels.gluon_fprop import FpropProblem, conv_fprop_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors
@@ -49,7 +48,6 @@ _EPILOGUE_POINTERS = ("bias_ptr", "scale_ptr", "tile_scale_ptr", "residual_ptr",
 
 __all__ = [
     "CONFIGS",
-    "KEEPING_CONFIGS",
     "FpropProblem",
     "choose_config",
     "compile_conv_fprop",
@@ -77,7 +75,8 @@ def _check_arguments(x: torch.Tensor, w: torch.Tensor, launcher: Launcher | None
 
 def choose_config(m_gemm: int, co: int, ci: int, taps: int, num_sms: int) -> TileConfig:
     """Returns the configuration that the model of ``triton_ext.ops`` expects to be fastest."""
-    times = expected_times(m_gemm, co, ci, taps, num_sms)
+    product = Product(pixels=m_gemm, columns=co, channels=ci, taps=(taps,))
+    times = expected_times(product, num_sms)
     return min(times, key=times.__getitem__)
 
 
@@ -128,7 +127,8 @@ def conv_fprop(
     conv = x_desc.conv
     if config is None:
         config = choose_config(conv.m_gemm, co, ci, taps, num_sms)
-    check_config(config, taps * math.ceil(ci / config.block_k), co, num_sms)
+    product = Product(pixels=conv.m_gemm, columns=co, channels=ci, taps=(taps,))
+    check_config(config, product, num_sms)
     plain = is_plain_product(x, taps, conv)
     if plain:
         x_desc = matrix_descriptor(x, [config.rows, config.block_k])
@@ -149,18 +149,17 @@ def conv_fprop(
         stride=conv.stride,
         padding=tuple(low for low, _ in conv.padding),
     )
-    tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co / config.block_n)
     if isinstance(config, ClusterConfig):
         geometry = None if plain else (filter_size, stride, padding, dilation)
         in_clusters = conv_fprop_cluster_kernel
         cluster_kernel = in_clusters if launcher is None else launcher(in_clusters)
-        cluster_kernel[(num_programs(config, tiles, co, num_sms // NUM_CTAS),)](
+        cluster_kernel[(product.programs(config, num_sms // NUM_CTAS),)](
             *cluster_descriptors(x, w, y, geometry, config), problem, config,
             num_warps=4, num_ctas=NUM_CTAS,
         )  # fmt: skip
         return y
     kernel = conv_fprop_kernel if launcher is None else launcher(conv_fprop_kernel)
-    kernel[(num_programs(config, tiles, co, num_sms),)](
+    kernel[(product.programs(config, num_sms),)](
         x_desc,
         *[*map(w_desc, config.fprop_boxes), None][:2],
         matrix_descriptor(y, [config.rows, config.store_n]),

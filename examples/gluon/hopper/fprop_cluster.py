@@ -79,8 +79,8 @@ from triton_ext.host.gluon_names import (
     async_store,
     typed,
 )
-from triton_ext.ops.families.gluon_config import TileConfig
-from triton_ext.ops.families.gluon_cost import CONFIGS
+from triton_ext.ops.core.refusals import Refusal, refused
+from triton_ext.ops.families.gluon_config import CONFIGS, TileConfig
 from triton_ext.ops.kernels.gluon_fprop import FpropProblem
 from triton_ext.ops.kernels.gluon_pipeline import (
     is_matrix,
@@ -137,13 +137,15 @@ class ClusterConfig(TileConfig):
         """Shared memory of one CTA: the barriers of the pair come on top."""
         return TileConfig.smem_bytes.fget(self) + 8 * self.stages
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the configuration cannot run; nothing where it can."""
-        found = TileConfig.problems(self)
+        found = TileConfig.refusals(self)
         if self.consumers not in (2, 3):
-            found.append(f"consumers is {self.consumers}: a CTA of a cluster has 2 or 3")
+            found += refused(f"consumers is {self.consumers}: a CTA of a cluster has 2 or 3")
         if self.filter_steps:
-            found.append("a filter that stays in shared memory is loaded once: nothing to share")
+            found += refused(
+                "a filter that stays in shared memory is loaded once: nothing to share"
+            )
         return found
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton_ext.errors import LaunchError
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.families.gluon_config import TileConfig, launch_refusals
+from triton_ext.ops.families.gluon_config import Product, TileConfig
 from triton_ext.ops.kernels.gluon_pipeline import smem_layout
 
 __all__ = [
@@ -79,21 +79,20 @@ def operand_problems(
     return problems
 
 
-def check_config(config: TileConfig, steps: int, columns: int, num_sms: int) -> None:
+def check_config(config: TileConfig, product: Product, num_sms: int) -> None:
     """Refuses a configuration that cannot run, or not this convolution.
 
     Args:
         config: The configuration.
-        steps: Steps of the whole reduction, 0 where the filter cannot stay in shared memory.
-        columns: Columns of the product.
+        product: The product that the convolution is.
         num_sms: Multiprocessors of the GPU.
 
     Raises:
         LaunchError: All that is wrong with the configuration.
     """
-    problems = launch_refusals(config, steps, columns, num_sms)
+    problems = config.refusals() or product.refusals(config, num_sms)
     if problems:
-        raise LaunchError(f"configuration {config}: " + "; ".join(problems))
+        raise LaunchError(f"configuration {config}: " + "; ".join(map(str, problems)))
 
 
 def multiprocessors(device: torch.device) -> int:

@@ -19,8 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.ops.core.launcher import zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.gluon_wgrad import WgradProblem
-from triton_ext.ops.families.gluon_wgrad_config import (
+from triton_ext.ops.families.gluon_wgrad import (
     BLOCK_C,
     WgradTileChoice,
     WgradTileConfig,
@@ -28,7 +27,7 @@ from triton_ext.ops.families.gluon_wgrad_config import (
     ranked_work,
     reduction,
 )
-from triton_ext.ops.kernels.gluon_wgrad import conv_wgrad_kernel, reduce_kernel
+from triton_ext.ops.kernels.gluon_wgrad import WgradProblem, conv_wgrad_kernel, reduce_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors
 from .launch import (
@@ -92,7 +91,7 @@ def conv_wgrad(
         padding: One int, one per spatial dimension, or (low, high) per spatial dimension.
         dilation: One int, or one per spatial dimension.
         config: How to compile; by default the first of
-            :func:`~triton_ext.ops.families.gluon_wgrad_config.ranked_work`.
+            :func:`~triton_ext.ops.families.gluon_wgrad.ranked_work`.
         add_in_place: With a configuration: which kernel adds the parts of a tile.
         launcher: What is launched in place of a kernel: ``xnv.emulated`` runs it on CPU tensors.
 
@@ -135,8 +134,8 @@ def conv_wgrad(
     else:
         choice = WgradTileChoice(config=config, add_in_place=add_in_place)
         work = WgradWork.make(choice, problem, num_sms)
-    if work.problems():
-        raise LaunchError(f"configuration {work}: " + "; ".join(work.problems()))
+    if found := work.refusals():
+        raise LaunchError(f"configuration {work}: " + "; ".join(map(str, found)))
     config = work.config
     block = [config.pixels, BLOCK_C]
     if is_plain_product(x, taps, conv):

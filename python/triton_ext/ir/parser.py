@@ -241,8 +241,8 @@ class Parser:
                     following = trivia_end(text, position)
                     if lexer.OPERATION_START.match(text, following) is not None:
                         break
-                    comment = -1
                     position = following
+                comment = -1
             elif kind == lexer.ANGLE:
                 position = find_group_end(self.source, start)
                 if generic and not stack and text[start + 1] == "{":

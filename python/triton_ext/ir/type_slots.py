@@ -7,7 +7,7 @@ The printed form ends most operations with a list of types: ``: T``, ``: T, T ->
 2. Types behind ``->`` or ``to`` belong to the results if there are as many; where the operation has
    no results, or is in :data:`ARROW_TO_OPERANDS`, they belong to operands like the others.
 3. If there are as many types as operands, they belong to them in order, unless one of them is
-   not the type of its operand but that of another.
+   not the type of its operand but that of another.  (In :data:`IN_ORDER` they always do.)
 4. A single type that all operands have belongs to all of them (the first one is printed).
 5. What remains goes to the first operand that has this very type and is not taken yet.  For
    operations of :data:`KNOWN_DIALECTS` that is right for every format that they have (printed
@@ -49,6 +49,8 @@ KNOWN_DIALECTS = frozenset(
     | {"tt", "ttg", "tti", "ttng", "ub"}
 )
 TOKEN = "!ttg.async.token"
+#: Operations whose types are in the order of their operands, whatever they are.
+IN_ORDER = frozenset({"tt.elementwise_inline_asm", "tt.extern_elementwise", "tt.map_elementwise"})
 
 #: Types in the order of the text: ``oN`` operand N, ``r`` the next result.
 FORMATS = {
@@ -290,7 +292,7 @@ class _Binder:
             rest, late = rest + late, []
         if op.name == "scf.condition":
             self.in_order(rest, 1)
-        elif len(rest) == len(op._operands) and self.are_in_order(rest):
+        elif len(rest) == len(op._operands) and (op.name in IN_ORDER or self.are_in_order(rest)):
             self.in_order(rest, 0)
         elif not op._operands and len(rest) == len(op._results) and not signature.has_arrow:
             for span, result in zip(rest, op._results, strict=True):

@@ -142,6 +142,13 @@ def marker_kind(op: Operation) -> MarkerKind | None:
     kind = kind_of(symbol)
     if not kind:
         raise error_at(op, f"unknown marker {symbol!r}: it was made by another triton-ext")
+    for index, operand in enumerate(op.operands):
+        if operand.known_type not in (None, "i32"):
+            raise error_at(
+                op,
+                f"operand {index} of an im2col position has the type {operand.known_type!r}; "
+                "positions are of 'i32' values",
+            )
     return MarkerKind(kind, len(op.operands))
 
 

@@ -21,12 +21,11 @@ from triton_ext.ops.api.checks import (
 )
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
+from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.device import KNOWN, Device, device_of
 from triton_ext.ops.core.dispatch_cache import cast_dtype, is_cast
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.memory_format import channels_last_strides
-from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding, numbers
-from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvParameters, ConvProblem, Numbers, Padding, numbers
 from triton_ext.ops.core.refusals import Refusal, address_refusal, layout_refusal
 from triton_ext.ops.core.tables import Entry, encode, entry_for
 
@@ -139,7 +138,9 @@ def support(
     asked = replace(problem, batch=max(problem.batch, 1))
     cases = {each: Case(direction=each, problem=asked, dtype=dtype) for each in DIRECTIONS}
     cases["fprop"] = replace(cases["fprop"], epilogue=epilogue)
-    kernels = {each: planner.refusals_on(case, x.device) for each, case in cases.items()}
+    kernels = {
+        each: tuple(map(str, planner.refusals_on(case, x.device))) for each, case in cases.items()
+    }
     # The copies of autocast are dense.
     is_view = dtype == x.dtype and x.stride() != channels_last_strides(x.shape)
     # These directions read x itself; gradients are copied to channels-last.
@@ -276,7 +277,7 @@ def explain(
 def explain_case(case: Case, device: Device) -> Explanation:
     """Returns why a case is computed as it is."""
     key, raw = entry_for(case.dense, device)
-    refusals = tuple(planner.refusals(case, device))
+    refusals = tuple(map(str, planner.refusals(case, device)))
     if refusals:
         return Explanation(case=case, device=device, key=key, refusals=refusals)
     table = planner.measured(case, device)
@@ -302,7 +303,7 @@ def _candidates(offer: planner.Offer, measured: Any, measured_us: float | None) 
     if offer.superseded_by and not reason:
         reason = f"{offer.superseded_by} goes first"
     if offer.refusals:
-        return [Candidate(kind=kind, reason="; ".join(offer.refusals))]
+        return [Candidate(kind=kind, reason="; ".join(map(str, offer.refusals)))]
     if not offer.times:
         return [Candidate(kind=kind, reason="no configuration fits the shared memory of a CTA")]
     return [

@@ -15,10 +15,12 @@ from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 from triton_ext.ops.api import operators
 from triton_ext.ops.api.execution import check, gradients, run
 from triton_ext.ops.api.operators import FPROP, FUSED, INTO, OPERATORS, ConvCall, Operator
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.dispatch_cache import cast_operands
 from triton_ext.ops.core.epilogue import EpilogueArguments, is_per_image, output_dtype
-from triton_ext.ops.core.memory_format import channels_last, empty_channels_last, pixel_dims
-from triton_ext.ops.core.refusals import geometry_refusal, tensor_refusal
+from triton_ext.ops.core.planner import check_geometry
+from triton_ext.ops.core.refusals import tensor_refusal
 
 __all__: list[str] = []
 
@@ -37,11 +39,12 @@ def _fake(c: ConvCall) -> Tensor:
         # Symbolic sizes are left to the call with real ones.
         sizes = (*x_shape[1:], *w_shape, c.parameters.groups)
         is_known = all(type(size) is int for size in sizes)
-        if refusal is None and direction == "fprop" and is_known:
-            # An empty batch has a geometry as well: that of one image.
-            refusal = geometry_refusal(c.parameters.problem((1, *x_shape[1:]), w_shape))
         if refusal is not None:
             raise refusal.error()
+        if direction == "fprop" and is_known:
+            # An empty batch has a geometry as well: that of one image.
+            problem = c.parameters.problem((1, *x_shape[1:]), w_shape)
+            check_geometry(Case(direction=direction, problem=problem, dtype=c.first.dtype))
     dtype = output_dtype(c.first.dtype, c.epilogue.out_dtype)
     return empty_channels_last(shape, dtype, c.first.device)
 

@@ -15,13 +15,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.refusals import Refusal
 
-__all__ = ["Expected", "Family", "ranked", "smem_refusals"]
+__all__ = ["Expected", "Family", "ranked"]
 
 Config = TypeVar("Config")
-
-# mbarriers and alignment.
-_RESERVED_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +72,32 @@ class Family(ABC, Generic[Config]):
     is_gemm: ClassVar[bool] = False
     tile_fields: ClassVar[tuple[str, ...]] = ()
 
-    def case_refusals(self, case: Case) -> list[str]:
-        """Returns why it computes a case nowhere, for reasons that keys of tables hold."""
-        return []
+    def refusals(
+        self, case: Case, device: Device, config: Config | None = None
+    ) -> tuple[Refusal, ...]:
+        """Returns why it does not compute a case, or not with a configuration.
 
-    def refusals(self, case: Case, device: Device, config: Config | None = None) -> list[str]:
-        """Returns why it does not compute a case, or not with a configuration."""
-        found = self.case_refusals(case)
-        return found or ([] if config is None else self.number_refusals(config, case, device))
+        Where a table holds the configuration, it warns of those that are ``in_key``; others, as for
+        strides, the amount of padding and the installed Triton, only have it pass over the entry.
+        """
+        found = self.case_refusals(case, device)
+        if config is None or any(each.in_key for each in found):
+            return found
+        wrong = self.number_refusals(config, case, device)
+        return (*found, *(wrong or self.fit_refusals(config, case, device)))
+
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        """Returns why it does not compute a case."""
+        return ()
+
+    def number_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+        """Returns why its kernel cannot be compiled so for the types of a case."""
+        found: tuple[Refusal, ...] = config.refusals()
+        return found
+
+    def fit_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+        """Returns why a configuration that can be compiled does not compute a case."""
+        return ()
 
     def passed_over(self, case: Case, device: Device) -> str:
         """Returns why the planner does not choose it though it computes a case; empty if it may."""
@@ -90,19 +106,6 @@ class Family(ABC, Generic[Config]):
     def is_hopeless(self, case: Case, device: Device) -> bool:
         """Tells whether tuning can leave it out, by a comparison that the family makes itself."""
         return False
-
-    def number_refusals(self, config: Any, case: Case, device: Device) -> list[str]:
-        """Returns why its kernel cannot be compiled so for the types of a case."""
-        found: list[str] = config.problems()
-        return found
-
-    def config_refusals(self, config: Config, case: Case, device: Device) -> list[str]:
-        """Returns why a table cannot hold a configuration for a case; nothing where it can.
-
-        Nothing that a key does not hold is asked: strides, how much padding there is, and which
-        Triton is installed.  :meth:`refusals` asks that later.
-        """
-        return self.case_refusals(case) or self.number_refusals(config, case, device)
 
     @abstractmethod
     def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
@@ -121,14 +124,3 @@ class Family(ABC, Generic[Config]):
 def ranked(times: Mapping[Config, Expected]) -> dict[Config, Expected]:
     """Returns configurations in the order of their times."""
     return dict(sorted(times.items(), key=lambda item: item[1].counted_us))
-
-
-def smem_refusals(smem_bytes: int, device: Device) -> list[str]:
-    """Returns why a CTA has no shared memory for tiles and stages of so many bytes."""
-    needed = smem_bytes + _RESERVED_BYTES
-    if needed <= device.smem_bytes:
-        return []
-    return [
-        f"its tiles and stages take {needed} bytes of shared memory, a CTA has "
-        f"{device.smem_bytes}: expected fewer stages or smaller tiles"
-    ]

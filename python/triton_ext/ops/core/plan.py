@@ -15,12 +15,17 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy, aligned_rows
+from triton_ext.ops.core.descriptors import (
+    ROW_BYTES,
+    aligned_copy,
+    aligned_rows,
+    channels_last_strides,
+)
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refused
 
 __all__ = [
     "NO_ARGUMENTS",
@@ -163,7 +168,7 @@ class ForwardPlan:
     ) -> tuple[tuple[Any, ...], Hashable]:
         """Returns the kernel's tensors, described, and what of them Triton specializes on."""
         if self.row_copies is not None:
-            x, weight = self.row_copies.both(x, weight)
+            x, weight = self.row_copies.pack(x, weight)
         inputs = self.inputs(x, weight)
         variant: Hashable = tuple(
             isinstance(each, torch.Tensor) and each.data_ptr() % ROW_BYTES == 0 for each in inputs
@@ -303,12 +308,12 @@ def output_constants(case: Case, **types: tl.dtype) -> dict[str, Any]:
     }
 
 
-def long_row_refusals(problem: ConvProblem) -> list[str]:
+def long_row_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns why a kernel that counts elements of a padded row of x in 32 bits does not."""
     pixels = problem.input_size[-1] + sum(problem.padding[-1])
     if pixels * problem.in_channels < 1 << 31:
-        return []
-    return [f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements"]
+        return ()
+    return refused(f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements")
 
 
 def config_constants(config: Any, *names: str) -> dict[str, Any]:

@@ -15,20 +15,24 @@ from typing import Any
 
 import torch
 
+from triton_ext import backends
 from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.packing import geometry_refusals as forward_refusals
 from triton_ext.ops.core.refusals import (
     DTYPES,
     Refusal,
-    check,
+    dtype_refusals,
     epilogue_refusals,
-    geometry_refusals,
+    refuse,
+    refused,
     tf32_refusals,
-    type_refusals,
 )
 from triton_ext.ops.core.registry import FAMILIES, families_of, family_of
+from triton_ext.ops.core.stride_phases import geometry_refusals as dgrad_refusals
 from triton_ext.ops.core.tables import Entry, entry_for, find
 from triton_ext.ops.families.by_torch import TORCH
 
@@ -37,6 +41,9 @@ __all__ = [
     "Offer",
     "candidates",
     "cheapest",
+    "check",
+    "check_geometry",
+    "geometry_refusals",
     "in_order",
     "is_torch_faster",
     "make_plan",
@@ -47,8 +54,11 @@ __all__ = [
     "ranking",
     "refusals",
     "refusals_on",
+    "register",
     "torch_offer",
 ]
+
+descriptor_error = backends.load("nvidia", "descriptor_error")
 
 # A family that its model expects to take so many times what others do is not tried.
 _HOPELESS = 1.5
@@ -75,10 +85,30 @@ class Offer:
     """
 
     family: Family[Any]
-    refusals: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     passed_over: str = ""
     superseded_by: str = ""
     times: tuple[tuple[Any, Expected], ...] = ()
+
+
+def register(family: Family[Any]) -> None:
+    """Adds a family from outside the package, for this process; ours go first at equal times.
+
+    Raises:
+        ValueError: Its direction has a family of its kind or its class of configurations.
+    """
+    for other in families_of(family.direction):
+        if family.kind == other.kind or family.config_type is other.config_type:
+            raise ValueError(
+                f"register: {family.direction} has {other.kind!r} of {other.config_type.__name__}, "
+                f"expected another kind and class than {family.kind!r} of "
+                f"{family.config_type.__name__}"
+            )
+    FAMILIES.append(family)
+    # Plans that were made before know nothing of it.
+    make_plan.cache_clear()
+    is_torch_faster.cache_clear()
+    dispatch_cache.clear()
 
 
 @lru_cache(maxsize=4096)
@@ -101,7 +131,7 @@ def plan_or_refusal(case: Case, device: torch.device) -> Any | Refusal:
     try:
         return make_plan(case, device)
     except TritonExtError as error:
-        return Refusal(type(error), str(error))
+        return Refusal(str(error), type(error))
 
 
 def plan(
@@ -134,9 +164,8 @@ def plan(
     choice = measured(case, device) if is_asked else None
     choice = choice or cheapest(case, device, among)
     if choice is None:
-        raise UnsupportedError(
-            f"{case.operator}: " + "; ".join(_refusals_of_families(case, device))
-        )
+        found = "; ".join(map(str, _refusals_of_families(case, device)))
+        raise UnsupportedError(f"{case.operator}: {found}")
     return choice.family.bind(choice.config, case, device)
 
 
@@ -212,9 +241,9 @@ def offers(
 
 
 def _offer(family: Family[Any], case: Case, device: Device) -> Offer:
-    refused = tuple(family.refusals(case, device))
-    passed_over = "" if refused else family.passed_over(case, device)
-    return Offer(family=family, refusals=refused, passed_over=passed_over)
+    found = family.refusals(case, device)
+    passed_over = "" if found else family.passed_over(case, device)
+    return Offer(family=family, refusals=found, passed_over=passed_over)
 
 
 def ranking(case: Case, device: Device, among: Collection[str] | None = None) -> list[Any]:
@@ -323,40 +352,66 @@ def _without_stages(config: Any) -> Any:
     return replace(config, num_stages=1) if hasattr(config, "num_stages") else config
 
 
-def refusals(case: Case, device: Device | None = None) -> list[str]:
+def check(case: Case, device: torch.device) -> None:
+    """Refuses a case that no kernel takes on any GPU.
+
+    Raises:
+        DescriptorError: TMA cannot express the geometry; every refusal is listed.
+        UnsupportedError: Dtypes, groups or the epilogue.
+    """
+    refuse(case.operator, epilogue_refusals(case, device))
+    check_geometry(case)
+    refuse(case.operator, dtype_refusals(case))
+
+
+def check_geometry(case: Case) -> None:
+    """Raises a DescriptorError for a case that TMA cannot express; every refusal is listed."""
+    if found := geometry_refusals(case):
+        raise descriptor_error([each.text for each in found])
+
+
+def geometry_refusals(case: Case) -> tuple[Refusal, ...]:
+    """Returns what TMA cannot express of a case."""
+    problem = case.problem
+    if not 1 <= problem.dims <= 3:
+        return refused(f"{problem.dims} spatial dimensions: expected 1 to 3")
+    return (dgrad_refusals if case.direction == "dgrad" else forward_refusals)(problem)
+
+
+def refusals(case: Case, device: Device | None = None) -> tuple[Refusal, ...]:
     """Returns why no kernel takes a case, of one image at least; ``None`` is any device."""
     case = replace(case, problem=replace(case.problem, batch=max(case.problem.batch, 1)))
-    wrong = [*type_refusals(case), *geometry_refusals(case)]
+    wrong = (*dtype_refusals(case), *geometry_refusals(case))
     if device is not None and device.capability < (9, 0):
         major, minor = device.capability
-        wrong.append(f"TMA im2col needs sm_90 or newer, the GPU is sm_{major}{minor}")
+        wrong += refused(f"TMA im2col needs sm_90 or newer, the GPU is sm_{major}{minor}")
     if wrong or device is None:
         return wrong
     return _refusals_of_families(case, device)
 
 
-def _refusals_of_families(case: Case, device: Device) -> list[str]:
+def _refusals_of_families(case: Case, device: Device) -> tuple[Refusal, ...]:
     found = offers(case, device, compared=True)
     if any(offer.times for offer in found):
-        return []
+        return ()
     if found:
-        return [
+        return refused(
             f"a CTA has {device.smem_bytes} bytes of shared memory, the smallest tile "
             "configuration needs more"
-        ]
+        )
     every = (_offer(family, case, device) for family in families_of(case.direction))
-    return [f"{each.family.kind}: {reason}" for each in every for reason in each.refusals]
+    return refused(*(f"{each.family.kind}: {why}" for each in every for why in each.refusals))
 
 
-def refusals_on(case: Case, device: torch.device) -> tuple[str, ...]:
+def refusals_on(case: Case, device: torch.device) -> tuple[Refusal, ...]:
     """Returns why no kernel takes a case over tensors of a device; on ``meta``, of any device."""
-    found: list[str] = []
+    found: tuple[Refusal, ...] = ()
     gpu = None
     if device.type != "meta":
         try:
             gpu = device_of(device, case.operator)
         except UnsupportedError as error:
-            found.append(str(error))
+            found = refused(str(error))
     if case.dtype in DTYPES[case.direction]:
         found += tf32_refusals(case.dtype, device)
     return (*found, *epilogue_refusals(case, device), *refusals(case, gpu))

@@ -1,40 +1,46 @@
-"""Which cases and tensors no kernel takes, and why: dtypes, TMA's rules, memory order, addresses.
+"""Refusals: why no kernel takes a case, a configuration or a tensor.
 
 A refusal is an answer, not yet an error: the caller raises it or leaves the call to torch.  A
-family's own refusals (``Family.refusals``) tell why other families have to take a case.
+family's refusals (``Family.refusals``) tell why other families have to take a case.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from triton_ext import backends
 from triton_ext.errors import DescriptorError, UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.device import IS_INTERPRETED
+from triton_ext.host import capabilities
+from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
+from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.dispatch_cache import allows_tf32
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.stride_phases import geometry_refusals as dgrad_refusals
-from triton_ext.ops.rewrites.packing import violations
+
+if TYPE_CHECKING:
+    from triton_ext.ops.core.case import Case, Direction
 
 __all__ = [
     "DTYPES",
     "Refusal",
     "address_refusal",
-    "check",
+    "beyond_keys",
+    "depth_refusals",
+    "dtype_refusals",
     "epilogue_refusals",
-    "geometry_refusal",
-    "geometry_refusals",
+    "field_refusals",
     "layout_refusal",
+    "power_refusals",
+    "range_refusals",
+    "refuse",
+    "refused",
+    "smem_refusals",
     "tensor_refusal",
     "tf32_refusals",
-    "type_refusals",
 ]
-
-descriptor_error = backends.load("nvidia", "descriptor_error")
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -52,53 +58,120 @@ _INT32 = EpilogueSpec(out_dtype=torch.int32)
 
 # TMA reads from and writes to addresses that are multiples of this.
 _ALIGNMENT_BYTES = 16
+# Shared memory of mbarriers and alignment.
+_RESERVED_BYTES = 1024
 
 _MEMORY_FORMATS = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why no kernel takes a call."""
+    """Why no kernel takes a call, or a family a case."""
 
-    kind: type[Exception]  # the class of the error
-    text: str  # what was expected, what was found
+    text: str  # what was found, what was expected
+    kind: type[Exception] = UnsupportedError  # the class of the error
     by_torch: bool = True  # whether torch may compute it instead, where it is asked to
+    in_key: bool = True  # whether it depends on nothing that keys of tables do not hold
+
+    def __str__(self) -> str:
+        return self.text
 
     def error(self) -> Exception:
         """Returns the error to raise."""
         return self.kind(self.text)
 
 
-def check(case: Case, device: torch.device) -> None:
-    """Refuses a case that no kernel takes on any GPU.
+def refused(*texts: str, in_key: bool = True) -> tuple[Refusal, ...]:
+    """Returns refusals of texts."""
+    return tuple(Refusal(text, in_key=in_key) for text in texts)
 
-    Raises:
-        DescriptorError: TMA cannot express the geometry; every violation is listed.
-        UnsupportedError: Dtypes, groups or the epilogue.
+
+def refuse(where: str, found: Iterable[Refusal]) -> None:
+    """Raises an UnsupportedError that begins with ``where`` and lists the refusals, if any."""
+    if text := "; ".join(map(str, found)):
+        raise UnsupportedError(f"{where}: {text}")
+
+
+def beyond_keys(found: Iterable[Refusal]) -> tuple[Refusal, ...]:
+    """Returns the refusals of a case that depends on more than the key of the one asked for."""
+    return tuple(replace(each, in_key=False) for each in found)
+
+
+# --- configurations -----------------------------------------------------------------------------
+
+
+def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> tuple[Refusal, ...]:
+    """Returns which fields that are annotated as int or bool hold something else, or too little.
+
+    Ints are at least 1, those of ``may_be_zero`` at least 0.  The module of the dataclass postpones
+    the evaluation of annotations.
     """
-    if found := epilogue_refusals(case, device):
-        raise UnsupportedError(f"{case.operator}: " + "; ".join(found))
-    if found := geometry_refusals(case):
-        raise descriptor_error(found)
-    if found := type_refusals(case):
-        raise UnsupportedError(f"{case.operator}: " + "; ".join(found))
+    found = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        least = 0 if field.name in may_be_zero else 1
+        if field.type == "int" and (type(value) is not int or value < least):
+            found.append(f"{field.name} is {value!r}: expected an int of at least {least}")
+        elif field.type == "bool" and type(value) is not bool:
+            found.append(f"{field.name} is {value!r}: expected True or False")
+    return refused(*found)
 
 
-def geometry_refusals(case: Case) -> list[str]:
-    """Returns what TMA cannot express of a case, every violation."""
-    problem = case.problem
-    if not 1 <= problem.dims <= 3:
-        return [f"{problem.dims} spatial dimensions: expected 1 to 3"]
-    return dgrad_refusals(problem) if case.direction == "dgrad" else violations(problem)
+def power_refusals(config: object, least: int, most: int, *names: str) -> tuple[Refusal, ...]:
+    """Returns which fields are no powers of two from ``least`` to ``most``."""
+    return refused(
+        *(
+            f"{name} is {value}: expected a power of two from {least} to {most}"
+            for name in names
+            if not least <= (value := getattr(config, name)) <= most or value & (value - 1)
+        )
+    )
 
 
-def geometry_refusal(problem: ConvProblem) -> Refusal | None:
-    """Returns what TMA cannot express of a forward convolution, or ``None``."""
-    found = violations(problem)
-    return Refusal(DescriptorError, str(descriptor_error(found))) if found else None
+def range_refusals(config: object, least: int, most: int, *names: str) -> tuple[Refusal, ...]:
+    """Returns which fields are not from ``least`` to ``most``."""
+    return refused(
+        *(
+            f"{name} is {value}: expected {least} to {most}"
+            for name in names
+            if not least <= (value := getattr(config, name)) <= most
+        )
+    )
 
 
-def type_refusals(case: Case) -> list[str]:
+def depth_refusals(config: object, element_bytes: int, name: str) -> tuple[Refusal, ...]:
+    """Returns why a field is fewer columns of a product's operand than ``tl.dot`` takes.
+
+    Elements of the operands have ``element_bytes``: 1, 2 or 4.
+    """
+    value, bits = getattr(config, name), 8 * element_bytes
+    least = least_dot_depth(bits)
+    if value >= least:
+        return ()
+    text = f"{name} is {value}: expected at least {least} elements of {bits} bits"
+    if bits == 32 and value >= INSTRUCTION_BITS // bits:
+        # A newer Triton takes it.
+        text += f"; {capabilities()['fp32-dots-of-8'].reason}"
+    return refused(text)
+
+
+def smem_refusals(
+    smem_bytes: int, device: Device, reserved_bytes: int = _RESERVED_BYTES
+) -> tuple[Refusal, ...]:
+    """Returns why a CTA has no shared memory for tiles and stages of so many bytes."""
+    needed = smem_bytes + reserved_bytes
+    if needed <= device.smem_bytes:
+        return ()
+    return refused(
+        f"its tiles and stages take {needed} bytes of shared memory, a CTA has "
+        f"{device.smem_bytes}: expected fewer stages or smaller tiles"
+    )
+
+
+# --- cases and tensors --------------------------------------------------------------------------
+
+
+def dtype_refusals(case: Case) -> tuple[Refusal, ...]:
     """Returns which dtypes and groups no kernel of the direction takes."""
     problem, direction = case.problem, case.direction
     found = []
@@ -118,10 +191,10 @@ def type_refusals(case: Case) -> list[str]:
             f"groups={groups} must divide both {problem.in_channels} input channels and "
             f"{problem.out_channels} output channels"
         )
-    return found
+    return refused(*found)
 
 
-def epilogue_refusals(case: Case, device: torch.device) -> list[str]:
+def epilogue_refusals(case: Case, device: torch.device) -> tuple[Refusal, ...]:
     """Returns why no kernel ends in the epilogue of a case, or stores its dtype of y."""
     spec = case.epilogue
     found = []
@@ -137,18 +210,18 @@ def epilogue_refusals(case: Case, device: torch.device) -> list[str]:
             f"Triton's interpreter casts to {y_dtype} wrongly; a GPU and the emulator round right, "
             "and out_dtype=torch.float16 works here"
         )
-    return found
+    return refused(*found)
 
 
-def tf32_refusals(dtype: torch.dtype, device: torch.device) -> list[str]:
+def tf32_refusals(dtype: torch.dtype, device: torch.device) -> tuple[Refusal, ...]:
     """Returns why fp32 may not be multiplied as tf32, where kernels do so."""
     # Triton's interpreter multiplies fp32 as it is.
     if dtype != torch.float32 or device.type != "cuda" or allows_tf32():
-        return []
-    return [
+        return ()
+    return refused(
         "float32 is computed through TF32, which torch.backends.cudnn.conv.fp32_precision = "
         f'"{torch.backends.cudnn.conv.fp32_precision}" forbids; set it to "tf32"'
-    ]
+    )
 
 
 def tensor_refusal(
@@ -158,11 +231,11 @@ def tensor_refusal(
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES[direction]:
             text = f"dtype {tensor.dtype} is not supported, use {_names(DTYPES[direction])}"
-            return Refusal(TypeError, f"{operator}: {text}")
+            return Refusal(f"{operator}: {text}", TypeError)
         if (refusal := layout_refusal(operator, name, tensor)) is not None:
             return refusal
-        for text in tf32_refusals(tensor.dtype, tensor.device):
-            return Refusal(UnsupportedError, f"{operator}: {text}")
+        for refusal in tf32_refusals(tensor.dtype, tensor.device):
+            return Refusal(f"{operator}: {refusal}")
     return None
 
 
@@ -174,9 +247,9 @@ def layout_refusal(operator: str, name: str, tensor: torch.Tensor) -> Refusal | 
     if order := _MEMORY_FORMATS.get(tensor.dim()):
         advice = f"{name}.contiguous(memory_format={order})"
     return Refusal(
-        ValueError,
         f"{operator}: channels must be contiguous (channels-last), got channel stride "
         f"{tensor.stride(1)} of {name}; call {advice}",
+        ValueError,
     )
 
 
@@ -185,9 +258,9 @@ def address_refusal(operator: str, tensors: dict[str, torch.Tensor]) -> Refusal 
     for name, tensor in tensors.items():
         if tensor.data_ptr() % _ALIGNMENT_BYTES:
             return Refusal(
-                DescriptorError,
                 f"{operator}: {name} begins at an address that is no multiple of "
                 f"{_ALIGNMENT_BYTES} bytes; call {name}.clone()",
+                DescriptorError,
             )
     return None
 

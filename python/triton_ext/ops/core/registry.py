@@ -7,26 +7,28 @@ from typing import Any
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Family
-from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD
-from triton_ext.ops.families.depthwise_wgrad import DEPTHWISE_WGRAD
+from triton_ext.ops.core.refusals import Refusal
+from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
 from triton_ext.ops.families.few_channels import FEW_CHANNELS
-from triton_ext.ops.families.gemm import GEMM
-from triton_ext.ops.families.gemm_dgrad import GEMM_DGRAD
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
 from triton_ext.ops.families.kn2row import KN2ROW
+from triton_ext.ops.families.merged_groups import MERGED, MERGED_DGRAD
+from triton_ext.ops.families.partial_im2col import (
+    AS_FPROP,
+    OPERAND_SWAP,
+    PARTIAL_IM2COL,
+    PARTIAL_IM2COL_WGRAD,
+)
 from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.families.wgrad import WGRAD
-from triton_ext.ops.rewrites.as_fprop import AS_FPROP
-from triton_ext.ops.rewrites.merged_groups import MERGED, MERGED_DGRAD
-from triton_ext.ops.rewrites.operand_swap import OPERAND_SWAP
-from triton_ext.ops.rewrites.partial_im2col import PARTIAL_IM2COL, PARTIAL_IM2COL_WGRAD
 
 __all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of"]
 
 #: The first of two that are expected to take the same time is chosen.
-FAMILIES: tuple[Family[Any], ...] = (
+FAMILIES: list[Family[Any]] = [
     # fprop
     GLUON,
     GEMM,
@@ -50,7 +52,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     PARTIAL_IM2COL_WGRAD,
     OPERAND_SWAP,
     DEPTHWISE_WGRAD,
-)
+]
 
 
 def families_of(direction: Direction) -> tuple[Family[Any], ...]:
@@ -66,7 +68,7 @@ def family_of(config: object, direction: Direction) -> Family[Any] | None:
     return None
 
 
-def config_refusals(config: object, case: Case, device: Device) -> list[str]:
+def config_refusals(config: object, case: Case, device: Device) -> tuple[Refusal, ...]:
     """Returns why a table cannot hold a configuration for a case; nothing where it can.
 
     Args:
@@ -77,8 +79,8 @@ def config_refusals(config: object, case: Case, device: Device) -> list[str]:
     family = family_of(config, case.direction)
     if family is None:
         kinds = ", ".join(each.kind for each in families_of(case.direction))
-        return [f"no kernel of {case.direction}, which has {kinds}"]
-    return family.config_refusals(config, case, device)
+        return (Refusal(f"no kernel of {case.direction}, which has {kinds}"),)
+    return tuple(each for each in family.refusals(case, device, config) if each.in_key)
 
 
 def config_types() -> dict[str, type[Any]]:

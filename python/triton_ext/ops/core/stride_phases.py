@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from triton_ext import backends
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refused
 
 __all__ = [
     "StridePhases",
@@ -146,7 +147,7 @@ def phase_taps(dims: Sequence[StridePhases]) -> tuple[int, tuple[float, ...], in
     return pixels, tuple(map(math.prod, itertools.product(*counts))), 1
 
 
-def geometry_refusals(problem: ConvProblem) -> list[str]:
+def geometry_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns what TMA cannot express of the gradient of a convolution's input."""
     names = ("filter size", "stride", "dilation", "input size")
     values = (problem.filter_size, problem.stride, problem.dilation, problem.input_size)
@@ -157,11 +158,13 @@ def geometry_refusals(problem: ConvProblem) -> list[str]:
     ]
     found += [f"padding {pair}: must not be negative" for pair in problem.padding if min(pair) < 0]
     if found:
-        return found
+        return refused(*found)
     size, letters = problem.output_size, _LETTERS[problem.dims]
     empty = [name for name, out in zip(letters, size, strict=True) if out < 1]
     if empty:
-        return [f"filter larger than the padded input in {name}: empty output" for name in empty]
+        return refused(
+            *(f"filter larger than the padded input in {name}: empty output" for name in empty)
+        )
     channels, groups = problem.in_channels, problem.groups
     return phase_refusals(phases_of(problem), size, problem.batch, channels, groups)
 
@@ -172,7 +175,7 @@ def phase_refusals(
     batch: int,  # images
     channels: int,  # channels of dx
     groups: int = 1,
-) -> list[str]:
+) -> tuple[Refusal, ...]:
     """Returns why no kernel computes the phases of a convolution: TMA's limits, and int32."""
     letters = _LETTERS[len(dims)]
     # Before anything that looks at the phases one by one.
@@ -183,7 +186,7 @@ def phase_refusals(
         if dim.stride > _largest_stride(dim.low)
     ]
     if found:
-        return found
+        return refused(*found)
     limits = SPATIAL_LIMITS[len(dims)]
     for name, dim, out in zip(letters, dims, output_size, strict=True):
         lower = dim.lower
@@ -211,7 +214,7 @@ def phase_refusals(
             f"{classes} stride phases of {channels} channels have up to {tiles} tiles: must be "
             f"at most {_MAX_TILES}"
         )
-    return found
+    return refused(*found)
 
 
 def _largest_stride(low: int) -> int:

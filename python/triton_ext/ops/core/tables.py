@@ -468,5 +468,5 @@ def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
     config = decode(entry.kind, entry.config)
     refusals = registry.config_refusals(config, case, device)
     if refusals:
-        raise KindError(f"{entry.kind}: {'; '.join(refusals)}")
+        raise KindError(f"{entry.kind}: {'; '.join(map(str, refusals))}")
     return entry, config

@@ -22,6 +22,7 @@ from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.refusals import Refusal, refused
 
 __all__ = ["TORCH", "TorchConfig"]
 
@@ -48,7 +49,7 @@ class _Torch(Family[TorchConfig]):
     def __init__(self, direction: Direction) -> None:
         self.direction = direction  # type: ignore[misc]
 
-    def refusals(self, case: Case, device: Device, config: TorchConfig | None = None) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16) or case.output_dtype != case.dtype:
             found.append(f"no measured rate of {case.dtype} to {case.output_dtype}")
@@ -60,10 +61,12 @@ class _Torch(Family[TorchConfig]):
             found.append("its epilogue would be further kernels")
         if any(low != high for low, high in problem.padding):
             found.append("torch pads both sides alike")
-        return found
+        return refused(*found)
 
-    def number_refusals(self, config: TorchConfig, case: Case, device: Device) -> list[str]:
-        return ["torch's convolution is no choice of a table"]
+    def number_refusals(
+        self, config: TorchConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        return refused("torch's convolution is no choice of a table")
 
     def candidates(self, case: Case, device: Device) -> Mapping[TorchConfig, Expected]:
         problem = case.problem

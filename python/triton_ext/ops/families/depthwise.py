@@ -1,6 +1,6 @@
-"""Depthwise convolutions, of one channel in every group: fprop, and dgrad as the same over dy.
+"""Depthwise convolutions, of one channel in every group: fprop, dgrad as the same over dy, wgrad.
 
-``kernels/depthwise.py`` has the kernel, ``depthwise_wgrad.py`` the family of wgrad.
+``kernels/depthwise.py`` has the kernels.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import triton.language as tl
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.config_checks import power_problems, range_problems
+from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import (
-    TO_LAST,
+    TRITON_DTYPES,
     ForwardPlan,
     InputGradientPlan,
     config_constants,
@@ -29,226 +29,115 @@ from triton_ext.ops.core.plan import (
     output_constants,
     three,
 )
-from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.kernels.depthwise import conv_depthwise_kernel
+from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals, refused
+from triton_ext.ops.families.direct import PixelStrides, Sampling
+from triton_ext.ops.families.wgrad import FilterGradientPlan
+from triton_ext.ops.kernels.depthwise import (
+    conv_depthwise_kernel,
+    depthwise_reduce_kernel,
+    depthwise_wgrad_kernel,
+)
 
 __all__ = [
     "DEPTHWISE",
     "DEPTHWISE_DGRAD",
+    "DEPTHWISE_WGRAD",
     "DepthwiseConfig",
-    "PixelStrides",
-    "Sampling",
-    "block_problems",
-    "depthwise_refusals",
-    "is_depthwise",
+    "DepthwiseWgradConfig",
+    "DepthwiseWgradPlan",
 ]
 
-_MAX_INT32 = (1 << 31) - 1
 # Gradients of larger strides are left to the kernel that looks for each tap's pixel.
 _MAX_UP = 8
-# Larger numbers are unrolled into kernels that compile for minutes.
-MOST_PIXELS = 32
-# More than any candidate has, of a thread: elements of a pixel, and of all pixels.
-_MOST_ELEMENTS, _MOST_OUTPUTS = 16, 256
-# A factor on the rate of copies, of x and y.
-_COPY_RATE = 4.0 / 3.5
-
-
-def is_depthwise(problem: ConvProblem) -> bool:
-    """Tells whether every channel has a filter of its own and gives one channel."""
-    return 1 < problem.groups == problem.in_channels == problem.out_channels
-
-
-def depthwise_refusals(case: Case) -> list[str]:
-    """Returns why a convolution is not depthwise; nothing where it is."""
-    if is_depthwise(case.problem):
-        return []
-    return ["no depthwise convolution: expected groups of one channel each"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """Which pixels of an input an output pixel reads: of x in fprop, of dy in dgrad.
-
-    Per spatial dimension, output pixel i reads through tap r the input pixel
-    ``(i * step + r * dilation - low) / up``, where that is a whole number of the input.
-    """
-
-    batch: int  # images
-    in_channels: int  # of the input
-    out_channels: int  # of the output
-    in_size: tuple[int, ...]  # input pixels
-    out_size: tuple[int, ...]  # output pixels
-    taps: tuple[int, ...]  # of the filter
-    step: tuple[int, ...]  # distance of what two neighbouring output pixels read
-    up: tuple[int, ...]  # distance of input pixels, in the same unit
-    dilation: tuple[int, ...]  # distance of taps, in the same unit
-    low: tuple[int, ...]  # padding in front, in the same unit; may be negative
-    is_flipped: bool  # whether the filter is read from its end
-
-    @classmethod
-    def of(cls, case: Case) -> Sampling:
-        """Returns that of fprop and wgrad over x, or that of dgrad over dy.
-
-        Pixel i of dx reads through tap s the pixel (i + low - s * dilation) / stride of dy; taps
-        counted from the end make that (i + s' * dilation - ((S - 1) * dilation - low)) / stride.
-        """
-        problem = case.problem
-        ones, low = (1,) * problem.dims, tuple(low for low, _ in problem.padding)
-        x, y = (
-            (problem.in_channels, problem.input_size),
-            (problem.out_channels, problem.output_size),
-        )
-        step, up = problem.stride, ones
-        is_gradient = case.direction == "dgrad"
-        if is_gradient:
-            x, y, step, up = y, x, up, step
-            low = tuple(
-                (taps - 1) * dilation - pad
-                for taps, dilation, pad in zip(
-                    problem.filter_size, problem.dilation, low, strict=True
-                )
-            )
-        return cls(
-            batch=problem.batch,
-            in_channels=x[0],
-            out_channels=y[0],
-            in_size=x[1],
-            out_size=y[1],
-            taps=problem.filter_size,
-            step=step,
-            up=up,
-            dilation=problem.dilation,
-            low=low,
-            is_flipped=is_gradient,
-        )
-
-    @property
-    def dims(self) -> int:
-        """Spatial dimensions."""
-        return len(self.taps)
-
-    @property
-    def class_rows(self) -> tuple[int, ...]:
-        """Output rows, ([D, [H]]), of each class of those that read through the same taps."""
-        return tuple(
-            math.ceil(size / up) for size, up in zip(self.out_size[:-1], self.up, strict=False)
-        )
-
-    @property
-    def classes(self) -> int:
-        """Classes of rows of the output."""
-        return math.prod(self.up[:-1])
-
-    @property
-    def pixels(self) -> int:
-        """Output pixels of all images."""
-        return self.batch * math.prod(self.out_size)
-
-    def positions(self, qw: int) -> int:
-        """Returns the positions, of ``qw`` pixels of a row, of one class of rows."""
-        return self.batch * math.prod(self.class_rows) * math.ceil(self.out_size[-1] / qw)
-
-    def is_wide(self, pixel_stride: int, qw: int) -> bool:
-        """Tells whether offsets in elements may need 64 bits; what is masked counts as well."""
-        rows = [
-            size + abs(low) + taps * dilation + step
-            for size, low, taps, dilation, step in zip(
-                self.in_size, self.low, self.taps, self.dilation, self.step, strict=True
-            )
-        ]
-        rows[-1] += qw * self.step[-1]
-        reads = (self.batch + 1) * math.prod(rows) * pixel_stride
-        row = math.ceil(self.out_size[-1] / qw) * qw
-        writes = (self.batch + 1) * math.prod(self.out_size[:-1]) * row * self.out_channels
-        return max(reads, writes) > _MAX_INT32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PixelStrides:
-    """The memory layout of a tensor [N, C, *spatial], as the kernels read it."""
-
-    pixel: int  # elements from one column to the next
-    outer: tuple[int, ...]  # of images and of rows, ([D, [H]]), in pixels
-    is_copied: bool = False  # whether the tensor is copied to a packed one first
-
-    @classmethod
-    def make(cls, shape: tuple[int, ...], strides: tuple[int, ...]) -> PixelStrides:
-        """Returns the layout of a tensor in torch's order.
-
-        One that is not channels-last, or too wide, is copied.
-        """
-        n, channels, *size = shape
-        pixel = strides[-1] if size[-1] > 1 else channels
-        sizes, steps = (n, *size[:-1]), (strides[0], *strides[2:-1])
-        # A dimension of one row needs no distance.
-        steps = tuple(step if size > 1 else 0 for size, step in zip(sizes, steps, strict=True))
-        is_dense = strides[1] == 1 or channels == 1
-        # Sizes alone decide whether offsets need 64 bits: a view with gaps has to fit 32.
-        last = (size[-1] - 1) * pixel + channels
-        last += sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-        fits = last <= max(_MAX_INT32, n * math.prod(size) * pixel)
-        if is_dense and pixel > 0 and fits and not any(step % pixel for step in steps):
-            return cls(pixel=pixel, outer=tuple(step // pixel for step in steps))
-        packed = tuple(math.prod(size[dim:]) for dim in range(len(size)))
-        return cls(pixel=channels, outer=packed, is_copied=True)
-
-    @property
-    def scalars(self) -> tuple[int | None, ...]:
-        """The distances of planes, rows and images, in pixels, as the kernels take them."""
-        planes, rows, _ = three((*self.outer[1:], 0))
-        return planes, rows, self.outer[0]
-
-    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor [N, C, *spatial] as [N, *spatial, C], as the kernels read it."""
-        rows = tensor.permute(TO_LAST[tensor.dim() - 2])
-        return rows.contiguous() if self.is_copied else rows
-
-
-def block_problems(config: Any, unrolled: int, most: int) -> list[str]:
-    """Returns why a program is too large; its threads have ``unrolled`` of ``most`` elements."""
-    found = [
-        *power_problems(config, 1, 4096, "block_p"),
-        *power_problems(config, 1, 1024, "block_c"),
-        *power_problems(config, 1, 32, "num_warps"),
-    ]
-    if found:
-        return found
-    elements, at_most = config.thread_channels, min(_MOST_ELEMENTS, most // max(unrolled, 1))
-    if elements > at_most:
-        found.append(
-            f"block_p * block_c is {config.block_p * config.block_c}, {elements} elements of each "
-            f"thread of {config.num_warps} warps: expected at most {at_most}"
-        )
-    return found
+# Larger numbers of pixels and of wgrad's sums are unrolled into kernels that compile for minutes.
+_MOST_PIXELS, _MOST_SUMS = 32, 128
+# More than any candidate has, of a thread: elements of a pixel, of all pixels, products of wgrad.
+_MOST_ELEMENTS, _MOST_OUTPUTS, _MOST_PRODUCTS = 16, 256, 1024
+# Values that a thread of wgrad holds at most, in 168 registers.
+_LIVE_REGISTERS = 116
+# Factors on the rate of copies: of x and y; of wgrad's rereads of x and dy, from L2 for the most
+# part; of its parts.
+_COPY_RATE, _REREAD_RATE, _PARTS_RATE = 4.0 / 3.5, 8.0 / 3.5, 3.0 / 3.5
+# The kernel that adds the parts: parts of a step, channels of a program.
+_PARTS_AT_A_TIME, _REDUCED_CHANNELS = 16, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseConfig:
-    """One way to compile the kernel."""
+    """One way to compile the kernel of fprop and dgrad."""
 
     qw: int  # neighbouring output pixels of a position
-    block_p: int  # positions of a program
+    block_p: int  # positions of a program, in wgrad at a time
     block_c: int  # channels of a program
     num_warps: int = 4  # warps of a program
-
-    def problems(self) -> list[str]:
-        """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return [
-            *range_problems(self, 1, MOST_PIXELS, "qw"),
-            *block_problems(self, self.qw, _MOST_OUTPUTS),
-        ]
 
     @property
     def thread_channels(self) -> int:
         """Neighbouring channels of a thread, the elements of its loads and stores."""
         return self.block_p * self.block_c // (32 * self.num_warps)
 
+    def refusals(self, unrolled: int, most: int) -> tuple[Refusal, ...]:
+        """Returns why a program is too large; a thread has ``unrolled`` of ``most`` elements."""
+        found = (
+            *power_refusals(self, 1, 4096, "block_p"),
+            *power_refusals(self, 1, 1024, "block_c"),
+            *power_refusals(self, 1, 32, "num_warps"),
+        )
+        at_most = min(_MOST_ELEMENTS, most // max(unrolled, 1))
+        if not found and self.thread_channels > at_most:
+            found = refused(
+                f"block_p * block_c is {self.block_p * self.block_c}, {self.thread_channels} "
+                f"elements of each thread of {self.num_warps} warps: expected at most {at_most}"
+            )
+        return range_refusals(self, 1, _MOST_PIXELS, "qw") + found
+
     def grid(self, sampling: Sampling) -> tuple[int, int, int]:
-        """Returns how many programs are launched."""
+        """Returns how many programs of fprop and dgrad are launched."""
         blocks = math.ceil(sampling.out_channels / self.block_c)
         positions = math.ceil(sampling.positions(self.qw) / self.block_p)
         return positions * blocks, sampling.classes, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseWgradConfig(DepthwiseConfig):
+    """One way to compile the kernel of wgrad, whose positions are of dy."""
+
+    lines: int  # rows of the filter of a program
+    taps: int  # taps of each
+    max_registers: int = 168  # of a thread: the assembler would load further ahead than that pays
+
+    @property
+    def sums(self) -> int:
+        """Taps of a program, all unrolled."""
+        return self.lines * self.taps
+
+    @property
+    def resident(self) -> int:
+        """Programs that a multiprocessor holds at a time; a thread takes all its registers."""
+        return max(1, 65536 // (32 * self.num_warps * self.max_registers))
+
+    def chunks(self, sampling: Sampling) -> int:
+        """Returns into how many chunks the filter is divided."""
+        lines = math.ceil(math.prod(sampling.taps[:-1]) / self.lines)
+        return lines * math.ceil(sampling.taps[-1] / self.taps)
+
+    def parts(self, sampling: Sampling, num_sms: int) -> tuple[int, int]:
+        """Returns into how many parts the positions are split, and tiles of BLOCK_P in each.
+
+        As many programs as run at a time: each has about the same work.
+        """
+        tiles = max(1, math.ceil(sampling.positions(self.qw) / self.block_p))
+        others = math.ceil(sampling.out_channels / self.block_c) * self.chunks(sampling)
+        wanted = max(1, num_sms * self.resident // others)
+        part_tiles = math.ceil(tiles / wanted)
+        return math.ceil(tiles / part_tiles), part_tiles
+
+
+def _case_refusals(case: Case) -> tuple[Refusal, ...]:
+    problem = case.problem
+    if 1 < problem.groups == problem.in_channels == problem.out_channels:
+        return ()
+    return refused("no depthwise convolution: expected groups of one channel each")
 
 
 class Depthwise(Family[DepthwiseConfig]):
@@ -259,25 +148,41 @@ class Depthwise(Family[DepthwiseConfig]):
     config_type = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
-    def case_refusals(self, case: Case) -> list[str]:
-        found = depthwise_refusals(case)
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        found = _case_refusals(case)
         if not found and Sampling.of(case).up[-1] > _MAX_UP:
-            found.append(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
+            return refused(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
         return found
 
-    def number_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> list[str]:
-        found, up = config.problems(), Sampling.of(case).up[-1]
-        if not found and config.qw % up:
-            found.append(f"qw is {config.qw}: expected a multiple of the stride, {up}")
-        return found
+    def number_refusals(
+        self, config: DepthwiseConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        return config.refusals(config.qw, _MOST_OUTPUTS)
+
+    def fit_refusals(
+        self, config: DepthwiseConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        up = Sampling.of(case).up[-1]
+        if config.qw % up == 0:
+            return ()
+        return refused(f"qw is {config.qw}: expected a multiple of the stride, {up}")
 
     def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseConfig, Expected]:
         sampling = Sampling.of(case)
-        times = {
-            config: Expected.of(_expected_us(config, sampling, device.num_sms))
-            for config in _candidates(sampling)
-        }
-        return ranked(times)
+        up, found = sampling.up[-1], {}
+        for qw in dict.fromkeys(-(-pixels // up) * up for pixels in (1, 2, 4, 7, 8)):
+            for block_c in (16, 32, 64, 128):
+                if block_c > 16 and block_c >= 2 * sampling.out_channels:
+                    continue
+                for width in (2, 4, 8):
+                    for num_warps in (4, 8):
+                        block_p = width * 32 * num_warps // block_c
+                        config = DepthwiseConfig(
+                            qw=qw, block_p=block_p, block_c=block_c, num_warps=num_warps
+                        )
+                        us = _expected_us(config, sampling, device.num_sms)
+                        found[config] = Expected.of(us)
+        return ranked(found)
 
     def bind(
         self, config: DepthwiseConfig, case: Case, device: Device
@@ -291,23 +196,6 @@ class DepthwiseDgrad(Depthwise):
     """dgrad."""
 
     direction = "dgrad"
-
-
-def _candidates(sampling: Sampling) -> list[DepthwiseConfig]:
-    up = sampling.up[-1]
-    return [
-        DepthwiseConfig(
-            qw=qw,
-            block_p=thread_channels * 32 * num_warps // block_c,
-            block_c=block_c,
-            num_warps=num_warps,
-        )
-        for qw in dict.fromkeys(-(-pixels // up) * up for pixels in (1, 2, 4, 7, 8))
-        for block_c in (16, 32, 64, 128)
-        if block_c == 16 or block_c < 2 * sampling.out_channels
-        for thread_channels in (2, 4, 8)
-        for num_warps in (4, 8)
-    ]
 
 
 def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> float:
@@ -334,7 +222,7 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
     # The program of the rows below loads rows again, from L2.
     rows = max(1.0, config.block_p * qw / sampling.out_size[-1])
     again = 1.0
-    if sampling.dims > 1:
+    if len(sampling.taps) > 1:
         more = (sampling.taps[-2] - 1) * sampling.dilation[-2] + 1 - sampling.step[-2]
         again += max(0, more) / (rows * sampling.step[-2])
     pixels_in, pixels_out = math.prod(sampling.in_size), math.prod(sampling.out_size)
@@ -348,11 +236,16 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
 def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy."""
     sampling = Sampling.of(case)
-    if case.direction == "dgrad":
-        strides = PixelStrides.make(case.problem.y_shape, case.strides_of_dy)
-    else:
-        strides = PixelStrides.make(case.problem.x_shape, case.strides_of_x)
-    up = sampling.up[-1]
+    up, is_gradient = sampling.up[-1], sampling.is_flipped
+    strides = PixelStrides.make(
+        case.problem.y_shape if is_gradient else case.problem.x_shape,
+        case.strides_of_dy if is_gradient else case.strides_of_x,
+    )
+
+    def inputs(tensor: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns the input, and the filter [taps, C]."""
+        return strides.rows(tensor), weight.flatten(1).mT.contiguous()
+
     launcher = Launcher(
         kernel=conv_depthwise_kernel,
         grid=config.grid(sampling),
@@ -366,13 +259,13 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
             *strides.scalars,
         ),
         constants={
-            "DIMS": sampling.dims,
+            "DIMS": len(sampling.taps),
             **filter_constants(sampling.taps),
             "C": sampling.out_channels,
             "X_STRIDE_W": strides.pixel,
             **dim_constants(STEP=sampling.step, UP=sampling.up, DILATION=sampling.dilation),
             "PHASE_W": sampling.low[-1] % up,
-            "IS_FLIPPED": sampling.is_flipped,
+            "IS_FLIPPED": is_gradient,
             "IS_WIDE": sampling.is_wide(strides.pixel, config.qw),
             **config_constants(config, "qw", "block_p", "block_c"),
             **output_constants(
@@ -381,15 +274,166 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
         },
         options={"num_warps": config.num_warps},
     )
-    return ForwardPlan.make(case, config, partial(_inputs, strides), launcher)
+    return ForwardPlan.make(case, config, inputs, launcher)
 
 
-def _inputs(
-    strides: PixelStrides, tensor: torch.Tensor, weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the input, and the filter [taps, C]."""
-    return strides.rows(tensor), weight.flatten(1).mT.contiguous()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseWgradPlan(FilterGradientPlan):
+    """A gradient of depthwise filters."""
+
+    config: DepthwiseWgradConfig
+    parts: int  # into how many parts the positions are split
+    x_strides: PixelStrides
+    dy_strides: PixelStrides
+    launcher: Launcher  # computes the parts
+    reducer: Launcher  # adds them
+
+    def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        dw = self._memory(x.device, out)
+        if self.problem.batch == 0:
+            return dw.zero_()
+        shape = (self.parts, self.problem.taps, self.problem.in_channels)
+        parts = torch.empty(shape, device=x.device, dtype=torch.float32)
+        operands = (self.x_strides.rows(x), self.dy_strides.rows(dy), parts)
+        reduced = (parts, dw.movedim(-1, 1))
+        for launcher, tensors in ((self.launcher, operands), (self.reducer, reduced)):
+            launcher.launch(tensors, tuple(t.data_ptr() % ROW_BYTES == 0 for t in tensors))
+        return dw
+
+
+class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
+    """wgrad."""
+
+    kind = "depthwise_wgrad"
+    direction = "wgrad"
+    config_type = DepthwiseWgradConfig
+    supersedes = ("wgrad", "gluon_wgrad")
+
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return _case_refusals(case)
+
+    def number_refusals(
+        self, config: DepthwiseWgradConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        return (
+            *range_refusals(config, 1, _MOST_SUMS, "lines", "taps", "sums"),
+            *range_refusals(config, 24, 255, "max_registers"),
+            *config.refusals(config.qw * config.sums, _MOST_PRODUCTS),
+        )
+
+    def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseWgradConfig, Expected]:
+        sampling = Sampling.of(case)
+        all_lines, all_taps = math.prod(sampling.taps[:-1]), sampling.taps[-1]
+        found = {}
+        for qw in (1, 2, 4, 5, 6, 7, 8):
+            if qw > sampling.out_size[-1]:
+                continue
+            for width in (1, 2, 4, 8):
+                # Sums take at most 100 registers, and as much of the filter as goes in.
+                most = 100 // width
+                taps = math.ceil(all_taps / math.ceil(all_taps / most))
+                lines = max(1, min(all_lines, most // taps))
+                lines = math.ceil(all_lines / math.ceil(all_lines / lines))
+                # Sums and dy are live throughout; more of them would be spilled.
+                if width * (lines * taps + qw) > _LIVE_REGISTERS:
+                    continue
+                for block_c in (16, 32, 64, 128):
+                    is_small = block_c == 16 or block_c < 2 * sampling.out_channels
+                    if block_c <= width * 128 and is_small:
+                        block_p = width * 128 // block_c
+                        config = DepthwiseWgradConfig(
+                            qw=qw, lines=lines, taps=taps, block_p=block_p, block_c=block_c
+                        )
+                        us = _expected_wgrad_us(config, sampling, device.num_sms)
+                        found[config] = Expected.of(us)
+        return ranked(found)
+
+    def bind(self, config: DepthwiseWgradConfig, case: Case, device: Device) -> DepthwiseWgradPlan:
+        problem, sampling = case.problem, Sampling.of(case)
+        x = PixelStrides.make(problem.x_shape, case.strides_of_x)
+        dy = PixelStrides.make(problem.y_shape, case.strides_of_dy)
+        channels = problem.in_channels
+        parts, tiles = config.parts(sampling, device.num_sms)
+        launcher = Launcher(
+            kernel=depthwise_wgrad_kernel,
+            grid=(parts * math.ceil(channels / config.block_c), config.chunks(sampling), 1),
+            scalars=(
+                sampling.positions(config.qw),
+                tiles,
+                *three(sampling.in_size),
+                *three(sampling.out_size),
+                math.ceil(sampling.out_size[-1] / config.qw),
+                *three(sampling.low),
+                *x.scalars,
+                *dy.scalars,
+            ),
+            constants={
+                "DIMS": problem.dims,
+                **filter_constants(problem.filter_size),
+                "C": channels,
+                "X_STRIDE_W": x.pixel,
+                "DY_STRIDE_W": dy.pixel,
+                **dim_constants(STRIDE=problem.stride, DILATION=problem.dilation),
+                "IS_WIDE": sampling.is_wide(max(x.pixel, dy.pixel), config.qw),
+                "HAS_TAIL": sampling.out_size[-1] % config.qw != 0,
+                **config_constants(config, "qw", "lines", "taps", "block_p", "block_c"),
+            },
+            options={"num_warps": config.num_warps, "maxnreg": config.max_registers},
+        )
+        reducer = Launcher(
+            kernel=depthwise_reduce_kernel,
+            grid=(math.ceil(channels / _REDUCED_CHANNELS), problem.taps, 1),
+            scalars=(parts,),
+            constants={
+                "C": channels,
+                "TAPS": problem.taps,
+                "PARTS_AT_A_TIME": _PARTS_AT_A_TIME,
+                "BLOCK_C": _REDUCED_CHANNELS,
+                "DTYPE": TRITON_DTYPES[case.output_dtype],
+            },
+            options={"num_warps": 4},
+        )
+        return DepthwiseWgradPlan(
+            problem=problem,
+            config=config,
+            out_dtype=case.output_dtype,
+            parts=parts,
+            x_strides=x,
+            dy_strides=dy,
+            launcher=launcher,
+            reducer=reducer,
+        )
+
+
+def _expected_wgrad_us(config: DepthwiseWgradConfig, sampling: Sampling, num_sms: int) -> float:
+    """Returns a time for comparisons, as :func:`_expected_us`."""
+    qw, width, channels = config.qw, config.thread_channels, sampling.out_channels
+    columns = (qw - 1) * sampling.step[-1] + (config.taps - 1) * sampling.dilation[-1] + 1
+    products = qw * config.taps * width * (2 if sampling.out_size[-1] % qw else 1)
+    tile = 70 + qw * (width + 3.5) + config.lines * (products + columns * (width + 3.5) + 14)
+    parts, tiles = config.parts(sampling, num_sms)
+    # Sums of BLOCK_P threads go through shared memory, those of parts through memory.
+    end = config.sums * (40 + 6 * width)
+    programs = parts * math.ceil(channels / config.block_c) * config.chunks(sampling)
+    waves = math.ceil(programs / (num_sms * config.resident))
+    warps = min(config.resident, math.ceil(programs / num_sms)) * config.num_warps
+    instructions = waves * warps / 4 * (tiles * tile + end) * (1 + 6 / warps)
+    # The more registers are live, the less is loaded ahead.
+    tight = 1 + max(0, width * (config.sums + qw) - 60) / 400
+    computing = instructions * (1 + 8 / config.block_c) * tight / H200.cycles_per_us
+    # Each chunk of the filter reads x and dy again, from L2 where the parts are synchronous.
+    pixels_in, pixels_out = math.prod(sampling.in_size), math.prod(sampling.out_size)
+    read = 2 * sampling.batch * channels * (pixels_in + pixels_out) * config.chunks(sampling)
+    workspace = 2 * 4 * parts * math.prod(sampling.taps) * channels
+    reading = read / (H200.copy_bytes_per_us * _REREAD_RATE)
+    return (
+        max(computing, reading)
+        + 0.3 * min(computing, reading)
+        + H200.launch_us
+        + workspace / (H200.copy_bytes_per_us * _PARTS_RATE)
+    )
 
 
 DEPTHWISE = Depthwise()
 DEPTHWISE_DGRAD = DepthwiseDgrad()
+DEPTHWISE_WGRAD = DepthwiseWgrad()

@@ -1,6 +1,7 @@
-"""Groups of very few channels without tensor cores: fprop, and dgrad as the same over dy.
+"""Convolutions without tensor cores: which pixels they read, and groups of very few channels.
 
-``kernels/direct.py`` has the kernel.
+``kernels/groups.py`` has the kernel of :class:`Direct`, ``depthwise.py`` the families of groups of
+one channel.
 """
 
 from __future__ import annotations
@@ -16,12 +17,10 @@ import triton
 import triton.language as tl
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.config_checks import power_problems, range_problems
-from triton_ext.ops.core.descriptors import ROW_BYTES
+from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.plan import (
     TO_LAST,
     ForwardPlan,
@@ -32,27 +31,151 @@ from triton_ext.ops.core.plan import (
     three,
     vector_inputs,
 )
-from triton_ext.ops.families.depthwise import Sampling
-from triton_ext.ops.kernels.direct import conv_direct_kernel
+from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals
+from triton_ext.ops.kernels.groups import (
+    conv_direct_kernel,
+)
 
-__all__ = ["DIRECT", "DIRECT_DGRAD", "DirectConfig"]
+__all__ = ["DIRECT", "DIRECT_DGRAD", "DirectConfig", "PixelStrides", "Sampling"]
+
+_MAX_INT32 = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Which pixels of an input an output pixel reads: of x in fprop and wgrad, of dy in dgrad.
+
+    Per spatial dimension, output pixel i reads through tap r the input pixel
+    ``(i * step + r * dilation - low) / up``, where that is a whole number of the input.
+    """
+
+    batch: int  # images
+    in_channels: int  # of the input
+    out_channels: int  # of the output
+    in_size: tuple[int, ...]  # input pixels
+    out_size: tuple[int, ...]  # output pixels
+    taps: tuple[int, ...]  # of the filter
+    step: tuple[int, ...]  # distance of what two neighbouring output pixels read
+    up: tuple[int, ...]  # distance of input pixels, in the same unit
+    dilation: tuple[int, ...]  # distance of taps, in the same unit
+    low: tuple[int, ...]  # padding in front, in the same unit; may be negative
+    is_flipped: bool  # whether the filter is read from its end
+
+    @classmethod
+    def of(cls, case: Case) -> Sampling:
+        """Returns that of fprop and wgrad over x, or that of dgrad over dy.
+
+        Pixel i of dx reads through tap s the pixel (i + low - s * dilation) / stride of dy; taps
+        counted from the end make that (i + s' * dilation - ((S - 1) * dilation - low)) / stride.
+        """
+        problem, is_gradient = case.problem, case.direction == "dgrad"
+        channels = [problem.in_channels, problem.out_channels]
+        sizes = [problem.input_size, problem.output_size]
+        steps = [problem.stride, (1,) * problem.dims]
+        low = tuple(low for low, _ in problem.padding)
+        if is_gradient:
+            for pair in (channels, sizes, steps):
+                pair.reverse()
+            sides = zip(problem.filter_size, problem.dilation, low, strict=True)
+            low = tuple((taps - 1) * dilation - pad for taps, dilation, pad in sides)
+        return cls(
+            batch=problem.batch,
+            in_channels=channels[0],
+            out_channels=channels[1],
+            in_size=sizes[0],
+            out_size=sizes[1],
+            taps=problem.filter_size,
+            step=steps[0],
+            up=steps[1],
+            dilation=problem.dilation,
+            low=low,
+            is_flipped=is_gradient,
+        )
+
+    @property
+    def class_rows(self) -> tuple[int, ...]:
+        """Output rows, ([D, [H]]), of each class of those that read through the same taps."""
+        return tuple(
+            math.ceil(size / up) for size, up in zip(self.out_size[:-1], self.up, strict=False)
+        )
+
+    @property
+    def classes(self) -> int:
+        """Classes of rows of the output."""
+        return math.prod(self.up[:-1])
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of all images."""
+        return self.batch * math.prod(self.out_size)
+
+    def positions(self, qw: int) -> int:
+        """Returns the positions, of ``qw`` pixels of a row, of one class of rows."""
+        return self.batch * math.prod(self.class_rows) * math.ceil(self.out_size[-1] / qw)
+
+    def is_wide(self, pixel_stride: int, qw: int) -> bool:
+        """Tells whether offsets in elements may need 64 bits; what is masked counts as well."""
+        rows = [
+            size + abs(low) + taps * dilation + step
+            for size, low, taps, dilation, step in zip(
+                self.in_size, self.low, self.taps, self.dilation, self.step, strict=True
+            )
+        ]
+        rows[-1] += qw * self.step[-1]
+        reads = (self.batch + 1) * math.prod(rows) * pixel_stride
+        row = math.ceil(self.out_size[-1] / qw) * qw
+        writes = (self.batch + 1) * math.prod(self.out_size[:-1]) * row * self.out_channels
+        return max(reads, writes) > _MAX_INT32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PixelStrides:
+    """The memory layout of a tensor [N, C, *spatial], as the kernels read it."""
+
+    pixel: int  # elements from one column to the next
+    outer: tuple[int, ...]  # of images and of rows, ([D, [H]]), in pixels
+    is_copied: bool = False  # whether the tensor is copied to a packed one first
+
+    @classmethod
+    def make(cls, shape: tuple[int, ...], strides: tuple[int, ...]) -> PixelStrides:
+        """Returns the layout of a tensor in torch's order.
+
+        One that is not channels-last, or too wide, is copied.
+        """
+        n, channels, *size = shape
+        pixel = strides[-1] if size[-1] > 1 else channels
+        sizes, steps = (n, *size[:-1]), (strides[0], *strides[2:-1])
+        # A dimension of one row needs no distance.
+        steps = tuple(step if size > 1 else 0 for size, step in zip(sizes, steps, strict=True))
+        is_dense = strides[1] == 1 or channels == 1
+        # Sizes alone decide whether offsets need 64 bits: a view with gaps has to fit 32.
+        last = (size[-1] - 1) * pixel + channels
+        last += sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+        fits = last <= max(_MAX_INT32, n * math.prod(size) * pixel)
+        if is_dense and pixel > 0 and fits and not any(step % pixel for step in steps):
+            return cls(pixel=pixel, outer=tuple(step // pixel for step in steps))
+        packed = tuple(math.prod(size[dim:]) for dim in range(len(size)))
+        return cls(pixel=channels, outer=packed, is_copied=True)
+
+    @property
+    def scalars(self) -> tuple[int | None, ...]:
+        """The distances of planes, rows and images, in pixels, as the kernels take them."""
+        planes, rows, _ = three((*self.outer[1:], 0))
+        return planes, rows, self.outer[0]
+
+    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor [N, C, *spatial] as [N, *spatial, C], as the kernels read it."""
+        rows = tensor.permute(TO_LAST[tensor.dim() - 2])
+        return rows.contiguous() if self.is_copied else rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectConfig:
-    """One way to compile the kernel."""
+    """One way to compile the kernel without tensor cores."""
 
     block_m: int  # output pixels per tile
     block_n: int  # output channels per tile
     num_warps: int = 4  # warps per CTA
-
-    def problems(self) -> list[str]:
-        """Returns why the kernel cannot be compiled so; nothing where it can."""
-        found = [
-            *power_problems(self, 1, 1024, "block_m", "block_n"),
-            *power_problems(self, 1, 32, "num_warps"),
-        ]
-        return found or range_problems(self, 1, 1 << 16, "tile_elements")
 
     @property
     def tile_elements(self) -> int:
@@ -72,10 +195,18 @@ class Direct(Family[DirectConfig]):
     config_type = DirectConfig
     supersedes = ("gemm",)
 
+    def number_refusals(
+        self, config: DirectConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        return (
+            *power_refusals(config, 1, 1024, "block_m", "block_n"),
+            *power_refusals(config, 1, 32, "num_warps"),
+        ) or range_refusals(config, 1, 1 << 16, "tile_elements")
+
     def passed_over(self, case: Case, device: Device) -> str:
-        groups = case.problem.groups
-        group_bytes = Sampling.of(case).in_channels // groups * case.dtype.itemsize
-        if groups > 1 and group_bytes < ROW_BYTES:
+        problem, groups = case.problem, case.problem.groups
+        channels = problem.in_channels if case.direction == "fprop" else problem.out_channels
+        if groups > 1 and channels // groups * case.dtype.itemsize < ROW_BYTES:
             return ""
         return f"chosen for several groups of less than {ROW_BYTES} bytes of channels"
 

@@ -13,9 +13,7 @@ from functools import partial
 import torch
 import triton
 
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -31,6 +29,15 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    beyond_keys,
+    power_refusals,
+    range_refusals,
+    refuse,
+    refused,
+    smem_refusals,
+)
 from triton_ext.ops.kernels.few_channels import conv_gather_kernel
 
 __all__ = ["FEW_CHANNELS", "GatherConfig", "Window"]
@@ -69,15 +76,15 @@ class GatherConfig:
     # and more can be.
     loads_ahead: int = 0
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return [
-            *power_problems(self, 16, 256, "block_m", "block_n"),
-            *power_problems(self, 16, 128, "block_k"),
-            *power_problems(self, 4, 8, "num_warps"),
-            *range_problems(self, 1, 64, "programs_per_sm"),
-            *range_problems(self, 0, 4, "loads_ahead"),
-        ]
+        return (
+            *power_refusals(self, 16, 256, "block_m", "block_n"),
+            *power_refusals(self, 16, 128, "block_k"),
+            *power_refusals(self, 4, 8, "num_warps"),
+            *range_refusals(self, 1, 64, "programs_per_sm"),
+            *range_refusals(self, 0, 4, "loads_ahead"),
+        )
 
     def holds_filter(self, columns: int) -> bool:
         """Tells whether a CTA loads its part of a filter of ``columns`` once."""
@@ -108,7 +115,6 @@ class Window:
     """How the kernel reads the pixels of an output pixel's filter window; in elements."""
 
     lines: int  # rows of the filter, T * R
-    elements: int  # of a row of the filter, S * Ci
     pixel: int  # distance of two pixels of a row of x
     vector: int  # elements of a load
     shift: int  # columns in front of a row's first tap
@@ -116,46 +122,31 @@ class Window:
 
     @classmethod
     def make(cls, case: Case) -> Window:
-        """Returns the window of the fewest steps, then of the fewest loads."""
+        """Returns the window of the fewest k iterations, then of the fewest loads."""
         problem, x_strides = case.problem, case.strides_of_x
         ci, width = problem.in_channels, problem.input_size[-1]
         pixel = x_strides[-1] if width > 1 else ci
         sizes = (problem.batch, *problem.input_size[:-1])
-        outer = [
-            stride
-            for extent, stride in zip(sizes, (x_strides[0], *x_strides[2:-1]), strict=True)
-            if extent > 1
-        ]
+        strides = (x_strides[0], *x_strides[2:-1])
+        outer = [stride for size, stride in zip(sizes, strides, strict=True) if size > 1]
         common = 1
         # An expanded tensor cannot be copied to an aligned address.
         if pixel == ci and (ci == 1 or x_strides[1] == 1) and 0 not in outer:
             unit = ROW_BYTES // _ELEMENT_BYTES
             common = math.gcd(problem.stride[-1] * ci, width * ci, unit, *outer)
-        elements, windows = problem.filter_size[-1] * ci, []
+        lines, elements = math.prod(problem.filter_size[:-1]), problem.filter_size[-1] * ci
+        windows = []
         for vector in (1, 2, 4, 8):
             if common % vector == 0:
                 shift = -problem.padding[-1][0] * ci % vector
-                windows.append(
-                    cls(
-                        lines=math.prod(problem.filter_size[:-1]),
-                        elements=elements,
-                        pixel=pixel,
-                        vector=vector,
-                        shift=shift,
-                        row=math.ceil((shift + elements) / vector) * vector,
-                    )
-                )
-        return min(windows, key=lambda each: (math.ceil(each.columns / 32), each.loads))
+                row = math.ceil((shift + elements) / vector) * vector
+                windows.append(cls(lines=lines, pixel=pixel, vector=vector, shift=shift, row=row))
+        return min(windows, key=lambda w: (math.ceil(w.columns / 32), w.columns // w.vector))
 
     @property
     def columns(self) -> int:
         """Columns of K."""
         return self.lines * self.row
-
-    @property
-    def loads(self) -> int:
-        """Loads per output pixel."""
-        return self.columns // self.vector
 
 
 class FewChannels(Family[GatherConfig]):
@@ -169,7 +160,7 @@ class FewChannels(Family[GatherConfig]):
     direction = "fprop"
     config_type = GatherConfig
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16):
             found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
@@ -182,10 +173,12 @@ class FewChannels(Family[GatherConfig]):
             found.append(f"groups={problem.groups}: a window would hold channels of other groups")
         if problem.filter_size[-1] > 1 and problem.dilation[-1] != 1:
             found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
-        return found + long_row_refusals(problem)
+        return (*refused(*found), *long_row_refusals(problem))
 
-    def number_refusals(self, config: GatherConfig, case: Case, device: Device) -> list[str]:
-        return config.problems() or _smem_refusals(config, Window.make(case), device)
+    def fit_refusals(self, config: GatherConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        # Columns depend on strides.
+        smem_bytes = config.smem_bytes(Window.make(case).columns)
+        return beyond_keys(smem_refusals(smem_bytes, device, reserved_bytes=0))
 
     def passed_over(self, case: Case, device: Device) -> str:
         columns = Window.make(case).columns
@@ -193,17 +186,13 @@ class FewChannels(Family[GatherConfig]):
             return ""
         return f"{columns} columns of a filter: chosen up to {_MOST_COLUMNS}"
 
-    def config_refusals(self, config: GatherConfig, case: Case, device: Device) -> list[str]:
-        # Its memory depends on strides as well.
-        return self.case_refusals(case) + config.problems()
-
     def candidates(self, case: Case, device: Device) -> Mapping[GatherConfig, Expected]:
         problem, window, num_sms = case.problem, Window.make(case), device.num_sms
         elements = sum(map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape)))
         bytes_us = elements * _ELEMENT_BYTES / (H200.copy_bytes_per_us * _COPY_RATE)
         times = {}
         for config in _candidates(problem, window):
-            if _smem_refusals(config, window, device):
+            if smem_refusals(config.smem_bytes(window.columns), device, reserved_bytes=0):
                 continue
             rows, columns, programs = config.tiles(problem, num_sms)
             steps = math.ceil(window.columns / config.block_k)
@@ -217,9 +206,7 @@ class FewChannels(Family[GatherConfig]):
         return ranked(times)
 
     def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
-        wrong = self.refusals(case, device, config)
-        if wrong:
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        refuse(f"{case.operator}: configuration {config}", self.refusals(case, device, config))
         problem, window, strides = case.problem, Window.make(case), case.strides_of_x
         launcher = Launcher(
             kernel=conv_gather_kernel,
@@ -252,16 +239,6 @@ class FewChannels(Family[GatherConfig]):
         return ForwardPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
 
 
-def _smem_refusals(config: GatherConfig, window: Window, device: Device) -> list[str]:
-    needed = config.smem_bytes(window.columns)
-    if needed <= device.smem_bytes:
-        return []
-    return [
-        f"its tiles take up to {needed} bytes of shared memory, a CTA has {device.smem_bytes}: "
-        "expected smaller tiles or fewer loads ahead"
-    ]
-
-
 def _candidates(problem: ConvProblem, window: Window) -> list[GatherConfig]:
     """Returns tiles for the channels and the columns; wide ones get more warps, fewer registers."""
     block_k = _power(window.columns, 64)
@@ -269,20 +246,14 @@ def _candidates(problem: ConvProblem, window: Window) -> list[GatherConfig]:
         block_k = 32
     steps = math.ceil(window.columns / block_k)
     widest = _power(problem.out_channels, 128)
+    first = GatherConfig(block_m=128, block_n=widest, block_k=block_k)
     found = []
-    for block_n in sorted({widest, max(16, widest // 2)}, reverse=True):
+    for block_n in dict.fromkeys((widest, max(16, widest // 2))):
         for block_m in (128, 64):
             is_large = block_m * max(block_n, 2 * block_k) > 128 * 64
             num_warps = 8 if block_m == 128 and (is_large or steps > 1) else 4
-            found.append(
-                GatherConfig(
-                    block_m=block_m,
-                    block_n=block_n,
-                    block_k=block_k,
-                    num_warps=num_warps,
-                    programs_per_sm=_WARPS_AT_ONCE // num_warps,
-                )
-            )
+            fields = {"block_m": block_m, "block_n": block_n, "num_warps": num_warps}
+            found.append(replace(first, **fields, programs_per_sm=_WARPS_AT_ONCE // num_warps))
     first = found[0]
     if window.vector > 1 and steps == 1:
         found.append(replace(first, loads_ahead=2))

@@ -1,17 +1,22 @@
-"""fprop as an implicit GEMM through im2col loads: the kernel of ``kernels/gemm_fprop.py``."""
+"""fprop and dgrad as implicit GEMMs through im2col loads: the kernels of ``kernels/gemm.py``.
+
+Both have the configurations and the model of ``gemm_config.py``.  In dgrad every stride phase has
+tiles of its own, with the k iterations of its own taps.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+import triton.language as tl
+from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
@@ -22,20 +27,36 @@ from triton_ext.ops.core.descriptors import (
     rounding,
 )
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked, smem_refusals
+from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, ForwardPlan, three
+from triton_ext.ops.core.plan import (
+    TO_LAST,
+    TRITON_DTYPES,
+    DgradPlan,
+    ForwardPlan,
+    config_constants,
+    dot_dtype,
+    filter_constants,
+    three,
+)
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refuse, refused, smem_refusals
+from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
     OutputTile,
     channel_block,
     expected_times,
 )
-from triton_ext.ops.kernels.gemm_fprop import conv_fprop_kernel, kernel_constants
+from triton_ext.ops.kernels.gemm import (
+    Classes,
+    DgradProblem,
+    conv_dgrad_kernel,
+    conv_fprop_kernel,
+)
 from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
 
-__all__ = ["GEMM", "gemm_refusals", "tap_refusals"]
+__all__ = ["GEMM", "GEMM_DGRAD", "group_channels", "tap_refusals"]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -44,136 +65,153 @@ conv_violations = backends.load("nvidia", "conv_violations")
 # takes as long as a descriptor.
 _Tiled = tuple[list[int], list[int], list[int]]
 
+# Fields of a configuration that are constants of both kernels, in this order.
+_TILE = ("block_m", "block_n", "block_k", "group_size_m", "taps_inner", "store_parts")
 
-def tap_refusals(case: Case) -> list[str]:
+# dgrad fills groups up to multiples of so many channels, which are an operand of a matrix product
+# with every Triton, of 16 and of 32 bits.
+_GROUP_UNIT = 16
+
+
+def tap_refusals(case: Case) -> tuple[Refusal, ...]:
     """Returns why im2col does not walk x tap by tap; nothing where it does, or rows are packed."""
     if case.packing is not None or not conv_violations(case.problem.geometry):
-        return []
-    return ["im2col cannot walk x tap by tap: expected a configuration of packed rows"]
+        return ()
+    return refused("im2col cannot walk x tap by tap: expected a configuration of packed rows")
 
 
-def gemm_refusals(config: ConvConfig, element_bytes: int, device: Device) -> list[str]:
-    """Returns why the kernels cannot be compiled so, with y in parts and of x's element size."""
-    wrong = config.problems(element_bytes)
-    return wrong or smem_refusals(config.smem_bytes(element_bytes), device)
-
-
-class Gemm(Family[ConvConfig]):
-    """fprop."""
+class _Gemm(Family[ConvConfig]):
+    """Both directions."""
 
     kind = "gemm"
-    direction = "fprop"
     config_type = ConvConfig
     is_gemm = True
     tile_fields = ("block_m", "block_n")
+
+    def number_refusals(
+        self, config: ConvConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        # With an output tile in parts, of elements of the operands' size.
+        size = case.dtype.itemsize
+        return config.refusals(size) or smem_refusals(config.smem_bytes(size), device)
+
+    def _check(self, config: ConvConfig, case: Case, device: Device) -> None:
+        found = config.refusals(case.dtype.itemsize) or self.fit_refusals(config, case, device)
+        refuse(f"{case.operator}: configuration {config}", found)
+
+
+# ---- fprop -------------------------------------------------------------------------------------
+
+
+class Gemm(_Gemm):
+    """fprop."""
+
+    direction = "fprop"
     reads_packed = True
 
-    def refusals(self, case: Case, device: Device, config: ConvConfig | None = None) -> list[str]:
-        found = tap_refusals(case)
-        if config is not None and not found:
-            found += self.number_refusals(config, case, device)
-        return found
-
-    def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
-        return gemm_refusals(config, case.dtype.itemsize, device)
-
-    def config_refusals(self, config: ConvConfig, case: Case, device: Device) -> list[str]:
-        return self.refusals(case, device, config)
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return tap_refusals(case)
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
-        walked = _Walked.of(case)
-        problem, size = walked.problem, case.dtype.itemsize
+        read = _Read.of(case)
+        problem, size = read.problem, case.dtype.itemsize
         # Steps that end where the group does, or few long ones whose last one is masked.
-        steps = {walked.block_k}
+        blocks = {read.block_k}
         if problem.groups > 1:
-            steps.add(channel_block(walked.group_ci, size, 1))
-        times = {
-            config: us
-            for block_k in sorted(steps)
-            for config, us in expected_times(
-                problem.geometry.m_gemm,
-                problem.out_channels // problem.groups,
-                walked.group_ci,
-                problem.taps,
-                device.num_sms,
-                element_bytes=size,
-                groups=problem.groups,
-                block_k=block_k,
-                output=_output_tile(case, device, _stores_through_tma(case, 16)),
-                crossing=_output_tile(case, device, False),
-                available_bytes=device.smem_bytes,
-            ).items()
-        }
+            blocks.add(channel_block(read.group_ci, size, 1))
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
-        if walked.missing:
+        if read.missing:
             copies_us = H200.launch_us
-        return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
+        return ranked(
+            {
+                config: Expected.of(us, copies_us)
+                for block_k in sorted(blocks)
+                for config, us in expected_times(
+                    problem.geometry.m_gemm,
+                    problem.out_channels // problem.groups,
+                    read.group_ci,
+                    (problem.taps,),
+                    device.num_sms,
+                    element_bytes=size,
+                    groups=problem.groups,
+                    block_k=block_k,
+                    output=_output_tile(case, device, _stores_through_tma(case, 16)),
+                    crossing=_output_tile(case, device, False),
+                    available_bytes=device.smem_bytes,
+                ).items()
+            }
+        )
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
-        wrong = config.problems(case.dtype.itemsize)
-        if wrong:
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
-        walked = _Walked.of(case)
-        problem, conv = walked.problem, walked.problem.geometry
+        self._check(config, case, device)
+        read, packing, spec, dtype = _Read.of(case), case.packing, case.epilogue, case.dtype
+        problem, conv = read.problem, read.problem.geometry
         x_block = [config.block_m, config.block_k]
         x_desc = Im2ColDescriptor.for_conv(
-            Layout(walked.shape, walked.strides, case.dtype),
+            Layout(read.shape, read.strides, dtype),
             conv.filter_size,
             stride=conv.stride,
             padding=conv.padding,
             dilation=conv.dilation,
             block_shape=x_block,
-            round_f32_to_tf32=case.dtype == torch.float32,
+            round_f32_to_tf32=dtype == torch.float32,
         )
         row_stride = matrix_row_stride(x_desc)
-        co, groups, taps = problem.out_channels, problem.groups, problem.taps
-        ci = walked.group_ci
-        if case.packing is not None:
-            _, *rows, ci = case.packing.weight_shape
+        co, groups, taps, ci = problem.out_channels, problem.groups, problem.taps, read.group_ci
+        if packing is not None:
+            _, *rows, ci = packing.weight_shape
             taps = math.prod(rows)
-        tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co // groups / config.block_n)
         x_tiles = None
         if row_stride is not None:
-            x_tiles = ([conv.m_gemm, walked.shape[-1]], [row_stride, 1], x_block)
+            x_tiles = ([conv.m_gemm, read.shape[-1]], [row_stride, 1], x_block)
+        tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co // groups / config.block_n)
+        is_integer = dtype == torch.int8
+        launcher = Launcher(
+            kernel=conv_fprop_kernel,
+            grid=(min(tiles * groups, device.num_sms), 1, 1),
+            scalars=(
+                conv.m_gemm,
+                co,
+                *three(conv.output_size),
+                *three(conv.stride),
+                *three([low for low, _ in conv.padding]),
+                *three(conv.dilation),
+            ),
+            constants={
+                "DIMS": problem.dims,
+                **filter_constants(conv.filter_size),
+                "CHANNEL_BLOCKS": math.ceil(read.group_ci / config.block_k),
+                **config_constants(config, *_TILE),
+                "DTYPE": TRITON_DTYPES[case.output_dtype],
+                "DOT_DTYPE": tl.int8 if is_integer else dot_dtype(dtype),
+                "ACTIVATION": spec.activation,
+                "FUNCTION": spec.function,
+                "ACC_DTYPE": tl.int32 if is_integer else tl.float32,
+                "GROUPS": groups,
+                "GROUP_CI": read.group_ci,
+                "MASK_CHANNELS": groups > 1 and read.group_ci % config.block_k != 0,
+                "X_IS_MATRIX": row_stride is not None,
+                "RESIDUAL_PER_IMAGE": spec.residual_per_image,
+            },
+            options={"num_stages": config.num_stages, "num_warps": config.num_warps},
+        )
         operands = _Operands(
             problem=case.problem,
             x_desc=x_desc,
             x_tiles=x_tiles,
             w_tiles=([co, taps, ci], [taps * ci, ci, 1], [config.block_n, 1, config.block_k]),
-            rounding=rounding(case.dtype),
-            fill=FilledChannels(walked.missing, walked.missing) if walked.missing else None,
-            is_packed=case.packing is not None,
+            rounding=rounding(dtype),
+            fill=FilledChannels(read.missing, read.missing) if read.missing else None,
+            is_packed=packing is not None,
         )
-        # TMA does not stop at the end of a group: its tiles have to.
-        through_tma = _stores_through_tma(case, config.block_n)
         return ForwardPlan.make(
             case,
             config,
             operands,
-            Launcher(
-                kernel=conv_fprop_kernel,
-                grid=(min(tiles * groups, device.num_sms), 1, 1),
-                scalars=(
-                    conv.m_gemm,
-                    co,
-                    *three(conv.output_size),
-                    *three(conv.stride),
-                    *three([low for low, _ in conv.padding]),
-                    *three(conv.dilation),
-                ),
-                constants=kernel_constants(
-                    config,
-                    conv.filter_size,
-                    walked.group_ci,
-                    TRITON_DTYPES[case.dtype],
-                    case.epilogue,
-                    groups=groups,
-                    x_is_matrix=row_stride is not None,
-                ),
-                options={"num_stages": config.num_stages, "num_warps": config.num_warps},
-            ),
-            y_block=config.store_block if through_tma else None,
-            row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
+            launcher,
+            # TMA does not stop at the end of a group: its tiles have to.
+            y_block=config.store_block if _stores_through_tma(case, config.block_n) else None,
+            row_copies=None if packing is None else RowCopies(packing, case.strides_of_x),
         )
 
 
@@ -208,11 +246,10 @@ class _Operands:
 
     def _filled(
         self, fill: FilledChannels, x_rows: torch.Tensor, w_rows: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, ...]:
         groups = self.problem.groups
         if groups == 1:
-            x_rows, w_rows = fill.fill(x_rows, w_rows)
-            return x_rows, w_rows
+            return fill.fill(x_rows, w_rows)
         # Groups are further pixels of a row, where pixels lie side by side.
         *pixels, channels = x_rows.shape
         if x_rows.stride(-2) != channels or x_rows.stride(-1) != 1:
@@ -222,7 +259,7 @@ class _Operands:
         return rows.view(*pixels, -1), w_rows
 
 
-class _Walked(NamedTuple):
+class _Read(NamedTuple):
     """The convolution that the kernel computes: x with more channels, or with packed pixels."""
 
     problem: ConvProblem  # its output is that of the problem asked for
@@ -233,7 +270,7 @@ class _Walked(NamedTuple):
     block_k: int
 
     @classmethod
-    def of(cls, case: Case) -> _Walked:
+    def of(cls, case: Case) -> _Read:
         if (packing := case.packing) is not None:
             channels, block_k = packing.window_channels, packing.block_k
             return cls(packing.packed, channels, 0, packing.x_shape, packing.strides, block_k)
@@ -271,4 +308,162 @@ def _output_tile(case: Case, device: Device, through_tma: bool) -> OutputTile:
     return OutputTile(element_bytes=size, residual_bytes=residual_bytes, whole=whole)
 
 
+# ---- dgrad -------------------------------------------------------------------------------------
+
+
+class GemmDgrad(_Gemm):
+    """dgrad; groups are filled up with zeros as the kernel needs."""
+
+    direction = "dgrad"
+
+    def fit_refusals(self, config: ConvConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        # k iterations end where a group does.
+        groups = case.problem.groups
+        channels = group_channels(case.problem.out_channels, groups)
+        if groups == 1 or channels % config.block_k == 0:
+            return ()
+        return refused(f"block_k is {config.block_k}: expected a divisor of {channels}, a group's")
+
+    def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
+        problem, size = _padded(case.problem), case.dtype.itemsize
+        groups, co = problem.groups, problem.out_channels // problem.groups
+        pixels, taps, repeats = phase_taps(phases_of(problem))
+        # Measured: what goes through pointers takes less than its parts.
+        whole = _is_packed(case) and groups == 1 and device.capability >= (10, 0)
+        times = expected_times(
+            problem.batch * pixels,
+            problem.in_channels // groups,
+            co,
+            taps,
+            device.num_sms,
+            is_dgrad=True,
+            repeats=repeats,
+            groups=groups,
+            element_bytes=size,
+            # A 128-byte row, or a part of one that stays in its group.
+            block_k=channel_block(co, size, groups) if groups > 1 else 128 // size,
+            output=OutputTile(element_bytes=size, whole=whole),
+            available_bytes=device.smem_bytes,
+        )
+        return ranked({config: Expected.of(us) for config, us in times.items()})
+
+    def bind(self, config: ConvConfig, case: Case, device: Device) -> DgradPlan:
+        self._check(config, case, device)
+        problem, dtype = _padded(case.problem), case.dtype
+        n, size, groups, taps = problem.batch, problem.output_size, problem.groups, problem.taps
+        ci, co = problem.in_channels // groups, problem.out_channels // groups
+        unit, is_nk = ROW_BYTES // dtype.itemsize, dtype == torch.float32
+        missing_co, missing_ci = -problem.out_channels % unit, -ci % unit
+        shape = (n, *size, problem.out_channels + missing_co)
+        strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
+        if missing_co or problem is not case.problem:
+            strides = packed_strides(shape)
+        dims = phases_of(problem)
+        dy_desc = Im2ColDescriptor(
+            Layout(shape, strides, dtype),
+            shape,
+            strides,
+            [config.block_m, config.block_k],
+            pixel_box_lower_corner=[dim.lower for dim in dims],
+            pixel_box_upper_corner=[
+                dim.lower + dim.walk_size - out for dim, out in zip(dims, size, strict=True)
+            ],
+            round_f32_to_tf32=is_nk,
+        )
+        m_gemm = n * math.prod(dim.walk_size for dim in dims)
+        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
+        tiles *= groups * math.prod(problem.stride)
+        w_rows, w_columns = problem.out_channels, ci + missing_ci
+        w_block = [config.block_k, 1, config.block_n]
+        if is_nk:
+            w_rows, w_columns, w_block = ci, w_rows + missing_co, w_block[::-1]
+        through_tma = _is_packed(case) and (groups == 1 or ci % config.block_n == 0)
+        return DgradPlan(
+            problem=case.problem,
+            dtype=dtype,
+            config=config,
+            describe=_describe(
+                case.problem,
+                dy_desc,
+                ([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
+                config.store_block if through_tma else None,
+                co - case.problem.out_channels // groups,
+                FilledChannels(missing_co, missing_co if is_nk else missing_ci),
+            ),
+            stores_aligned=through_tma,
+            launcher=Launcher(
+                kernel=conv_dgrad_kernel,
+                grid=(min(tiles, device.num_sms), 1, 1),
+                scalars=(ci, DgradProblem.of(dims, m_gemm, math.ceil(co / config.block_k))),
+                constants={
+                    "DIMS": problem.dims,
+                    "CLASSES": Classes.of(dims),
+                    "GROUPS": groups,
+                    "CHANNEL_UNIT": math.gcd(ci, 8),
+                    "W_IS_NK": is_nk,
+                    **config_constants(config, *_TILE),
+                    "DTYPE": TRITON_DTYPES[dtype],
+                    "DOT_DTYPE": dot_dtype(dtype),
+                },
+                options={"num_stages": config.num_stages, "num_warps": config.num_warps},
+            ),
+        )
+
+
+def group_channels(co: int, groups: int) -> int:
+    """Returns the output channels of a group that dgrad reads, zeros at its end among them."""
+    return co if groups == 1 else math.ceil(co // groups / _GROUP_UNIT) * _GROUP_UNIT
+
+
+def _padded(problem: ConvProblem) -> ConvProblem:
+    """Returns the problem whose groups have as many output channels as a block needs."""
+    co = problem.groups * group_channels(problem.out_channels, problem.groups)
+    if problem.groups == 1 or co == problem.out_channels:
+        return problem
+    return replace(problem, out_channels=co)
+
+
+def _is_packed(case: Case) -> bool:
+    """Tells whether rows of a tile are neighbours in dx, of a multiple of 16 bytes."""
+    problem = case.problem
+    row_bytes = problem.in_channels * case.dtype.itemsize
+    return set(problem.stride) == {1} and row_bytes % ROW_BYTES == 0
+
+
+def _describe(
+    problem: ConvProblem,  # the convolution
+    # im2col descriptor of dy [N, *output_size, Co], channels padded, without memory.
+    dy_desc: Im2ColDescriptor,
+    w_tiles: _Tiled,  # of the descriptor of w
+    # The block of the descriptor of dx [pixels, Ci]; None where it is stored through a pointer.
+    dx_tile: list[int] | None,
+    missing_group_co: int,  # zeros to add to the output channels of each group
+    # Adds zeros to the channels of dy and of the weight, so that rows are multiples of 16
+    # bytes.
+    fill: FilledChannels,
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
+    """Returns what describes dy, weight and dx to the kernel."""
+    to_last, ci, groups = TO_LAST[problem.dims], problem.in_channels, problem.groups
+
+    def described(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
+        dy_rows = dy.permute(to_last)
+        if missing_group_co:
+            by_group = dy_rows.unflatten(-1, (groups, -1))
+            dy_rows = pad(by_group, (0, missing_group_co)).flatten(-2)
+            more = (0, 0) * (weight.dim() - 1) + (0, missing_group_co)
+            weight = pad(weight.unflatten(0, (groups, -1)), more).flatten(0, 1)
+        # [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups].
+        is_nk = dy.dtype == torch.float32
+        w_rows = weight.movedim(0, -1) if is_nk else weight.permute(to_last)
+        dy_rows, w_rows = fill.fill(dy_rows, w_rows)
+        w_desc = TensorDescriptor(aligned_rows(w_rows), *w_tiles, **rounding(dy.dtype))
+        if dx_tile is None:
+            return dy_desc.with_base(dy_rows), w_desc, None, dx
+        dx_desc = TensorDescriptor(dx, [dx.numel() // ci, ci], [ci, 1], dx_tile)
+        return dy_desc.with_base(dy_rows), w_desc, dx_desc, None
+
+    return described
+
+
 GEMM: Gemm = Gemm()
+GEMM_DGRAD: GemmDgrad = GemmDgrad()

@@ -1,4 +1,4 @@
-"""Tile configurations of the implicit GEMM and the model that chooses among them.
+"""Tile configurations of the implicit GEMM, fprop and dgrad, and the model that ranks them.
 
 The model is the time of the busiest multiprocessor, which works on ceil(tiles / multiprocessors)
 tiles one after another.  Its three numbers per configuration were fitted to 41 shapes of fprop on
@@ -15,20 +15,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
-from triton_ext.ops.core.config_checks import (
-    depth_problems,
-    power_problems,
-    range_problems,
-    type_problems,
-)
 from triton_ext.ops.core.device import SMEM_BYTES
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    depth_refusals,
+    field_refusals,
+    power_refusals,
+    range_refusals,
+)
 
 __all__ = [
     "CONFIGS",
-    "COSTS",
-    "NARROW_COLUMNS",
+    "DGRAD_CONFIGS",
     "NARROW_CONFIGS",
-    "NARROW_COSTS",
     "ConvConfig",
     "Cost",
     "OutputTile",
@@ -77,23 +76,23 @@ class ConvConfig:
     group_size_m: int = 8
     taps_inner: bool = True
 
-    def problems(self, element_bytes: int) -> list[str]:
+    def refusals(self, element_bytes: int) -> tuple[Refusal, ...]:
         """Returns why kernels of operands of a size cannot be compiled so."""
         # Numbers are compared below.
-        if wrong := type_problems(self):
+        if wrong := field_refusals(self):
             return wrong
-        return [
-            *power_problems(self, 16, 1024, "block_m"),
-            *power_problems(self, 8, 1024, "block_n"),
+        return (
+            *power_refusals(self, 16, 1024, "block_m"),
+            *power_refusals(self, 8, 1024, "block_n"),
             *(
-                depth_problems(self, element_bytes, "block_k")
-                or power_problems(self, 8, 256, "block_k")
+                depth_refusals(self, element_bytes, "block_k")
+                or power_refusals(self, 8, 256, "block_k")
             ),
-            *power_problems(self, 4, 8, "num_warps"),
-            *range_problems(self, 1, 64, "num_stages"),
-            *range_problems(self, 1, 2, "store_parts"),
-            *range_problems(self, 1, 1 << 16, "group_size_m"),
-        ]
+            *power_refusals(self, 4, 8, "num_warps"),
+            *range_refusals(self, 1, 64, "num_stages"),
+            *range_refusals(self, 1, 2, "store_parts"),
+            *range_refusals(self, 1, 1 << 16, "group_size_m"),
+        )
 
     def smem_bytes(self, element_bytes: int, output: OutputTile | None = None) -> int:
         """Returns the bytes of shared memory for the pipeline and the output tile.
@@ -124,18 +123,6 @@ class ConvConfig:
         """Rows and columns of the boxes that TMA stores."""
         return [self.block_m, self.block_n // self.store_parts]
 
-    @property
-    def constants(self) -> dict[str, Any]:
-        """The constexpr arguments of the kernels that say how a tile is computed."""
-        return {
-            "BLOCK_M": self.block_m,
-            "BLOCK_N": self.block_n,
-            "BLOCK_K": self.block_k,
-            "GROUP_SIZE_M": self.group_size_m,
-            "TAPS_INNER": self.taps_inner,
-            "STORE_PARTS": self.store_parts,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -153,39 +140,41 @@ class Cost:
         return busiest(tiles, tiles_us, programs) + self.launch_us
 
 
-def _config(
-    m: int,
-    n: int,
-    stages: int,
-    warps: int,
-    *,
-    parts: int = 1,
-    group: int = 8,
-    taps_inner: bool = True,
-) -> ConvConfig:
+def _config(m: int, n: int, stages: int, warps: int, **others: Any) -> ConvConfig:
     """Returns a row of the tables below."""
-    sizes = {"block_m": m, "block_n": n, "num_stages": stages, "num_warps": warps}
-    return ConvConfig(**sizes, store_parts=parts, group_size_m=group, taps_inner=taps_inner)
+    return ConvConfig(block_m=m, block_n=n, num_stages=stages, num_warps=warps, **others)
 
 
 # Fitted by `python -m benchmarks.fit_config SWEEP.json --fit`.
 COSTS: dict[ConvConfig, Cost] = {
-    _config(256, 64, 5, 4, parts=2): Cost(0.421, 1.18, 7.06),
+    _config(256, 64, 5, 4, store_parts=2): Cost(0.421, 1.18, 7.06),
     _config(256, 64, 3, 4): Cost(0.501, 0.91, 8.82),
     _config(128, 64, 5, 4): Cost(0.240, 0.64, 7.40),
     _config(64, 64, 7, 4): Cost(0.222, 0.41, 5.98),
     _config(128, 128, 6, 4): Cost(0.327, 1.11, 6.36),
     _config(128, 128, 6, 4, taps_inner=False): Cost(0.329, 1.10, 6.11),
-    _config(128, 128, 5, 4, group=1): Cost(0.324, 1.11, 6.49),
-    _config(64, 128, 6, 4, group=4, taps_inner=False): Cost(0.205, 0.69, 6.12),
-    _config(64, 256, 5, 4, parts=2): Cost(0.336, 1.26, 5.27),
-    _config(256, 128, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.658, 2.27, 6.06),
-    _config(128, 256, 4, 8, parts=2): Cost(0.609, 2.32, 5.53),
-    _config(128, 256, 4, 8, parts=2, group=4, taps_inner=False): Cost(0.616, 2.34, 5.12),
+    _config(128, 128, 5, 4, group_size_m=1): Cost(0.324, 1.11, 6.49),
+    _config(64, 128, 6, 4, group_size_m=4, taps_inner=False): Cost(0.205, 0.69, 6.12),
+    _config(64, 256, 5, 4, store_parts=2): Cost(0.336, 1.26, 5.27),
+    _config(256, 128, 4, 8, store_parts=2, group_size_m=4, taps_inner=False): Cost(
+        0.658, 2.27, 6.06
+    ),
+    _config(128, 256, 4, 8, store_parts=2): Cost(0.609, 2.32, 5.53),
+    _config(128, 256, 4, 8, store_parts=2, group_size_m=4, taps_inner=False): Cost(
+        0.616, 2.34, 5.12
+    ),
 }
 CONFIGS: tuple[ConvConfig, ...] = tuple(COSTS)
 
-# Narrow tiles for few output channels, of a group or of all, which a wider tile would waste.  Not
+# dgrad, whose steps load and multiply the same.  To be fitted to its kernel's own times by
+# `python -m benchmarks.fit_config`.
+DGRAD_COSTS: dict[ConvConfig, Cost] = {
+    replace(config, store_parts=2) if config.block_m == 256 else config: cost
+    for config, cost in COSTS.items()
+}
+DGRAD_CONFIGS: tuple[ConvConfig, ...] = tuple(DGRAD_COSTS)
+
+# Narrow tiles for few columns, of a group or of all, which a wider tile would waste.  Not
 # measured: the time of a step is that of the table's, by the bytes of its loads.
 NARROW_COSTS: dict[ConvConfig, Cost] = {
     _config(128, 32, 6, 4): Cost(0.205, 0.50, 6.5),
@@ -206,49 +195,54 @@ _MASK_STEP_US, _MASK_BYTES_US, _MASK_TILE_US = 0.09, 0.35, 0.6
 
 
 def expected_times(
-    m_gemm: int,  # output pixels
-    co: int,  # output channels of a group
-    ci: int,  # input channels of a group
-    taps: int,  # filter taps
+    m_gemm: int,  # pixels of the output, or of a stride phase of it
+    columns: int,  # channels of the output, of a group
+    depth: int,  # channels that are multiplied, of a group
+    taps: Sequence[float],  # filter taps of every stride phase; fprop has one
     num_sms: int,
     *,
-    element_bytes: int = 2,  # size of an element of x and w, in bytes
+    is_dgrad: bool = False,
+    repeats: int = 1,  # how often there are these stride phases
+    element_bytes: int = 2,  # size of an element of the operands, in bytes
     groups: int = 1,
-    # Channels per step, as :func:`channel_block` says; by default as in the table.
-    block_k: int | None = None,
+    block_k: int | None = None,  # channels per step; by default as in the table
     # How the output tile is stored, as for :meth:`ConvConfig.smem_bytes`.
     output: OutputTile | None = None,
     # Likewise where it reaches into the next group; by default the same, but there is none where
-    # TMA stores whole tiles.
+    # TMA stores whole tiles of fprop.
     crossing: OutputTile | None = None,
     available_bytes: int = SMEM_BYTES,  # shared memory that a CTA can use
 ) -> dict[ConvConfig, float]:
-    """Returns the configurations of fprop that fit, with the expected microseconds.
+    """Returns the configurations that fit, with the expected microseconds.
 
-    They are those of ``CONFIGS``, with fewer stages where a residual or 32-bit outputs need their
-    memory; narrower ones for few output channels.
+    They are those of ``CONFIGS`` or ``DGRAD_CONFIGS``; narrower ones for few columns; in fprop
+    with fewer stages where a residual or 32-bit outputs need their memory.
     """
     inside = output or OutputTile(element_bytes=element_bytes)
-    crossing = inside if inside.through_pointers else crossing
-    table = COSTS | NARROW_COSTS if groups > 1 or co <= NARROW_COLUMNS else COSTS
+    crossing = inside if inside.through_pointers or is_dgrad else crossing
+    table = DGRAD_COSTS if is_dgrad else COSTS
+    if columns <= NARROW_COLUMNS or (groups > 1 and not is_dgrad):
+        table = table | NARROW_COSTS
     # Up to two stages less for a residual or 32-bit outputs; what that costs was not measured.
-    fewer = (0, 1, 2) if inside.element_bytes + inside.residual_bytes > 2 else (0,)
+    needs_more = not is_dgrad and inside.element_bytes + inside.residual_bytes > 2
     times = {}
-    for less, (shipped, cost) in itertools.product(fewer, table.items()):
-        crosses = groups > 1 and co % shipped.block_n
+    for less, (shipped, cost) in itertools.product(range(3 if needs_more else 1), table.items()):
+        crosses = groups > 1 and columns % shipped.block_n
         tile, stages = crossing if crosses else inside, shipped.num_stages - less
         config = replace(shipped, block_k=block_k or shipped.block_k, num_stages=stages)
-        is_masked = groups > 1 and ci % config.block_k
+        is_masked = groups > 1 and depth % config.block_k
         # What both cost is measured with all stages.
         if tile is None or stages < 2 or (less and (crosses or is_masked)):
             continue
         if not config.fits(element_bytes, tile, available_bytes):
             continue
-        tiles = math.ceil(m_gemm / config.block_m) * groups * math.ceil(co / config.block_n)
-        steps = taps * math.ceil(ci / config.block_k)
+        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(columns / config.block_n)
+        # A shorter step of dgrad counts as its part of one.
+        part = config.block_k * element_bytes / 128 if is_dgrad else 1
+        steps = [count * math.ceil(depth / config.block_k) * part for count in taps]
         if is_masked:
             cost = _masked(cost, config, element_bytes)
-        times[config] = cost.expected_us(tiles, (steps,), num_sms)
+        times[config] = cost.expected_us(tiles * groups * repeats, steps, num_sms)
     return times
 
 

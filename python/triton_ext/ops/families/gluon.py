@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 import torch
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.host import capabilities
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     Layout,
     aligned_rows,
@@ -23,31 +23,36 @@ from triton_ext.ops.core.descriptors import (
     pixel_stride,
     row_stride_of,
 )
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.stride_phases import phases_of
+from triton_ext.ops.core.refusals import Refusal, refuse, refused
+from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.gemm_config import channel_block
-from triton_ext.ops.families.gluon_config import (
-    DTYPES,
-    FP8_DTYPES,
-    TileConfig,
-    Tiled,
-    host_refusals,
-    launch_refusals,
-    num_programs,
-    problem_refusals,
-)
-from triton_ext.ops.families.gluon_cost import dgrad_times, expected_times, step_channels
+from triton_ext.ops.families.gluon_config import SMEM_BYTES, Product, TileConfig, expected_times
 from triton_ext.ops.kernels.row_copy import RowCopies
 
-__all__ = ["GLUON", "GLUON_DGRAD"]
+__all__ = [
+    "DTYPES",
+    "FP8_DTYPES",
+    "GLUON",
+    "GLUON_DGRAD",
+    "HopperFamily",
+    "host_refusals",
+    "problem_refusals",
+    "product_of",
+    "tiled",
+]
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 with_base = backends.load("nvidia", "gluon.with_base")
+
+#: Dtypes that all Gluon kernels take.
+DTYPES = (torch.float16, torch.bfloat16)
+#: Dtypes that fprop takes as well: WGMMA reads 8-bit operands along K only, as fprop has them.
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # How many times the @triton.jit kernel's time a configuration may be expected to take.  Measured on
 # 42 shapes (fprop and dgrad; H200, fp16, 2026-11-22; docs/gluon-conv.md): those above were slower
@@ -60,28 +65,121 @@ _MOST_EXPECTED_NARROW = 1.08
 # as a pointer, out_scale.
 _USED_ARGUMENTS = (0, 1, 2, 4, 5)
 
+Config = TypeVar("Config")
+
+
+def host_refusals(device: Device) -> tuple[Refusal, ...]:
+    """Returns why no Gluon kernel runs on this host and device."""
+    gluon = capabilities()["im2col-gluon"]
+    found = [] if gluon.available else [gluon.reason]
+    if IS_INTERPRETED:
+        found = ["Triton's interpreter does not run Gluon kernels"]
+    if device.capability != (9, 0):
+        major, minor = device.capability
+        found.append(f"WGMMA is an instruction of sm_90 alone, the GPU is sm_{major}{minor}")
+    if device.smem_bytes < SMEM_BYTES:
+        found.append(
+            f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {device.smem_bytes}"
+        )
+    return refused(*found, in_key=False)
+
+
+def problem_refusals(
+    problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False, co_unit: int = 8
+) -> tuple[Refusal, ...]:
+    """Returns why no Gluon kernel computes a problem; rows of Co are multiples of ``co_unit``."""
+    found: list[str] = []
+    is_fp8 = takes_fp8 and dtype in FP8_DTYPES
+    if dtype not in DTYPES and not is_fp8:
+        expected = "float16, bfloat16 or fp8" if takes_fp8 else "float16 or bfloat16"
+        found.append(f"dtype is {dtype}, expected {expected}")
+    if problem.groups != 1:
+        found.append(f"groups={problem.groups}, expected 1")
+    ci, co, ci_unit = problem.in_channels, problem.out_channels, 16 if is_fp8 else 8
+    for name, count, unit in (("Ci", ci, ci_unit), ("Co", co, co_unit)):
+        if count % unit:
+            found.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
+    return refused(*found)
+
+
+def tiled(
+    dtype: torch.dtype, shape: list[int], row: int, block: list[int]
+) -> Callable[[torch.Tensor], Any]:
+    """Returns a function that makes the tiled descriptor of a tensor on a 16-byte boundary.
+
+    All but the address is checked here, once; ``row`` is the stride of the last dimension but one.
+    """
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    from triton_ext.ops.kernels.gluon_pipeline import smem_layout
+
+    strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
+    stand_in = Layout(tuple(shape), tuple(strides), dtype)
+    layout = smem_layout(block, dtype.itemsize)
+    checked = TensorDescriptor(stand_in, shape, strides, block, layout).__dict__
+
+    def describe(base: torch.Tensor) -> Any:
+        made = object.__new__(TensorDescriptor)
+        made.__dict__.update(checked, base=base)
+        return made
+
+    return describe
+
+
+class HopperFamily(Family[Config]):
+    """A family of a Gluon kernel."""
+
+    is_gemm = True
+
+    @abstractmethod
+    def plan(self, config: Config, case: Case, device: Device) -> Any:
+        """Returns the plan of a case and a configuration without refusals."""
+
+    def bind(self, config: Config, case: Case, device: Device) -> Any:
+        found = self.refusals(case, device, config)
+        refuse(f"{case.operator}: the Gluon kernel does not take it", found)
+        return self.plan(config, case, device)
+
+
+def product_of(case: Case) -> Product:
+    """Returns the product that a case of fprop or dgrad is."""
+    size, out_size = case.dtype.itemsize, case.output_dtype.itemsize
+    if case.direction == "dgrad":
+        problem = case.problem
+        pixels, taps, repeats = phase_taps(phases_of(problem))
+        return Product(
+            pixels=problem.batch * pixels, columns=problem.in_channels,
+            channels=problem.out_channels, taps=taps, repeats=repeats, element_bytes=size,
+            out_bytes=out_size, is_dgrad=True,
+        )  # fmt: skip
+    problem, x_strides = _read(case)
+    # Whether pixels of x [N, Ci, *input_size] are rows of a matrix, and y's the same.
+    order = TO_LAST[problem.dims][-2::-1]
+    sizes, strides = ([values[i] for i in order] for values in (problem.x_shape, x_strides))
+    return Product(
+        pixels=problem.geometry.m_gemm, columns=problem.out_channels, channels=problem.in_channels,
+        taps=(problem.taps,), element_bytes=size, out_bytes=out_size,
+        is_matrix=problem.is_pointwise and row_stride_of(sizes, strides) is not None,
+    )  # fmt: skip
+
+
+def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
+    """Returns what fprop computes, and the strides of its x."""
+    if case.packing is None:
+        return case.problem, case.strides_of_x
+    return case.packing.padded, case.packing.x_strides
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operands:
-    """Gluon's descriptors of the operands of a product, without memory.
+    """Gluon's descriptors of the operands of a product, without memory."""
 
-    Attributes:
-        pixels: im2col descriptor of x [N, *input_size, Ci], or of dy.
-        matrix: That of the rows of the product as a matrix; ``None`` where im2col is not the
-            identity.  Rows are the pixels, with ``rows_from_w`` the filter.
-        columns: Those of the columns, for each accumulator.
-        out: That of y or dx as a matrix [pixels, channels].
-        rows_from_w: As in the configuration.
-        dims: Spatial dimensions of tensors in torch's order; ``None`` where both are packed,
-            channels-last rows.
-    """
-
-    pixels: Any
-    matrix: Tiled | None
-    columns: tuple[Tiled, ...]
-    out: Tiled
-    dims: int | None
-    rows_from_w: bool = False
+    pixels: Any  # im2col descriptor of x [N, *input_size, Ci], or of dy
+    # Of the rows of the product as a matrix; ``None`` where im2col is not the identity.
+    matrix: Callable[[torch.Tensor], Any] | None
+    columns: list[Callable[[torch.Tensor], Any]]  # for each accumulator
+    rows_from_w: bool = False  # whether rows are the filter, and columns the pixels
+    dims: int | None  # of tensors in torch's order; ``None`` for packed, channels-last rows
 
     def __call__(self, pixels: torch.Tensor, filters: torch.Tensor) -> tuple[Any, Any, Any]:
         """Returns the kernel's descriptors of rows and columns."""
@@ -92,113 +190,72 @@ class _Operands:
         rows_desc = with_base(self.pixels, pixels)
         rows, columns = (filters, pixels) if self.rows_from_w else (pixels, filters)
         if self.matrix is not None:
-            rows_desc = self.matrix.at(rows)
-        main, rest = [*(tiles.at(columns) for tiles in self.columns), None][:2]
+            rows_desc = self.matrix(rows)
+        main, rest = [*(describe(columns) for describe in self.columns), None][:2]
         return rows_desc, main, rest
 
 
-class _Gluon(Family[TileConfig]):
+class _Gluon(HopperFamily[TileConfig]):
     """Both directions."""
 
-    kind: ClassVar[str] = "gluon"
-    config_type: ClassVar[type[TileConfig]] = TileConfig
-    is_gemm: ClassVar[bool] = True
-    tile_fields: ClassVar[tuple[str, ...]] = (
-        *("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest"),
-    )
+    kind = "gluon"
+    config_type = TileConfig
+    tile_fields = ("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest")
 
-    @abstractmethod
-    def _case_refusals(self, case: Case) -> list[str]:
-        """Returns why the kernel does not compute a case, on whatever host and device."""
+    def fit_refusals(self, config: TileConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return product_of(case).refusals(config, device.num_sms)
 
-    @abstractmethod
-    def _launch_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
-        """Returns why a configuration does not compute a case that the kernel computes."""
+    def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
+        copies_us = 0.0 if case.packing is None else case.packing.copy_us
+        found = {}
+        for config, us in expected_times(product_of(case), device.num_sms).items():
+            is_narrow = config.block_k * config.element_bytes < 128
+            correction = 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
+            found[config] = Expected.of(us, copies_us, correction)
+        return ranked(found)
 
-    def refusals(self, case: Case, device: Device, config: TileConfig | None = None) -> list[str]:
-        found = [*host_refusals(device), *self._case_refusals(case)]
-        return found if config is None else found + self._launch_refusals(config, case, device)
-
-    def number_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
-        return config.problems()
-
-    def config_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
-        return self._case_refusals(case) or self._launch_refusals(config, case, device)
-
-    def bind(self, config: TileConfig, case: Case, device: Device) -> Any:
-        found = self.refusals(case, device, config)
-        if found:
-            raise UnsupportedError(
-                f"{case.operator}: the Gluon kernel does not take it: {'; '.join(found)}"
-            )
-        return self._plan(config, case, device)
-
-    @abstractmethod
-    def _plan(self, config: TileConfig, case: Case, device: Device) -> Any:
-        """Returns the plan of a configuration without refusals."""
-
-
-def _ranked(
-    times: Mapping[TileConfig, float], copies_us: float = 0.0
-) -> dict[TileConfig, Expected]:
-    def correction(config: TileConfig) -> float:
-        is_narrow = config.block_k * config.element_bytes < 128
-        return 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
-
-    return ranked({c: Expected.of(us, copies_us, correction(c)) for c, us in times.items()})
+    def _launcher(
+        self,
+        kernel: Any,
+        config: TileConfig,
+        case: Case,
+        device: Device,
+        problem: Any,
+        **others: Any,
+    ) -> Launcher:
+        return Launcher(
+            kernel=kernel,
+            grid=(product_of(case).programs(config, device.num_sms), 1, 1),
+            scalars=(problem,),
+            constants={"CONFIG": config, **others},
+            options={"num_warps": 4},
+        )
 
 
 class GluonFprop(_Gluon):
     """fprop; x is read as pixels or as a matrix of them."""
 
-    direction: ClassVar[Direction] = "fprop"
-    reads_packed: ClassVar[bool] = True
+    direction = "fprop"
+    reads_packed = True
 
-    def _case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, out_dtype = _read(case)[0], case.output_dtype
         allowed, expected = {*DTYPES}, "float16 or bfloat16"
         if case.dtype in FP8_DTYPES:
             allowed |= {*FP8_DTYPES, torch.float32}
             expected = "float32, float16, bfloat16 or fp8"
         co_unit = 16 if out_dtype in FP8_DTYPES else 8
-        found = tap_refusals(case)
+        found = (*host_refusals(device), *tap_refusals(case))
         found += problem_refusals(problem, case.dtype, takes_fp8=True, co_unit=co_unit)
         if case.epilogue.out_dtype not in {None, *allowed}:
-            found.append(f"out_dtype is {out_dtype}, expected {expected}")
+            found += refused(f"out_dtype is {out_dtype}, expected {expected}")
         if case.epilogue.function is not None:
-            found.append("a function of the user's needs the @triton.jit kernel")
+            found += refused("a function of the user's needs the @triton.jit kernel")
         if case.epilogue.amax:
-            found.append("amax needs the @triton.jit kernel")
+            found += refused("amax needs the @triton.jit kernel")
         return found
 
-    def _launch_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
-        problem, x_strides = _read(case)
-        return launch_refusals(
-            config,
-            problem.taps * math.ceil(problem.in_channels / config.block_k),
-            problem.out_channels,
-            device.num_sms,
-            element_bytes=case.dtype.itemsize,
-            out_bytes=case.output_dtype.itemsize,
-            may_turn=_is_matrix(problem, x_strides),
-        )
-
-    def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
-        problem, x_strides = _read(case)
-        times = expected_times(
-            problem.geometry.m_gemm,
-            problem.out_channels,
-            problem.in_channels,
-            problem.taps,
-            device.num_sms,
-            block_k=step_channels(problem.in_channels, case.dtype.itemsize),
-            element_bytes=case.dtype.itemsize,
-            out_bytes=case.output_dtype.itemsize,
-            x_is_matrix=_is_matrix(problem, x_strides),
-        )
-        return _ranked(times, 0.0 if case.packing is None else case.packing.copy_us)
-
-    def _plan(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
+    def plan(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
         from triton_ext.ops.kernels import gluon_fprop
 
         problem, x_strides = _read(case)
@@ -218,20 +275,10 @@ class GluonFprop(_Gluon):
         assert column_step is not None  # pixels are columns where they are rows of a matrix only
         matrix = None
         if row_step is not None:
-            matrix = Tiled.of(case.dtype, [m_gemm, row_ci], row_step, x_block)
-        column_shape = [n_gemm, problem.taps, column_ci]
-        operands = _Operands(
-            pixels=x_desc,
-            matrix=matrix,
-            columns=tuple(
-                Tiled.of(case.dtype, column_shape, column_step, [width, 1, config.block_k])
-                for width in config.fprop_boxes
-            ),
-            out=Tiled.of(case.output_dtype, [conv.m_gemm, co], co, config.y_block),
-            rows_from_w=config.rows_from_w,
-            dims=problem.dims if case.packing is None else None,
-        )
-        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(n_gemm / config.block_n)
+            matrix = tiled(case.dtype, [m_gemm, row_ci], row_step, x_block)
+        shape, out_shape = [n_gemm, problem.taps, column_ci], [conv.m_gemm, co]
+        blocks = ([width, 1, config.block_k] for width in config.fprop_boxes)
+        out = tiled(case.output_dtype, out_shape, co, config.y_block)
         ones = (1,) * (3 - problem.dims)
         kernel_problem = gluon_fprop.FpropProblem(
             m_gemm=m_gemm,
@@ -243,111 +290,74 @@ class GluonFprop(_Gluon):
             stride=conv.stride,
             padding=tuple(low for low, _ in conv.padding),
         )
-        launcher = _launcher(
-            gluon_fprop.conv_fprop_kernel, num_programs(config, tiles, n_gemm, device.num_sms),
-            kernel_problem, CONFIG=config, ACTIVATION=case.epilogue.activation,
-            RESIDUAL_PER_IMAGE=case.epilogue.residual_per_image,
-        )  # fmt: skip
         return ForwardPlan.make(
             case,
             config,
-            operands,
-            launcher,
-            outputs=lambda y: (operands.out.at(y),),
+            _Operands(
+                pixels=x_desc,
+                matrix=matrix,
+                columns=[tiled(case.dtype, shape, column_step, block) for block in blocks],
+                rows_from_w=config.rows_from_w,
+                dims=problem.dims if case.packing is None else None,
+            ),
+            self._launcher(
+                gluon_fprop.conv_fprop_kernel, config, case, device, kernel_problem,
+                ACTIVATION=case.epilogue.activation,
+                RESIDUAL_PER_IMAGE=case.epilogue.residual_per_image,
+            ),
+            outputs=lambda y: (out(y),),
             arguments_read=_USED_ARGUMENTS,
             row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
-        )
-
-
-def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
-    """Returns what fprop computes, and the strides of its x."""
-    if case.packing is None:
-        return case.problem, case.strides_of_x
-    return case.packing.padded, case.packing.x_strides
-
-
-def _is_matrix(problem: ConvProblem, x_strides: tuple[int, ...]) -> bool:
-    """Tells whether pixels of x [N, Ci, *input_size] are rows of a matrix, and y's the same."""
-    last = TO_LAST[problem.dims]
-    shape = (problem.batch, problem.in_channels, *problem.input_size)
-    sizes, strides = ([values[i] for i in last[-2::-1]] for values in (shape, x_strides))
-    return problem.is_pointwise and row_stride_of(sizes, strides) is not None
+        )  # fmt: skip
 
 
 class GluonDgrad(_Gluon):
     """dgrad by stride phases."""
 
-    direction: ClassVar[Direction] = "dgrad"
+    direction = "dgrad"
 
-    def _case_refusals(self, case: Case) -> list[str]:
-        return problem_refusals(case.problem, case.dtype)
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return (*host_refusals(device), *problem_refusals(case.problem, case.dtype))
 
-    def _launch_refusals(self, config: TileConfig, case: Case, device: Device) -> list[str]:
-        problem = case.problem
-        # Pixels see different taps with a stride, and no filter can stay.
-        blocks = math.ceil(problem.out_channels / config.block_k)
-        steps = problem.taps * blocks if set(problem.stride) == {1} else 0
-        return launch_refusals(config, steps, problem.in_channels, device.num_sms)
-
-    def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
-        problem = case.problem
-        ci, co = problem.in_channels, problem.out_channels
-        block_k = channel_block(co, 2, problem.groups)
-        dims = phases_of(problem)
-        times = dgrad_times(dims, problem.batch, ci, co, device.num_sms, block_k=block_k)
-        return _ranked(times)
-
-    def _plan(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
+    def plan(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
         from triton_ext.ops.kernels import gluon_dgrad
 
         problem, dims = case.problem, phases_of(case.problem)
         n, ci, co = problem.batch, problem.in_channels, problem.out_channels
-        classes = math.prod(problem.stride)
-        m_gemm = n * math.prod(dim.walk_size for dim in dims)
         shape = (n, *problem.output_size, co)
         strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
         block = [config.rows, config.block_k]
-        corners = [
-            (dim.lower, dim.lower + dim.walk_size - out)
-            for dim, out in zip(dims, problem.output_size, strict=True)
-        ]
         dy_desc = TensorDescriptorIm2Col(
             Layout(shape, strides, case.dtype), shape, strides, block,
-            pixel_box_lower_corner=[lower for lower, _ in corners],
-            pixel_box_upper_corner=[upper for _, upper in corners],
+            pixel_box_lower_corner=[dim.lower for dim in dims],
+            pixel_box_upper_corner=[
+                dim.lower + dim.walk_size - out
+                for dim, out in zip(dims, problem.output_size, strict=True)
+            ],
         )  # fmt: skip
         row = pixel_stride(dy_desc.geometry) if problem.is_pointwise else None
         pixels = n * math.prod(problem.input_size)
+        w_blocks = ([config.block_k, 1, width] for width in config.widths)
         operands = _Operands(
             pixels=dy_desc,
-            matrix=None if row is None else Tiled.of(case.dtype, [m_gemm, co], row, block),
-            columns=tuple(
-                Tiled.of(case.dtype, [co, problem.taps, ci], ci, [config.block_k, 1, width])
-                for width in config.widths
-            ),
-            out=Tiled.of(case.dtype, [pixels, ci], ci, config.y_block),
+            # One phase, whose pixels are those of dx.
+            matrix=None if row is None else tiled(case.dtype, [pixels, co], row, block),
+            columns=[tiled(case.dtype, [co, problem.taps, ci], ci, each) for each in w_blocks],
             dims=problem.dims,
         )
-        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n) * classes
+        out = tiled(case.dtype, [pixels, ci], ci, config.y_block)
         return DgradPlan(
             problem=problem,
             dtype=case.dtype,
             config=config,
-            describe=lambda dy, weight, dx: (*operands(dy, weight), operands.out.at(dx), dx),
+            describe=lambda dy, weight, dx: (*operands(dy, weight), out(dx), dx),
             stores_aligned=True,
-            launcher=_launcher(
-                gluon_dgrad.conv_dgrad_kernel, num_programs(config, tiles, ci, device.num_sms),
+            launcher=self._launcher(
+                gluon_dgrad.conv_dgrad_kernel, config, case, device,
                 gluon_dgrad.dgrad_problem(dims, n, ci, math.ceil(co / config.block_k)),
-                CONFIG=config, CLASSES=gluon_dgrad.residue_classes(dims),
+                CLASSES=gluon_dgrad.residue_classes(dims),
             ),
         )  # fmt: skip
-
-
-def _launcher(kernel: Any, programs: int, problem: Any, **constants: Any) -> Launcher:
-    return Launcher(
-        kernel=kernel, grid=(programs, 1, 1), scalars=(problem,), constants=constants,
-        options={"num_warps": 4},
-    )  # fmt: skip
 
 
 GLUON: GluonFprop = GluonFprop()

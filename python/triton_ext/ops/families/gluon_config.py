@@ -1,45 +1,44 @@
-"""Tile configurations of the Gluon kernels for Hopper, and what the kernels cannot compute.
+"""Tile configurations of the Gluon kernels of fprop and dgrad, and the times that a model expects.
 
-Pure arithmetic: nothing here imports a kernel, which only hosts with im2col loads in Gluon can.
+The model is the busiest multiprocessor, which computes ceil(tiles / multiprocessors) tiles one
+after another.  A filter that stays in shared memory ties a multiprocessor to its columns.  Pure
+arithmetic: nothing here imports a kernel, which only hosts with im2col loads in Gluon can.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
-from triton_ext.ops.core.config_checks import type_problems
-from triton_ext.ops.core.descriptors import Layout
-from triton_ext.ops.core.device import IS_INTERPRETED, Device
-from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    field_refusals,
+    power_refusals,
+    range_refusals,
+    refused,
+)
+from triton_ext.ops.families import gemm_config
+from triton_ext.ops.families.gemm_config import channel_block
 
 __all__ = [
-    "DTYPES",
-    "FP8_DTYPES",
+    "CONFIGS",
+    "COSTS",
     "RESERVED_BYTES",
     "SMEM_BYTES",
+    "Product",
     "TileConfig",
-    "Tiled",
-    "common_refusals",
+    "capacity_refusals",
     "cooperative",
-    "host_refusals",
+    "expected_times",
     "keep_filter",
-    "launch_refusals",
-    "num_programs",
+    "narrow_configs",
     "ping_pong",
-    "problem_refusals",
-    "with_stages",
+    "step_channels",
 ]
-
-#: Dtypes that all Gluon kernels take.
-DTYPES = (torch.float16, torch.bfloat16)
-#: Dtypes that fprop takes as well: WGMMA reads 8-bit operands along K only, as fprop has them.
-FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # Shared memory that a CTA can use on sm_90 (CUDA C++ Programming Guide, compute capabilities).
 SMEM_BYTES = 232448
@@ -48,61 +47,39 @@ RESERVED_BYTES = 1024
 # Bytes of an element of fp16 and bf16.
 ELEMENT_BYTES = 2
 WARP_GROUP_THREADS = 128
-# The swizzle rows of shared memory; what is narrower has another layout.
-SWIZZLE_BYTES = (32, 64, 128)
-# Narrowest accumulator, and with it the narrowest store.
-MIN_STORE_N = 16
-# Largest N of a WGMMA (PTX ISA, wgmma shapes).
-WGMMA_MAX_N = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileConfig:
-    """How the kernel of fprop or dgrad is compiled; in the words of fprop.
+    """How the kernel of fprop or dgrad is compiled; in the words of fprop."""
 
-    Attributes:
-        rows: Pixels of a group of rows, 64 or 128: what one consumer multiplies.  With
-            ``rows_from_w`` pixels and output channels change places, here and below.
-        consumers: Consumer warp groups, 1 to 3.
-        ping_pong: Whether consumers take turns with whole tiles; otherwise they share each tile.
-        block_n_main: Output channels of the first accumulator.
-        block_n_rest: Output channels of the second accumulator, 0 for none.
-        block_k: Input channels of a step, one swizzle row of 32, 64 or 128 bytes.
-        stages: Depth of the ring of loads.
-        store_n: Output channels of one TMA store.
-        store_buffers: Staging buffers of a consumer: 2 let it convert while the last store reads.
-        group_m: Rows of tiles in a group, which is computed column by column: the filter stays in
-            L2.
-        filter_steps: Steps of the whole reduction, to keep the filter in shared memory; 0 to load
-            it again for every tile.
-        element_bytes: Bytes of an element of the operands: 2 for fp16 and bf16, 1 for fp8.
-        out_bytes: Bytes of an element of the output: 2, or 1 to 4 where operands are fp8.
-        rows_from_w: Whether rows of the product are output channels and its columns pixels, for
-            x that is a matrix.  Columns may be 96 or 144, rows may not: what splits evenly over
-            the multiprocessors may need them in either.
-    """
-
-    rows: int
-    consumers: int = 2
-    ping_pong: bool
-    block_n_main: int
-    block_n_rest: int = 0
-    block_k: int = 64
-    stages: int
-    store_n: int = 64
-    store_buffers: int = 1
-    group_m: int = 8
+    rows: int  # pixels of a group of rows, 64 or 128: what one consumer multiplies
+    consumers: int = 2  # consumer warp groups, 1 to 3
+    ping_pong: bool  # whether consumers take turns with whole tiles; else they share each tile
+    block_n_main: int  # output channels of the first accumulator
+    block_n_rest: int = 0  # output channels of the second accumulator, 0 for none
+    block_k: int = 64  # input channels of a step, one swizzle row of 32, 64 or 128 bytes
+    stages: int  # depth of the ring of loads
+    store_n: int = 64  # output channels of one TMA store
+    store_buffers: int = 1  # staging buffers of a consumer: with 2 it converts during a store
+    group_m: int = 8  # rows of tiles that go column by column, so that the filter stays in L2
+    # Steps of the whole reduction, to keep the filter in shared memory; 0 to load it for each tile.
     filter_steps: int = 0
-    # Entries of tables that were written before these fields leave them out.
+    # Bytes of an element of the operands, 2 for fp16 and bf16, 1 for fp8; and of the output, 2, or
+    # 1 to 4 where operands are fp8.  Entries of tables that were written before these fields leave
+    # them out.
     element_bytes: int = field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
     out_bytes: int = field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
+    # Whether pixels and output channels change places in all of the above, for x that is a matrix.
+    # Columns may be 96 or 144, rows may not: what splits evenly over the multiprocessors may need
+    # them in either.
     rows_from_w: bool = field(default=False, metadata={"omit": False})
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
-        found = type_problems(self, may_be_zero=("block_n_rest", "filter_steps"))
+        found = field_refusals(self, may_be_zero=("block_n_rest", "filter_steps"))
         if found:
-            raise LaunchError("configuration: " + "; ".join(found))
+            raise LaunchError("configuration: " + "; ".join(map(str, found)))
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -110,9 +87,23 @@ class TileConfig:
         return (self.block_n_main, self.block_n_rest)[: 1 + (self.block_n_rest > 0)]
 
     @property
+    def column_groups(self) -> tuple[int, int]:
+        """Blocks of columns in a stage, for each accumulator."""
+        return 1, 1
+
+    def column_group(self, consumer: int) -> int:
+        """Returns the number of a consumer's block of columns in a stage."""
+        return 0
+
+    def row_group(self, consumer: int) -> int:
+        """Returns the number of a consumer's group of rows in a stage."""
+        return 0 if self.ping_pong else consumer
+
+    @property
     def joins(self) -> bool:
         """Whether fprop has one WGMMA for both accumulators; dgrad never has."""
-        fits = 0 < self.block_n_rest < self.block_n_main and self.block_n <= WGMMA_MAX_N
+        # A WGMMA has at most 256 columns (PTX ISA, wgmma shapes).
+        fits = 0 < self.block_n_rest < self.block_n_main and self.block_n <= 256
         if not fits or not capabilities()["wgmma-join"].available:
             return False
         return self.smem_bytes + self.spare_bytes + RESERVED_BYTES <= SMEM_BYTES
@@ -190,48 +181,36 @@ class TileConfig:
         """Registers per producer thread."""
         return {1: 24, 2: 40, 3: 56}[self.consumers]
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the configuration cannot run; nothing where it can."""
-        if not 1 <= self.consumers <= 3:
-            return [f"consumers is {self.consumers}: expected 1 to 3"]
-        if self.element_bytes not in (1, 2):
-            return [f"element_bytes is {self.element_bytes}: WGMMA reads 8 or 16 bits here"]
-        if self.out_bytes not in (1, 2, 4):
-            return [f"out_bytes is {self.out_bytes}: expected 1, 2 or 4"]
-        small, middle, large = (row // self.element_bytes for row in SWIZZLE_BYTES)
-        least = max(MIN_STORE_N, SWIZZLE_BYTES[0] // self.out_bytes)
-        registers = self.rows * self.block_n // WARP_GROUP_THREADS  # of the fp32 accumulators
-        turns = self.rows == 64 and not self.filter_steps and self.out_bytes == 2
-        is_wrong = {
-            f"rows is {self.rows}: a consumer multiplies 64 or 128": self.rows not in (64, 128),
-            f"ping-pong is for 2 consumers, not {self.consumers}": (
-                self.ping_pong and self.consumers != 2
-            ),
-            f"store_n is {self.store_n}: expected at least {least}, one swizzle row": (
-                self.store_n < least
-            ),
-            f"block_k is {self.block_k}: {small}, {middle} or {large} are one swizzle row": (
-                self.block_k not in (small, middle, large)
-            ),
-            f"stages is {self.stages}: the producer needs at least 2": self.stages < 2,
-            f"{self.smem_bytes} B of shared memory, a CTA has {SMEM_BYTES}": (
-                self.smem_bytes + RESERVED_BYTES > SMEM_BYTES
-            ),
-            "a filter that stays in shared memory has one accumulator": (
-                bool(self.filter_steps and self.block_n_rest)
-            ),
-            "rows_from_w: a consumer has 64 output channels of 16 bits, one swizzle row, and "
-            "no filter stays": self.rows_from_w and not turns,
-            # Some 30 registers hold addresses and counters beside the accumulators.
-            f"accumulators take {registers} registers of a thread's {self.consumer_registers}": (
-                registers + 30 > self.consumer_registers
-            ),
-        }
+        size, out_size = self.element_bytes, self.out_bytes
+        found = range_refusals(self, 1, 3, "consumers")
+        found += power_refusals(self, 1, 2, "element_bytes") + power_refusals(
+            self, 1, 4, "out_bytes"
+        )
+        if found:
+            return found
+        found += power_refusals(self, 64, 128, "rows")
+        found += power_refusals(
+            self, 16, 256, *("block_n_main", "block_n_rest")[: len(self.widths)]
+        )
+        # What is narrower than a swizzle row of 32 bytes has another layout in shared memory.
+        found += power_refusals(self, 32 // size, 128 // size, "block_k")
+        found += power_refusals(self, max(16, 32 // out_size), 256, "store_n")
         for n in self.widths:
-            message = f"block_n of {n}: an accumulator has 16 to 256 columns, a power of two"
-            is_wrong[message] = n not in (16, 32, 64, 128, 256)
-            is_wrong[f"store_n is {self.store_n}: it must divide {n}"] = n % self.store_n != 0
-        return [message for message, holds in is_wrong.items() if holds]
+            if n % self.store_n:
+                found += refused(f"store_n is {self.store_n}: it must divide {n}")
+        if self.ping_pong and self.consumers != 2:
+            found += refused(f"ping-pong is for 2 consumers, not {self.consumers}")
+        if self.filter_steps and self.block_n_rest:
+            found += refused("a filter that stays in shared memory has one accumulator")
+        if self.rows_from_w and (self.rows != 64 or self.filter_steps or out_size != 2):
+            found += refused(
+                "rows_from_w: a consumer has 64 output channels of 16 bits, one swizzle row, and "
+                "no filter stays"
+            )
+        # Some 30 registers hold addresses and counters beside the accumulators.
+        return found + capacity_refusals(self, self.rows * self.block_n // WARP_GROUP_THREADS, 30)
 
     def __str__(self) -> str:
         rest = f"+{self.block_n_rest}" if self.block_n_rest else ""
@@ -245,6 +224,23 @@ class TileConfig:
             f"{self.block_m}x{self.block_n_main}{rest}_{role}_s{self.stages}"
             f"_e{self.store_n}x{self.store_buffers}_g{self.group_m}{kept}{step}{bits}"
         )
+
+
+def capacity_refusals(config: Any, accumulators: int, others: int) -> tuple[Refusal, ...]:
+    """Returns why a CTA has no room for a configuration: stages, shared memory, registers.
+
+    A consumer's thread has so many registers of fp32 accumulators, and needs others beside them.
+    """
+    found = []
+    if config.stages < 2:
+        found.append(f"stages is {config.stages}: the producer needs at least 2")
+    if config.smem_bytes + RESERVED_BYTES > SMEM_BYTES:
+        found.append(f"{config.smem_bytes} B of shared memory, a CTA has {SMEM_BYTES}")
+    if accumulators + others > config.consumer_registers:
+        found.append(
+            f"accumulators take {accumulators} registers of a thread's {config.consumer_registers}"
+        )
+    return refused(*found)
 
 
 def ping_pong(rows: int, columns: int, stages: int, **others: Any) -> TileConfig:
@@ -274,114 +270,249 @@ def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
     return replace(kept, stages=4 + spare_bytes // (config.x_bytes + 16))
 
 
-def with_stages(config: TileConfig, stages: int) -> TileConfig:
+def _with_stages(config: TileConfig, stages: int) -> TileConfig:
     """Returns a configuration that fits with up to ``stages``; joined WGMMAs stay joined."""
     for count in range(stages, config.stages, -1):
         deeper = replace(config, stages=count)
-        if not deeper.problems() and deeper.joins == config.joins:
+        if not deeper.refusals() and deeper.joins == config.joins:
             return deeper
     return config
 
 
-def num_programs(config: TileConfig, tiles: int, columns: int, num_sms: int) -> int:
-    """Returns the CTAs; where the filter stays, a multiple of the tiles along the columns."""
-    num_n = math.ceil(columns / config.block_n)
-    return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """The matrix product that fprop or dgrad is to the kernels; of dgrad, in one stride phase."""
+
+    pixels: int  # of the output; of dgrad, of a phase
+    columns: int  # channels of the output
+    channels: int  # channels that are summed over, of a tap
+    taps: tuple[float, ...]  # filter taps of each phase; fprop has one phase
+    repeats: int = 1  # how often there are these phases
+    element_bytes: int = ELEMENT_BYTES  # of the operands
+    out_bytes: int = ELEMENT_BYTES  # of an element of the output
+    is_matrix: bool = False  # whether x is read as a matrix: fprop may turn the product round
+    is_dgrad: bool = False
+
+    def steps(self, block_k: int) -> int:
+        """Returns the steps of a reduction whose filter can stay; 0 with several phases."""
+        is_one = len(self.taps) * self.repeats == 1
+        return round(self.taps[0]) * math.ceil(self.channels / block_k) if is_one else 0
+
+    def tiles(self, config: TileConfig) -> tuple[int, int]:
+        """Returns the tiles of a phase along the rows of the product and along its columns."""
+        rows, columns = self.pixels, self.columns
+        if config.rows_from_w:
+            rows, columns = columns, rows
+        return math.ceil(rows / config.block_m), math.ceil(columns / config.block_n)
+
+    def programs(self, config: TileConfig, num_sms: int) -> int:
+        """Returns the CTAs; where the filter stays, a multiple of the tiles along the columns."""
+        num_m, num_n = self.tiles(config)
+        tiles = num_m * num_n * len(self.taps) * self.repeats
+        return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
+
+    def refusals(self, config: TileConfig, num_sms: int) -> tuple[Refusal, ...]:
+        """Returns why a configuration that can run does not compute this product."""
+        found = []
+        for name in ("element_bytes", "out_bytes"):
+            value, expected = getattr(config, name), getattr(self, name)
+            if value != expected:
+                found.append(f"{name} is {value}, the convolution has {expected}")
+        if config.rows_from_w and not self.is_matrix:
+            found.append("rows_from_w: rows are output channels where forward x is a matrix only")
+        steps, num_n = self.steps(config.block_k), self.tiles(config)[1]
+        if config.filter_steps not in (0, steps):
+            found.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
+        if config.filter_steps and num_n > num_sms:
+            found.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
+        return refused(*found)
 
 
-def launch_refusals(
-    config: TileConfig,
-    steps: int,
-    columns: int,
-    num_sms: int,
-    *,
-    element_bytes: int = 2,
-    out_bytes: int = 2,
-    may_turn: bool = False,
-) -> list[str]:
-    """Returns why a configuration cannot run, or not this convolution; nothing where it can.
-
-    Args:
-        steps: Steps of the whole reduction, 0 where the filter cannot stay in shared memory.
-        columns: Columns of the product.
-        element_bytes: Bytes of an element of the operands.
-        out_bytes: Bytes of an element of the output.
-        may_turn: Whether rows of the product can be output channels.
-    """
-    refusals = config.problems()
-    for name, expected in (("element_bytes", element_bytes), ("out_bytes", out_bytes)):
-        found = getattr(config, name)
-        if found != expected:
-            refusals.append(f"{name} is {found}, the convolution has {expected}")
-    if config.rows_from_w and not may_turn:
-        refusals.append("rows_from_w: rows are output channels where forward x is a matrix only")
-    if config.filter_steps not in (0, steps):
-        refusals.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
-    num_n = math.ceil(columns / config.block_n)
-    if config.filter_steps and num_n > num_sms:
-        refusals.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
-    return refusals
-
-
-def common_refusals(problem: ConvProblem, dtype: torch.dtype, device: Device) -> list[str]:
-    """Returns why no Gluon kernel computes a problem on this host and device."""
-    return [*host_refusals(device), *problem_refusals(problem, dtype)]
-
-
-def host_refusals(device: Device) -> list[str]:
-    """Returns why no Gluon kernel runs on this host and device."""
-    gluon = capabilities()["im2col-gluon"]
-    found = [] if gluon.available else [gluon.reason]
-    if IS_INTERPRETED:
-        found = ["Triton's interpreter does not run Gluon kernels"]
-    if device.capability != (9, 0):
-        major, minor = device.capability
-        found.append(f"WGMMA is an instruction of sm_90 alone, the GPU is sm_{major}{minor}")
-    if device.smem_bytes < SMEM_BYTES:
-        found.append(
-            f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {device.smem_bytes}"
-        )
-    return found
-
-
-def problem_refusals(
-    problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False, co_unit: int = 8
-) -> list[str]:
-    """Returns why no Gluon kernel computes a problem; rows of Co are multiples of ``co_unit``."""
-    found: list[str] = []
-    is_fp8 = takes_fp8 and dtype in FP8_DTYPES
-    if dtype not in DTYPES and not is_fp8:
-        expected = "float16, bfloat16 or fp8" if takes_fp8 else "float16 or bfloat16"
-        found.append(f"dtype is {dtype}, expected {expected}")
-    if problem.groups != 1:
-        found.append(f"groups={problem.groups}, expected 1")
-    ci, co, ci_unit = problem.in_channels, problem.out_channels, 16 if is_fp8 else 8
-    for name, count, unit in (("Ci", ci, ci_unit), ("Co", co, co_unit)):
-        if count % unit:
-            found.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
-    return found
+# ---- Times -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Tiled:
-    """A tiled descriptor of Gluon's that was checked, without memory."""
+class Cost(gemm_config.Cost):
+    """What a configuration costs on one multiprocessor, in microseconds."""
 
-    desc: Any
+    # ``step_us`` and ``tile_us`` where WGMMAs are joined; ``None`` where they never are.
+    joined: tuple[float, float] | None = None
 
-    @classmethod
-    def of(cls, dtype: torch.dtype, shape: list[int], row: int, block: list[int]) -> Tiled:
-        """Returns a descriptor; ``row`` is the stride of the last dimension but one."""
-        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-        from triton_ext.ops.kernels.gluon_pipeline import smem_layout
+# A consumer converts 32 columns of a tile while the last store reads 32 others.
+_S32: dict[str, Any] = {"store_n": 32, "store_buffers": 2}
+_W32: dict[str, Any] = {**_S32, "rows_from_w": True}
+_W16: dict[str, Any] = {**_W32, "store_n": 16}
 
-        strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
-        stand_in = Layout(tuple(shape), tuple(strides), dtype)
-        layout = smem_layout(block, dtype.itemsize)
-        return cls(TensorDescriptor(stand_in, shape, strides, block, layout))
+# Shipped configurations by what they are for, with their costs.  Measured on an H200 (Triton 3.9.0,
+# fp16; docs/gluon-conv.md) from 2026-11-20 to 2026-11-23.
+COSTS: dict[str, dict[TileConfig, Cost]] = {
+    # Over 29 shapes, joined WGMMAs 128+32 and 256+64 over ten layers, the others over up to three
+    # 1x1 layers.
+    "any": {
+        ping_pong(128, 128, 6, **_S32, group_m=2): Cost(0.323, 0.55, 7.0),
+        ping_pong(64, 128, 8, **_S32, group_m=2): Cost(0.165, 1.10, 6.7),
+        ping_pong(64, 64, 10): Cost(0.130, 0.40, 7.1),
+        cooperative(64, 3, 128, 5, group_m=2): Cost(0.468, 1.25, 7.8),
+        cooperative(64, 2, 256, 4, store_buffers=2): Cost(0.633, 2.06, 7.1),
+        cooperative(64, 2, 256, 3, block_n_rest=64, store_buffers=2, group_m=1): (
+            Cost(0.815, 2.1, 7.0)
+        ),
+        cooperative(64, 2, 128, 5, block_n_rest=32, **_S32): Cost(0.436, 1.6, 6.7, (0.408, 1.6)),
+        cooperative(64, 2, 128, 6, store_buffers=2, group_m=2): Cost(0.323, 1.14, 6.5),
+        # 192 and 384 columns without waste.  Not measured: interpolated between the others, and
+        # joined as turned round, below.
+        cooperative(64, 2, 128, 5, block_n_rest=64, group_m=2): (
+            Cost(0.500, 1.80, 6.9, (0.478, 1.80))
+        ),
+        # Over two layers, joined over one.
+        cooperative(64, 3, 128, 4, block_n_rest=64, group_m=2): (
+            Cost(0.800, 1.36, 7.8, (0.775, 1.50))
+        ),
+    },
+    # For x that is no matrix, where WGMMAs are joined: measured so only, over seven layers.
+    "joined": {
+        ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): Cost(0.408, 1.05, 6.7),
+    },
+    # Over one layer, of three dimensions, where the model expects too little of the other tiles.
+    "few columns": {
+        cooperative(128, 3, 64, 3, **_S32): Cost(0.869, 1.40, 7.0),
+        cooperative(128, 2, 64, 4, **_S32): Cost(0.577, 1.20, 7.0),
+    },
+    # For x that is a matrix: its tiled copies bring more pixels in a time than im2col does.  Over
+    # 1x1 layers, up to three for a configuration.
+    "matrix": {
+        ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): (
+            Cost(0.423, 1.52, 7.0, (0.398, 1.42))
+        ),
+        cooperative(64, 3, 64, 6, **_S32, group_m=2): Cost(0.266, 0.90, 8.0),
+    },
+    # For the same, with output channels as rows and pixels as columns.
+    "turned": {
+        cooperative(64, 2, 64, 7, block_n_rest=32, **_W32): Cost(0.246, 2.26, 6.6, (0.222, 2.20)),
+        cooperative(64, 2, 128, 6, block_n_rest=16, **_W16): Cost(0.417, 1.58, 6.6, (0.368, 1.72)),
+        cooperative(64, 3, 64, 5, block_n_rest=32, **_W32): Cost(0.411, 1.25, 7.8, (0.360, 1.60)),
+        # A step costs by columns what it does with 144 of them.
+        cooperative(64, 3, 128, 5, block_n_rest=16, **_W16): Cost(0.625, 1.50, 7.0, (0.552, 1.45)),
+        cooperative(64, 2, 128, 5, block_n_rest=64, **_W32): Cost(0.500, 2.73, 6.6, (0.478, 2.60)),
+    },
+    # With the filter kept in shared memory, where it fits; keep_filter sets the stages.
+    "kept": {
+        ping_pong(128, 64, 4, **_S32): Cost(0.205, 0.70, 7.0),
+        ping_pong(128, 128, 4, **_S32): Cost(0.323, 0.50, 7.0),
+    },
+}
+CONFIGS: tuple[TileConfig, ...] = tuple(COSTS["any"])
 
-    def at(self, base: torch.Tensor) -> Any:
-        """Returns the descriptor of a tensor on a 16-byte boundary, without checking all again."""
-        made = object.__new__(type(self.desc))
-        made.__dict__.update(self.desc.__dict__, base=base)
-        return made
+
+def step_channels(ci: int, element_bytes: int) -> int:
+    """Returns the channels of a step: one swizzle row of 128 bytes, for fp8 of 64 where that helps.
+
+    Half a row does where the last whole one would have nothing in its other half: 320 channels of
+    fp8 are five steps of 64, not three of 128.  fp16 was not measured with it.
+    """
+    whole = channel_block(ci, element_bytes, 1)
+    half = whole // 2
+    is_half_empty = ci > whole and 0 < ci % whole <= half
+    return half if element_bytes < ELEMENT_BYTES and is_half_empty else whole
+
+
+def expected_times(
+    product: Product, num_sms: int, block_k: int | None = None
+) -> dict[TileConfig, float]:
+    """Returns the configurations that can run, with the microseconds that the model expects.
+
+    Tiles of several stride phases are dealt out phase by phase, as the kernel does.  What a step of
+    fp8 costs was not measured: it counts as that of as many bytes of fp16, which take as long to
+    load and to multiply.
+
+    Args:
+        product: The product.
+        num_sms: Multiprocessors.
+        block_k: Channels of a step; by default :func:`step_channels`.
+    """
+    block_k = block_k or step_channels(product.channels, product.element_bytes)
+    blocks = math.ceil(product.channels / block_k)
+    # Steps of fewer than 128 bytes cost their part of one, where there are several; a single one
+    # was not measured.  fp8 over 320 channels, in steps of 64 instead of 128, with tiles of 256+64
+    # columns: 0.500 of a step's time (H200, Triton 3.9.0, 2026-11-23).
+    part = block_k * product.element_bytes / 128 if blocks > 1 else 1.0
+    steps = [taps * blocks * part for taps in product.taps]
+    times = {}
+    for config, cost in _tried(product, block_k, part):
+        (tiles, num_n), programs = product.tiles(config), num_sms
+        if config.filter_steps:
+            programs //= num_n
+        else:
+            tiles *= num_n * product.repeats
+        if programs:
+            times[config] = cost.expected_us(tiles, steps, programs)
+    return times
+
+
+def _tried(product: Product, block_k: int, part: float) -> Iterator[tuple[TileConfig, Cost]]:
+    """Yields the configurations for a product, with their costs.
+
+    Narrow ones come first, so that they precede what is expected to take as long.
+    """
+    steps = product.steps(block_k)
+    if product.is_dgrad:
+        yield from narrow_configs(product.columns, block_k, steps).items()
+
+    def specialize(base: TileConfig) -> TileConfig:
+        # Staging buffers of fp32 have half of the columns, and the same bytes.
+        config = replace(
+            base,
+            block_k=block_k,
+            store_n=base.store_n * 2 // max(product.out_bytes, 2),
+            element_bytes=product.element_bytes,
+            out_bytes=product.out_bytes,
+        )
+        return config if part == 1 else _with_stages(config, round(base.stages / part))
+
+    is_for = {
+        "any": True,
+        "joined": not product.is_matrix,
+        "few columns": product.columns <= 64,
+        "matrix": product.is_matrix,
+        "turned": product.is_matrix and product.out_bytes == 2,
+        "kept": steps > 0,
+    }
+    for use, costs in COSTS.items():
+        for base, cost in costs.items() if is_for[use] else ():
+            config: TileConfig | None = specialize(base)
+            if use == "kept":
+                config = keep_filter(specialize(base), steps)
+            if config is None:
+                continue
+            joins = config.joins and not product.is_dgrad
+            if joins and cost.joined is not None:
+                cost = Cost(*cost.joined, cost.launch_us)
+            if joins or use != "joined":
+                yield config, cost
+
+
+def narrow_configs(ci: int, block_k: int, steps: int) -> dict[TileConfig, Cost]:
+    """Returns the configurations of dgrad for up to 32 input channels, with what they cost at most.
+
+    The 64 columns and more of the others would multiply and load columns of the filter that nobody
+    stores.  Not measured: these are the costs of the same tiles with 64 columns.  A narrow tile
+    loads as many pixels and less of the filter, multiplies less and stores no more.
+
+    Args:
+        ci: Input channels.
+        block_k: Output channels of a step.
+        steps: Steps of the whole reduction; 0 with a stride, where the filter cannot stay.
+    """
+    if ci > 32:
+        return {}
+    # With a stride, 16 columns spill a value that rows are stored with; 32 do not.
+    columns = 16 if ci <= 16 and steps else 32
+    store = {"block_k": block_k, "store_n": columns, "store_buffers": 2}
+    found = {ping_pong(64, columns, 12, **store): COSTS["any"][ping_pong(64, 64, 10)]}
+    kept = keep_filter(ping_pong(128, columns, 4, **store), steps) if steps else None
+    if kept is not None:
+        # More stages than these hide nothing.
+        kept = replace(kept, stages=min(kept.stages, 12))
+        found[kept] = COSTS["kept"][ping_pong(128, 64, 4, **_S32)]
+    return found

@@ -1,38 +1,64 @@
-"""wgrad as an implicit GEMM in Gluon for Hopper: the family and its plan.
+"""wgrad as an implicit GEMM in Gluon for Hopper: configurations, the model that ranks them, plans.
 
 The kernels are imported when a plan is made: not every host's Gluon can import them.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
+from triton_ext.errors import LaunchError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import Layout
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.device import H200, Device
+from triton_ext.ops.core.family import Expected, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    field_refusals,
+    power_refusals,
+    range_refusals,
+    refused,
+)
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.gluon_config import DTYPES, Tiled, common_refusals, problem_refusals
-from triton_ext.ops.families.gluon_wgrad_config import (
-    BLOCK_C,
-    WgradTileChoice,
-    WgradWork,
-    ranked_work,
+from triton_ext.ops.families.gluon import (
+    DTYPES,
+    HopperFamily,
+    host_refusals,
+    problem_refusals,
+    tiled,
+)
+from triton_ext.ops.families.gluon_config import (
+    ELEMENT_BYTES,
+    WARP_GROUP_THREADS,
+    capacity_refusals,
 )
 from triton_ext.ops.families.wgrad import Launches, Operand, WgradPlan
-from triton_ext.ops.families.wgrad_config import ranked_tiles
+from triton_ext.ops.families.wgrad_config import Partition, ranked_tiles
 
-__all__ = ["GLUON_WGRAD", "MOST_EXPECTED", "GluonWgradPlan", "WgradProblem"]
+__all__ = [
+    "BLOCK_C",
+    "CONFIGS",
+    "GLUON_WGRAD",
+    "MOST_ADDED_PARTS",
+    "MOST_EXPECTED",
+    "RATES",
+    "GluonWgradPlan",
+    "WgradTileChoice",
+    "WgradTileConfig",
+    "WgradWork",
+    "expected_us",
+    "ranked_work",
+    "reduction",
+]
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 with_base = backends.load("nvidia", "gluon.with_base")
@@ -43,73 +69,379 @@ with_base = backends.load("nvidia", "gluon.with_base")
 #: wrongly; with 1.0 there would be 15, two by 8 % wrongly.
 MOST_EXPECTED = 0.96
 
+# A CTA that adds the other parts of its tile reads them one after another; beyond this many a
+# second kernel is faster.
+MOST_ADDED_PARTS = 5
+# Channels of a block: 64 of 16 bits are one 128-byte swizzle row, and one consumer's rows.
+BLOCK_C = 64
 
-class WgradProblem(NamedTuple):
-    """The convolution as both kernels get it: a runtime argument with named fields."""
+Share = Literal["columns", "rows", "tile"]
 
-    co: int
-    ci: int
-    dy_tiles: int  # tiles along the blocks of dy
-    steps: int  # k iterations of a tile
-    waves: int  # full rounds of whole tiles
-    rest: int  # tiles that remain after these, at least 1 here
-    first_split: int  # number of the first of these
-    splits: int  # parts of each of these
-    parts: int  # of all of these, 0 if no tile remains
-    add_in_place: int  # 1 if the CTA with a tile's last part adds the others, else 0
-    filter_size: tuple[int, ...]  # (T, R, S), 1 for missing dimensions
-    dilation: tuple[int, ...]  # as filter_size
-    output_size: tuple[int, ...]  # per spatial dimension, as all that follows
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]  # in front
 
-    @classmethod
-    def make(cls, work: WgradWork, problem: ConvProblem) -> WgradProblem:
-        """Returns the argument for a convolution and its tiles."""
-        partition, ones = work.partition, (1,) * (3 - problem.dims)
-        return cls(
-            co=problem.out_channels,
-            ci=problem.in_channels,
-            dy_tiles=work.dy_tiles,
-            steps=partition.steps,
-            waves=partition.waves,
-            rest=max(partition.rest, 1),
-            first_split=partition.waves * partition.programs,
-            splits=partition.splits,
-            parts=partition.slots,
-            add_in_place=int(work.add_in_place),
-            filter_size=(*ones, *problem.filter_size),
-            dilation=(*ones, *problem.dilation),
-            output_size=problem.output_size,
-            stride=problem.stride,
-            padding=tuple(low for low, _ in problem.padding),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WgradTileConfig:
+    """Tile sizes and warp roles of the kernel.
+
+    A block is 64 channels: of dy, or of x seen through one filter tap.
+    """
+
+    rows_from_x: bool = False  # whether x gives the rows of a tile and dy its columns
+    # The operand that the consumers share.  "columns": each has a block of rows of its own.
+    # "rows": one block of rows, and each has columns of its own.  "tile": all of a tile that is one
+    # block high, and each has pixels of its own.
+    share: Share = "columns"
+    consumers: int = 2  # consumer warp groups, 1 to 3
+    main_blocks: int  # column blocks of a consumer's first accumulator: 1, 2 or 4
+    rest_blocks: int = 0  # column blocks of the second accumulator, 0 for none
+    # Consumers that have the second accumulator, for "rows", where it is 0 if there is none; else
+    # all have it.
+    rest_consumers: int = 0
+    pixels: int = 64  # of a load; a k iteration has as many for each consumer with its own
+    stages: int  # depth of the ring of loads
+    store_buffers: int = 1  # staging buffers of a consumer: with 2 it converts during a store
+
+    # As in a TileConfig.
+    rows: ClassVar[int] = BLOCK_C
+    store_n: ClassVar[int] = BLOCK_C
+    element_bytes: ClassVar[int] = ELEMENT_BYTES
+    ping_pong: ClassVar[bool] = False
+    filter_steps: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        """Refuses fields of another type, and numbers that are too small to compute with."""
+        found = field_refusals(self, may_be_zero=("rest_blocks", "rest_consumers"))
+        if self.share not in get_args(Share):
+            names = ", ".join(map(repr, get_args(Share)))
+            found += refused(f"share is {self.share!r}: expected one of {names}")
+        if found:
+            raise LaunchError("configuration: " + "; ".join(map(str, found)))
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of rows of a tile."""
+        return self.consumers if self.share == "columns" else 1
+
+    @property
+    def column_blocks(self) -> int:
+        """Blocks of columns of a tile: those of the first accumulators, then the others."""
+        if self.share == "rows":
+            return self.consumers * self.main_blocks + self.rest_consumers * self.rest_blocks
+        return self.main_blocks + self.rest_blocks
+
+    def accumulators(self, consumer: int) -> tuple[range, ...]:
+        """Returns the column blocks of a tile that each of a consumer's accumulators has."""
+        main, rest, first, second = self.main_blocks, self.rest_blocks, 0, self.main_blocks
+        has_rest = rest > 0
+        if self.share == "rows":
+            first, second = consumer * main, self.consumers * main + consumer * rest
+            has_rest = consumer < self.rest_consumers
+        return (range(first, first + main), range(second, second + rest))[: 1 + has_rest]
+
+    def widths_of(self, consumer: int) -> tuple[int, ...]:
+        """Returns the columns of each of a consumer's accumulators."""
+        return tuple(len(blocks) * BLOCK_C for blocks in self.accumulators(consumer))
+
+    @property
+    def pixel_groups(self) -> int:
+        """Loads of different pixels in a k iteration."""
+        return self.consumers if self.share == "tile" else 1
+
+    @property
+    def row_groups(self) -> int:
+        """Blocks of rows in a stage."""
+        return 1 if self.share == "rows" else self.consumers
+
+    def row_group(self, consumer: int) -> int:
+        """Returns the number of a consumer's block of rows in a stage."""
+        return 0 if self.share == "rows" else consumer
+
+    @property
+    def column_groups(self) -> tuple[int, int]:
+        """Columns of first accumulators in a stage, and of second ones."""
+        main = 1 if self.share == "columns" else self.consumers
+        return main, self.rest_consumers if self.share == "rows" else main
+
+    def column_group(self, consumer: int) -> int:
+        """Returns the number of a consumer's columns in a stage."""
+        return 0 if self.share == "columns" else consumer
+
+    @property
+    def step_pixels(self) -> int:
+        """Pixels of a k iteration."""
+        return self.pixels * self.pixel_groups
+
+    @property
+    def x_blocks(self) -> int:
+        """Blocks of x in a tile."""
+        return self.row_blocks if self.rows_from_x else self.column_blocks
+
+    @property
+    def dy_blocks(self) -> int:
+        """Blocks of dy in a tile."""
+        return self.column_blocks if self.rows_from_x else self.row_blocks
+
+    @property
+    def tile_elements(self) -> int:
+        """Elements of a tile."""
+        return self.row_blocks * self.column_blocks * BLOCK_C * BLOCK_C
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes that a k iteration loads."""
+        return (self.row_blocks + self.column_blocks) * BLOCK_C * self.step_pixels * ELEMENT_BYTES
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of the ring, its barriers and the staging buffers."""
+        staging = self.consumers * self.store_buffers * BLOCK_C * BLOCK_C * ELEMENT_BYTES
+        return self.stages * (self.stage_bytes + 16) + staging
+
+    @property
+    def accumulator_registers(self) -> int:
+        """fp32 registers of a consumer's accumulators, per thread."""
+        columns = (self.main_blocks + self.rest_blocks) * BLOCK_C
+        return BLOCK_C * columns // WARP_GROUP_THREADS
+
+    @property
+    def consumer_registers(self) -> int:
+        """Registers per consumer thread; the producer gives up most of its own."""
+        if self.consumers == 2 and self.accumulator_registers >= 160:
+            return 224 if self.accumulator_registers == 160 else 232
+        return {1: 240, 2: 216, 3: 152}[self.consumers]
+
+    @property
+    def producer_registers(self) -> int:
+        """Registers per producer thread."""
+        # A CTA has 512 for one thread of each of its four groups of 128.
+        return {240: 56, 232: 40, 224: 56, 216: 72, 152: 56}[self.consumer_registers]
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Returns why the configuration cannot run; nothing where it can."""
+        found = range_refusals(self, 1, 3, "consumers")
+        if found:
+            return found
+        rest = ("rest_blocks",) if self.rest_blocks else ()
+        found += power_refusals(self, 1, 4, "main_blocks", *rest)
+        found += power_refusals(self, 16, 128, "pixels")
+        if self.share == "rows":
+            expected = range(1, self.consumers + 1) if self.rest_blocks else range(1)
+            if self.rest_consumers not in expected:
+                found += refused(
+                    f"rest_consumers is {self.rest_consumers}: expected {expected[0]} to "
+                    f"{expected[-1]}, with {self.rest_blocks} rest_blocks of {self.consumers} "
+                    "consumers"
+                )
+        # Some 24 registers hold addresses and counters beside the accumulators.
+        return found + capacity_refusals(self, self.accumulator_registers, 24)
+
+    def __str__(self) -> str:
+        # Triton's cache key holds this text of a constant: two configurations that compile
+        # differently need different texts.
+        rows, columns = self.row_blocks * BLOCK_C, self.column_blocks * BLOCK_C
+        sides = "xy" if self.rows_from_x else "yx"
+        role = {"columns": "r", "rows": "c", "tile": "p"}[self.share]
+        rest = f"+{self.rest_blocks * BLOCK_C}" if self.rest_blocks else ""
+        return (
+            f"{sides}{rows}x{columns}_{role}{self.consumers}_n{self.main_blocks * BLOCK_C}{rest}"
+            f"_p{self.pixels}_s{self.stages}_e{self.store_buffers}"
         )
 
 
-@cache
-def load_kernels() -> tuple[Any, Any]:
-    """Returns both kernels; hosts without im2col in Gluon cannot import them."""
-    from triton_ext.ops.kernels.gluon_wgrad import conv_wgrad_kernel, reduce_kernel
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WgradTileChoice:
+    """A configuration of the family."""
 
-    return conv_wgrad_kernel, reduce_kernel
+    config: WgradTileConfig  # how the kernel is compiled
+    # Whether the CTA with a tile's last part adds the others; else a second kernel does.
+    add_in_place: bool = False
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        return self.config.refusals()
+
+
+@dataclass(frozen=True, slots=True)
+class WgradWork:
+    """The tiles of one convolution."""
+
+    choice: WgradTileChoice
+    partition: Partition  # the tile schedule, one segment of split tiles per CTA at most
+    dy_tiles: int  # tiles along the channels of dy
+
+    @classmethod
+    def make(cls, choice: WgradTileChoice, problem: ConvProblem, num_sms: int) -> WgradWork:
+        """Returns the tiles of a problem with output pixels, for a choice without problems."""
+        config = choice.config
+        pixels = problem.batch * math.prod(problem.output_size)
+        x_blocks = problem.taps * math.ceil(problem.in_channels / BLOCK_C)
+        dy_tiles = math.ceil(math.ceil(problem.out_channels / BLOCK_C) / config.dy_blocks)
+        partition = Partition.make(
+            dy_tiles * math.ceil(x_blocks / config.x_blocks),
+            math.ceil(pixels / config.step_pixels),
+            num_sms,
+            most_splits=MOST_ADDED_PARTS if choice.add_in_place else num_sms,
+        )
+        return cls(choice, partition, dy_tiles)
+
+    @property
+    def config(self) -> WgradTileConfig:
+        """As in the choice."""
+        return self.choice.config
+
+    @property
+    def add_in_place(self) -> bool:
+        """As in the choice."""
+        return self.choice.add_in_place
+
+    @property
+    def parts(self) -> int:
+        """Parts of a tile that is split."""
+        return self.partition.splits * self.config.pixel_groups
+
+    @property
+    def is_split(self) -> bool:
+        """Whether there are tiles in several parts."""
+        return self.partition.rest > 0 and self.parts > 1
+
+    @property
+    def slots(self) -> int:
+        """Tiles of the workspace."""
+        return self.partition.slots * self.config.pixel_groups if self.is_split else 0
+
+    @property
+    def workspace_elements(self) -> int:
+        """fp32 elements of the workspace; never 0, so that it has an address."""
+        return max(self.slots * self.config.tile_elements, 4)
+
+    @property
+    def flags(self) -> int:
+        """Flags between the CTAs that split a tile."""
+        return self.partition.programs * self.config.consumers
+
+    @property
+    def reduction(self) -> tuple[tuple[int, int], int, int, int] | None:
+        """Grid, parts, columns and warps of the reduction kernel; ``None`` if nothing is to add."""
+        if not self.is_split or self.add_in_place:
+            return None
+        blocks, rest = self.config.row_blocks * self.config.column_blocks, self.partition.rest
+        parts, columns, num_warps = reduction(self.parts, blocks * rest)
+        return (blocks * 4 * (BLOCK_C // columns), rest), parts, columns, num_warps
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Returns why the kernel cannot compute it; nothing where it can."""
+        found = self.config.refusals()
+        if self.config.share == "tile" and self.partition.waves:
+            found += refused(
+                f"consumers share a tile, and {self.partition.tiles} tiles are not split"
+            )
+        if self.config.share == "tile" and self.add_in_place:
+            found += refused("consumers that share a tile leave adding to the second kernel")
+        return found
+
+    def __str__(self) -> str:
+        added = ("_a" if self.add_in_place else "_k") + str(self.parts) if self.is_split else ""
+        return f"{self.config}{added}"
+
+
+def reduction(parts: int, blocks: int) -> tuple[int, int, int]:
+    """Returns parts, columns and warps of a program of the reduction kernel.
+
+    It reads so many of a tile's ``parts`` at a time, of 16 rows and so many columns of a block of
+    64 x 64: the fewer ``blocks`` all tiles have that are split, the finer they are cut.
+    """
+    if parts <= 4:
+        return 4, 64, 4
+    if parts <= 16:
+        return 16, 32, 8
+    return 64, 16 if blocks > 8 else 8, 16
+
+
+class Rates(NamedTuple):
+    """Costs of all but the k iterations, in microseconds; KiB are those of fp32 tiles."""
+
+    launch: float
+    store_per_kib: float
+    add: float
+    add_per_kib: float
+    reduce: float
+    reduce_per_mib: float
+
+
+# For layers where tiles of six blocks leave multiprocessors idle, and tiles of four need a second
+# round.  Not measured: a k iteration loads 48 KiB, and other tiles that loads bound have 78
+# (64x128) to 94 (128x128) KiB per us, which is 0.51 to 0.61 us.  The model has more than the mean,
+# so that tuning tries them while the model chooses them for no layer of the suites.
+_FIVE_BLOCKS = tuple(
+    WgradTileConfig(
+        rows_from_x=of_x, share="rows", main_blocks=2, rest_blocks=1, rest_consumers=1, stages=4
+    )
+    for of_x in (False, True)
+)
+
+# Microseconds of a k iteration, measured over 21 shapes (H200, Triton 3.9.0, fp16, 2026-11-20;
+# docs/gluon-conv.md).
+_STEP_US: dict[WgradTileConfig, float] = {
+    WgradTileConfig(main_blocks=2, stages=6, store_buffers=2): 0.34,
+    WgradTileConfig(main_blocks=2, rest_blocks=1, stages=5): 0.52,
+    WgradTileConfig(rows_from_x=True, main_blocks=2, rest_blocks=1, stages=5): 0.52,
+    WgradTileConfig(main_blocks=4, stages=4, store_buffers=2): 0.665,
+    WgradTileConfig(main_blocks=4, rest_blocks=1, pixels=32, stages=7): 0.415,
+    WgradTileConfig(rows_from_x=True, main_blocks=4, rest_blocks=1, pixels=32, stages=7): 0.418,
+    WgradTileConfig(main_blocks=4, rest_blocks=2, stages=3, store_buffers=2): 0.975,
+    WgradTileConfig(consumers=3, main_blocks=2, rest_blocks=1, stages=4): 0.76,
+    WgradTileConfig(share="rows", main_blocks=1, stages=8, store_buffers=2): 0.306,
+    WgradTileConfig(consumers=1, main_blocks=1, stages=10, store_buffers=2): 0.175,
+    WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6): 0.365,
+    **dict.fromkeys(_FIVE_BLOCKS, 0.59),
+}
+# The fitted launch is longer than that of other kernels.
+RATES = Rates(H200.launch_us + 1.8, 0.0175, 3.3, 0.0126, 3.1, 0.53)
+
+CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
+
+
+def expected_us(work: WgradWork, mib: float) -> float:
+    """Returns the time that the model expects, in microseconds, for so many MiB of x and dy."""
+    partition, rates = work.partition, RATES
+    tile_kib = work.config.tile_elements * 4 / 1024
+    steps_us = partition.most_steps * _STEP_US[work.config]
+    time = rates.launch + max(steps_us, mib * H200.read_us_per_mib)
+    time += partition.rounds * tile_kib * rates.store_per_kib
+    if work.is_split and work.add_in_place:
+        time += rates.add + (work.parts - 1) * tile_kib * rates.add_per_kib
+    elif work.is_split:
+        time += rates.reduce + work.slots * tile_kib / 1024 * rates.reduce_per_mib
+    return time
+
+
+@functools.lru_cache(maxsize=1024)
+def ranked_work(problem: ConvProblem, num_sms: int) -> tuple[tuple[WgradWork, float], ...]:
+    """Returns the shipped configurations for a problem with output pixels, the fastest first.
+
+    Each comes with :func:`expected_us`.
+    """
+    pixels = problem.batch * math.prod(problem.output_size)
+    elements = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
+    mib = ELEMENT_BYTES * elements / 2**20
+    every = (
+        WgradWork.make(WgradTileChoice(config=config, add_in_place=in_place), problem, num_sms)
+        for config in CONFIGS
+        for in_place in (False, True)
+    )
+    timed = (
+        (work, expected_us(work, mib))
+        for work in every
+        if not work.refusals() and (work.is_split or not work.add_in_place)
+    )
+    return tuple(sorted(timed, key=lambda item: item[1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GluonWgradPlan(WgradPlan):
-    """A plan of the Gluon kernels.
-
-    Attributes:
-        x_matrix: The descriptor of x as a matrix, without memory; ``None`` where x is read through
-            im2col.
-    """
-
-    x_matrix: Tiled | None
+    """A plan of the Gluon kernels; it reads x as a matrix where im2col is the identity."""
 
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
         x_desc, dy_desc = self.described(x, dy)
-        if self.x_matrix is not None:
-            # The other descriptor has checked the address.
-            x_desc = self.x_matrix.at(x.movedim(1, -1))
         parts = torch.empty(self.workspace_elements, device=x.device, dtype=torch.float32)
         # The kernel reads flags only where CTAs wait for others.
         flags = parts.view(torch.int32)
@@ -120,30 +452,30 @@ class GluonWgradPlan(WgradPlan):
         return [first] if self.reducer is None else [first, (self.reducer, (parts, dw))]
 
 
-class GluonWgrad(Family[WgradTileChoice]):
+class GluonWgrad(HopperFamily[WgradTileChoice]):
     """The kernels of ``kernels/gluon_wgrad.py``."""
 
     kind = "gluon_wgrad"
     direction = "wgrad"
     config_type = WgradTileChoice
-    is_gemm = True
-    tile_fields = (*("rows_from_x", "consumers", "main_blocks", "rest_blocks"),)
+    tile_fields = ("rows_from_x", "consumers", "main_blocks", "rest_blocks")
 
-    def refusals(
-        self, case: Case, device: Device, config: WgradTileChoice | None = None
-    ) -> list[str]:
-        found = [*tap_refusals(case), *common_refusals(case.problem, case.dtype, device)]
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        found = (*host_refusals(device), *tap_refusals(case))
+        found += problem_refusals(case.problem, case.dtype)
         if case.problem.batch == 0:
-            found.append("the batch is empty")
-        found += _out_refusals(case)
-        return found if config is None else found + _work_refusals(config, case, device, found)
+            found += refused("the batch is empty", in_key=False)
+        if case.output_dtype not in DTYPES:
+            out = case.output_dtype
+            found += refused(f"out_dtype is {out}, tiles of dw are staged as float16 or bfloat16")
+        return found
 
-    def number_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> list[str]:
-        return config.config.problems()
-
-    def config_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> list[str]:
-        found = [*problem_refusals(case.problem, case.dtype), *_out_refusals(case)]
-        return found + _work_refusals(config, case, device, found)
+    def fit_refusals(
+        self, config: WgradTileChoice, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        if case.problem.batch == 0:
+            return ()
+        return WgradWork.make(config, case.problem, device.num_sms).refusals()
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:
         problem = case.problem
@@ -161,60 +493,56 @@ class GluonWgrad(Family[WgradTileChoice]):
             found[work.choice] = Expected.of(us, correction=waste / MOST_EXPECTED)
         return ranked(found)
 
-    def bind(self, config: WgradTileChoice, case: Case, device: Device) -> GluonWgradPlan:
-        found = self.refusals(case, device, config)
-        if found:
-            raise UnsupportedError("wgrad: the Gluon kernel does not take it: " + "; ".join(found))
-        problem, dtype, size = case.problem, case.dtype, case.dtype.itemsize
-        co, ci, strides = problem.out_channels, problem.in_channels, case.strides_of_x
-        x = Operand.make(problem.x_shape, strides, size, as_matrix=False)
-        dy = Operand.make(problem.y_shape, case.strides_of_dy, size, as_matrix=True)
+    def plan(self, config: WgradTileChoice, case: Case, device: Device) -> GluonWgradPlan:
+        from triton_ext.ops.kernels import gluon_wgrad as kernels
+
+        problem, dtype, strides = case.problem, case.dtype, case.strides_of_x
+        co, ci = problem.out_channels, problem.in_channels
+        x = Operand.make(problem.x_shape, strides, ELEMENT_BYTES, as_matrix=False)
+        dy = Operand.make(problem.y_shape, case.strides_of_dy, ELEMENT_BYTES, as_matrix=True)
         work = WgradWork.make(config, problem, device.num_sms)
         block = [work.config.pixels, BLOCK_C]
         pixels = problem.batch * math.prod(problem.output_size)
+        x_shape = (problem.batch, *problem.input_size, ci)
         x_desc = TensorDescriptorIm2Col.for_conv(
-            Layout(
-                (problem.batch, *problem.input_size, ci),
-                (strides[0], *strides[2:], strides[1]),
-                dtype,
-            ),
-            problem.filter_size,
-            problem.stride,
-            problem.padding,
-            problem.dilation,
+            Layout(x_shape, (strides[0], *strides[2:], strides[1]), dtype),
+            problem.filter_size, problem.stride, problem.padding, problem.dilation,
             block_shape=block,
-        )
+        )  # fmt: skip
         x_matrix = None
         if problem.is_pointwise and x.pixel_stride:
-            x_matrix = Tiled.of(dtype, [pixels, ci], x.pixel_stride, block)
-        told = WgradProblem.make(work, problem)
-        first, second = load_kernels()
+            x_matrix = tiled(dtype, [pixels, ci], x.pixel_stride, block)
+
+        def describe_x(rows: torch.Tensor) -> Any:
+            # Also where it is not used: it checks the address.
+            desc = with_base(x_desc, rows)
+            return desc if x_matrix is None else x_matrix(rows)
+
+        told = kernels.WgradProblem.make(work, problem)
         reducer = None
         if work.reduction is not None:
             grid, parts, columns, num_warps = work.reduction
             reducer = Launcher(
-                kernel=second,
+                kernel=kernels.reduce_kernel,
                 grid=(*grid, 1),
                 scalars=(told,),
                 constants={"CONFIG": work.config, "COLUMNS": columns, "PARTS": parts},
                 # It starts while the first kernel's last programs run, and waits for them.
                 options={"num_warps": num_warps, "launch_pdl": True},
             )
+        dw_shape, dw_block = [co, problem.taps, ci], [BLOCK_C, 1, BLOCK_C]
         return GluonWgradPlan(
             problem=problem,
             out_dtype=case.output_dtype,
             tiles=work,
             x_operand=x,
             dy_operand=dy,
-            describe_x=lambda rows: with_base(x_desc, rows),
-            x_matrix=x_matrix,
-            describe_dy=Tiled.of(dtype, [pixels, co], dy.pixel_stride, block).at,
-            describe_dw=Tiled.of(
-                case.output_dtype, [co, problem.taps, ci], ci, [BLOCK_C, 1, BLOCK_C]
-            ).at,
+            describe_x=describe_x,
+            describe_dy=tiled(dtype, [pixels, co], dy.pixel_stride, block),
+            describe_dw=tiled(case.output_dtype, dw_shape, ci, dw_block),
             workspace_elements=work.workspace_elements,
             launcher=Launcher(
-                kernel=first,
+                kernel=kernels.conv_wgrad_kernel,
                 grid=(work.partition.programs, 1, 1),
                 scalars=(told,),
                 constants={"CONFIG": work.config},
@@ -222,22 +550,6 @@ class GluonWgrad(Family[WgradTileChoice]):
             ),
             reducer=reducer,
         )
-
-
-def _out_refusals(case: Case) -> list[str]:
-    if case.output_dtype in DTYPES:
-        return []
-    return [f"out_dtype is {case.output_dtype}, tiles of dw are staged as float16 or bfloat16"]
-
-
-def _work_refusals(
-    config: WgradTileChoice, case: Case, device: Device, found: list[str]
-) -> list[str]:
-    """Returns why a configuration cannot compute a case; tiles need a case without refusals."""
-    wrong = config.config.problems()
-    if wrong or found or not case.problem.batch:
-        return wrong
-    return WgradWork.make(config, case.problem, device.num_sms).problems()
 
 
 GLUON_WGRAD: GluonWgrad = GluonWgrad()

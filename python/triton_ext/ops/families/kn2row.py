@@ -1,7 +1,7 @@
 """kn2row: fprop to few output channels, as products with all taps that are shifted and added.
 
-``kernels/kn2row.py`` has the kernel.  The columns of its product are S rounded up to a power of two
-times Co rounded up to one, 16 at least.
+``kernels/few_channels.py`` has the kernel.  The columns of its product are S rounded up to a power
+of two times Co rounded up to one, 16 at least.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from functools import partial
 import torch
 import triton
 
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.config_checks import power_problems, range_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -29,16 +27,24 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.kernels.kn2row import conv_col2im_kernel
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    power_refusals,
+    range_refusals,
+    refuse,
+    refused,
+    smem_refusals,
+)
+from triton_ext.ops.kernels.few_channels import conv_col2im_kernel
 
-__all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "column_shape", "vector_of"]
+__all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "vector_of"]
 
 _ELEMENT_BYTES = 2
 _MOST_COLUMNS = 64
 # A program holds the sums of all rows of the filter.
 _MOST_SUMS = 256
 
-# A model that was not measured: per step of a program, the latency of barriers, shuffles and
+# A model that was not fitted: per step of a program, the latency of barriers, shuffles and
 # stores, and per product and per filter that it stores, which are sequential.
 _STEP_US, _PRODUCT_US, _FILTER_US = 0.8, 0.06, 0.05
 # The fraction of the shorter of both, steps and bytes, that the other does not hide.
@@ -64,19 +70,21 @@ class Col2ImConfig:
     # three on to shared memory, where Triton 3.9 stores the filter anew for every step.
     num_stages: int = 1
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return [
-            *power_problems(self, 64, 256, "block_m"),
-            *range_problems(self, 1, 1 << 16, "rows"),
-            *power_problems(self, 4, 8, "num_warps"),
-            *range_problems(self, 1, 8, "num_stages"),
-        ]
+        return (
+            *power_refusals(self, 64, 256, "block_m"),
+            *range_refusals(self, 1, 1 << 16, "rows"),
+            *power_refusals(self, 4, 8, "num_warps"),
+            *range_refusals(self, 1, 8, "num_stages"),
+        )
 
     def smem_bytes(self, problem: ConvProblem) -> int:
         """Returns the most shared memory that a CTA takes."""
-        channels, columns = _padded_channels(problem), math.prod(column_shape(problem))
-        operands = (self.num_stages * self.block_m + _filter_rows(problem) * columns) * channels
+        channels, columns = _padded_channels(problem), math.prod(_column_shape(problem))
+        operands = (
+            self.num_stages * self.block_m + math.prod(problem.filter_size[:-1]) * columns
+        ) * channels
         # Products change their layout in fp32, as does the tile of y.
         return operands * _ELEMENT_BYTES + 4 * self.block_m * columns
 
@@ -124,7 +132,7 @@ class Kn2Row(Family[Col2ImConfig]):
     direction = "fprop"
     config_type = Col2ImConfig
 
-    def case_refusals(self, case: Case) -> list[str]:
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16):
             found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
@@ -134,8 +142,8 @@ class Kn2Row(Family[Col2ImConfig]):
             found.append(f"groups={problem.groups}: a product would hold channels of other groups")
         if set(problem.stride) != {1}:
             found.append(f"stride {problem.stride}: expected 1, as every pixel meets every tap")
-        taps, channels = column_shape(problem)
-        columns, filter_rows = taps * channels, _filter_rows(problem)
+        taps, channels = _column_shape(problem)
+        columns, filter_rows = taps * channels, math.prod(problem.filter_size[:-1])
         if columns > _MOST_COLUMNS:
             found.append(
                 f"{taps} x {channels} columns, taps of a row and output channels rounded up: "
@@ -146,27 +154,24 @@ class Kn2Row(Family[Col2ImConfig]):
                 f"{filter_rows} rows of the filter of {columns} columns each: expected at most "
                 f"{_MOST_SUMS} columns in all"
             )
-        return found + long_row_refusals(problem)
+        every = (*refused(*found), *long_row_refusals(problem))
+        if every or vector_of(case) * _ELEMENT_BYTES == ROW_BYTES:
+            return every
+        text = f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
+        return refused(text, in_key=False)
 
-    def refusals(self, case: Case, device: Device, config: Col2ImConfig | None = None) -> list[str]:
-        found = super().refusals(case, device, config)
-        if not found and vector_of(case) * _ELEMENT_BYTES != ROW_BYTES:
-            return [f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"]
-        return found
+    def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return _launch_refusals(config, case.problem, device)
 
     def passed_over(self, case: Case, device: Device) -> str:
         return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
 
-    def number_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> list[str]:
-        return config.problems() or _launch_refusals(config, case.problem, device)
-
     def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
-        """Returns times of bytes, those read twice included, and of steps, the longer of both.
-
-        The model was not measured.
-        """
+        """Returns times of bytes, those read twice included, and of steps, the longer of both."""
         problem, times = case.problem, {}
-        products = _filter_rows(problem) * _padded_channels(problem) // _block_k(problem)
+        products = (
+            math.prod(problem.filter_size[:-1]) * _padded_channels(problem) // _block_k(problem)
+        )
         for config in _candidates(problem, device):
             schedule = Schedule.make(config, problem)
             pixels = schedule.programs * schedule.steps * (schedule.segment + _halo(problem))
@@ -182,23 +187,20 @@ class Kn2Row(Family[Col2ImConfig]):
         return ranked(times)
 
     def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
-        wrong = self.config_refusals(config, case, device)
-        if wrong:
-            raise UnsupportedError(f"{case.operator}: configuration {config}: " + "; ".join(wrong))
+        wrong = (each for each in self.refusals(case, device, config) if each.in_key)
+        refuse(f"{case.operator}: configuration {config}", wrong)
         problem, strides, vector = case.problem, case.strides_of_x, vector_of(case)
         schedule = Schedule.make(config, problem)
         rows, taps = (1, *problem.filter_size)[-2:]
         dilation_h, dilation_w = (1, *problem.dilation)[-2:]
-        padded_taps, channels = column_shape(problem)
-        height: tuple[int | None, ...] = (None, None, None)
-        if problem.dims > 1:
-            height = (problem.input_size[0], problem.output_size[0], problem.padding[0][0])
+        padded_taps, channels = _column_shape(problem)
+        height = (problem.input_size[0], problem.output_size[0], problem.padding[0][0])
         launcher = Launcher(
             kernel=conv_col2im_kernel,
             grid=(schedule.programs, 1, 1),
             scalars=(
                 problem.out_channels,
-                *height,
+                *(height if problem.dims > 1 else (None,) * 3),
                 problem.input_size[-1],
                 problem.output_size[-1],
                 problem.padding[-1][0],
@@ -233,35 +235,29 @@ class Kn2Row(Family[Col2ImConfig]):
 def vector_of(case: Case) -> int:
     """Returns how many channels of x are loaded at once: those that are aligned together."""
     problem, strides = case.problem, case.strides_of_x
-    extents = (problem.batch, *problem.input_size)
-    outer = [
-        stride
-        for extent, stride in zip(extents, (strides[0], *strides[2:]), strict=True)
-        if extent > 1
-    ]
+    sizes = zip((problem.batch, *problem.input_size), (strides[0], *strides[2:]), strict=True)
+    outer = [stride for size, stride in sizes if size > 1]
     # An expanded tensor cannot be copied to an aligned address.
     if 0 in outer or (problem.in_channels > 1 and strides[1] != 1):
         return 1
     return math.gcd(ROW_BYTES // _ELEMENT_BYTES, problem.in_channels, *outer)
 
 
-def column_shape(problem: ConvProblem) -> tuple[int, int]:
+def _column_shape(problem: ConvProblem) -> tuple[int, int]:
     """Returns taps of a row and output channels, rounded up for 16 columns at least."""
     taps = triton.next_power_of_2(problem.filter_size[-1])
     return taps, max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
 
 
-def _launch_refusals(config: Col2ImConfig, problem: ConvProblem, device: Device) -> list[str]:
-    halo, needed, found = _halo(problem), config.smem_bytes(problem), []
+def _launch_refusals(
+    config: Col2ImConfig, problem: ConvProblem, device: Device
+) -> tuple[Refusal, ...]:
+    halo = _halo(problem)
+    found = smem_refusals(config.smem_bytes(problem), device, reserved_bytes=0)
     if config.block_m <= halo:
-        found.append(
+        found += refused(
             f"block_m is {config.block_m}: expected more pixels than the {halo} that taps of a row "
             "reach over"
-        )
-    if needed > device.smem_bytes:
-        found.append(
-            f"its rows and filter take up to {needed} bytes of shared memory, a CTA has "
-            f"{device.smem_bytes}: expected a smaller block_m or fewer stages"
         )
     return found
 
@@ -275,13 +271,13 @@ def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
         is_large = num_stages == 1 and thread_elements > _PREFETCHED
         if is_large or _launch_refusals(one, problem, device):
             continue
+        # Strips are rows here.
         schedule = Schedule.make(one, problem)
         at_once = _at_once(one, problem, device)
         for rounds in (1, 2, 3):
-            # Strips are rows here.
             strips = max(1, rounds * at_once * schedule.strips // schedule.programs)
             config = replace(one, rows=math.ceil(schedule.strips / strips))
-            if not config.problems():
+            if not config.refusals():
                 found[config] = None
     return list(found)
 
@@ -297,10 +293,6 @@ def _at_once(config: Col2ImConfig, problem: ConvProblem, device: Device) -> int:
 def _halo(problem: ConvProblem) -> int:
     """Returns the pixels of a row that are read beside those of a segment."""
     return (problem.filter_size[-1] - 1) * problem.dilation[-1]
-
-
-def _filter_rows(problem: ConvProblem) -> int:
-    return math.prod(problem.filter_size[:-1])
 
 
 def _block_k(problem: ConvProblem) -> int:

@@ -13,7 +13,6 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
@@ -23,9 +22,11 @@ from triton_ext.ops.core.descriptors import (
     row_stride_of,
 )
 from triton_ext.ops.core.device import IS_INTERPRETED, Device
-from triton_ext.ops.core.family import Expected, Family, smem_refusals
+from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.packing import filling_us
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refuse, smem_refusals
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.wgrad_config import (
     WgradChoice,
@@ -37,7 +38,6 @@ from triton_ext.ops.families.wgrad_config import (
 )
 from triton_ext.ops.kernels.gemm_wgrad import conv_wgrad_kernel, wgrad_reduce_kernel
 from triton_ext.ops.kernels.row_copy import RowCopies
-from triton_ext.ops.rewrites.packing import filling_us
 
 __all__ = [
     "DTYPES",
@@ -251,7 +251,7 @@ class PackedWgradPlan(FilterGradientPlan):
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         packing = self.copies.packing
-        packed = self.packed.run(self.copies.x(x).movedim(-1, 1), dy)
+        packed = self.packed.run(self.copies.pack(x, None)[0].movedim(-1, 1), dy)
         windows = packed.movedim(1, -1).squeeze(-2)[..., : packing.window_channels]
         if packing.planes:
             windows = windows.squeeze(1)
@@ -276,23 +276,22 @@ class Wgrad(Family[WgradChoice]):
     tile_fields = ("block_co", "block_ci", "taps")
     reads_packed = True
 
-    def refusals(self, case: Case, device: Device, config: WgradChoice | None = None) -> list[str]:
-        found = tap_refusals(case)
-        if case.dtype not in DTYPES:
-            found.append(
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        if case.dtype in DTYPES:
+            return tap_refusals(case)
+        return (
+            *tap_refusals(case),
+            Refusal(
                 f"dtype {case.dtype}: expected float16 or bfloat16, WGMMA transposes 16-bit "
                 "operands only"
-            )
-        if config is not None and not found:
-            found += self.number_refusals(config, case, device)
-        return found
+            ),
+        )
 
-    def number_refusals(self, config: WgradChoice, case: Case, device: Device) -> list[str]:
+    def number_refusals(
+        self, config: WgradChoice, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
         # The schedule decides whether tiles are stored as a whole, which takes more.
-        return config.config.problems() or smem_refusals(config.config.smem_bytes(), device)
-
-    def config_refusals(self, config: WgradChoice, case: Case, device: Device) -> list[str]:
-        return tap_refusals(case) or self.number_refusals(config, case, device)
+        return config.config.refusals() or smem_refusals(config.config.smem_bytes(), device)
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradChoice, Expected]:
         ranked = ranked_tiles(_computed(case), device, case.output_dtype.itemsize)
@@ -310,9 +309,7 @@ class Wgrad(Family[WgradChoice]):
         return {choice: Expected.of(expected_us(tiles), copies_us) for choice, tiles in ranked}
 
     def bind(self, config: WgradChoice, case: Case, device: Device) -> FilterGradientPlan:
-        wrong = config.config.problems()
-        if wrong:
-            raise UnsupportedError(f"wgrad: configuration {config.config}: " + "; ".join(wrong))
+        refuse(f"wgrad: configuration {config.config}", config.config.refusals())
         plan = _kernel_plan(config, case, device)
         if case.packing is None:
             return plan

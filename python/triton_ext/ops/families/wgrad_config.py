@@ -13,11 +13,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from triton_ext.ops.core.config_checks import power_problems, range_problems, type_problems
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import smem_refusals
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    field_refusals,
+    power_refusals,
+    range_refusals,
+    refused,
+    smem_refusals,
+)
 
 __all__ = [
     "CONFIGS",
@@ -83,16 +89,16 @@ class WgradConfig:
         staging = block // self.store_parts if in_pieces else block
         return self.num_stages * rows * self.block_pixels * ELEMENT_BYTES + staging
 
-    def problems(self) -> list[str]:
+    def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot be compiled for it; nothing where it can."""
-        found = type_problems(self)
+        found = field_refusals(self)
         if found:
             return found
-        found += power_problems(self, 16, 256, "block_co", "block_ci", "block_pixels")
-        found += power_problems(self, 4, 8, "num_warps")
-        found += range_problems(self, 1, 9, "taps") + range_problems(self, 1, 2, "store_parts")
+        found += power_refusals(self, 16, 256, "block_co", "block_ci", "block_pixels")
+        found += power_refusals(self, 4, 8, "num_warps")
+        found += range_refusals(self, 1, 9, "taps") + range_refusals(self, 1, 2, "store_parts")
         if self.block_co < 16 * self.num_warps:
-            found.append(
+            found += refused(
                 f"block_co is {self.block_co}: {self.num_warps} warps of 16 rows need "
                 f"{16 * self.num_warps}"
             )

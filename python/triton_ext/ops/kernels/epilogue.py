@@ -11,6 +11,7 @@ import triton.language as tl
 
 __all__ = [
     "activate",
+    "column_parts",
     "finish_tile",
     "pixels_of_image",
     "report_amax",
@@ -26,6 +27,16 @@ def tile_position(tile, num_m, num_n, GROUP_SIZE_M: tl.constexpr):
     first_m = (tile // width) * GROUP_SIZE_M
     group_m = min(num_m - first_m, GROUP_SIZE_M)
     return first_m + (tile % width) % group_m, (tile % width) // group_m
+
+
+@triton.jit
+def column_parts(tile, PARTS: tl.constexpr):
+    """Returns a tile [R, C] as a tuple of PARTS tiles of neighbouring columns: 1 or 2."""
+    if PARTS == 1:
+        return (tile,)
+    else:
+        left, right = tl.split(tile.reshape(tile.shape[0], 2, tile.shape[1] // 2).permute(0, 2, 1))
+        return left, right
 
 
 @triton.jit

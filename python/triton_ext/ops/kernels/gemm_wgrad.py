@@ -33,6 +33,7 @@ import triton
 import triton.language as tl
 
 import triton_ext.language as tle
+from triton_ext.ops.kernels.epilogue import column_parts
 
 __all__ = ["conv_wgrad_kernel", "wgrad_reduce_kernel"]
 
@@ -177,16 +178,11 @@ def conv_wgrad_kernel(
                 acc = accumulators[i]
                 tap = first_tap + i
                 # TMA does not store what is past the last channel or tap.
-                if dw_desc is not None and STORE_PARTS == 1:
-                    block = acc.to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI)
-                    dw_desc.store([first_co, tap, first_ci], block)
-                elif dw_desc is not None:
-                    HALF: tl.constexpr = BLOCK_CI // 2
-                    left, right = tl.split(acc.reshape(BLOCK_CO, 2, HALF).permute(0, 2, 1))
-                    block = left.to(DTYPE).reshape(BLOCK_CO, 1, HALF)
-                    dw_desc.store([first_co, tap, first_ci], block)
-                    block = right.to(DTYPE).reshape(BLOCK_CO, 1, HALF)
-                    dw_desc.store([first_co, tap, first_ci + HALF], block)
+                if dw_desc is not None:
+                    parts = column_parts(acc, STORE_PARTS)
+                    for part in tl.static_range(STORE_PARTS):
+                        block = parts[part].to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI // STORE_PARTS)
+                        dw_desc.store([first_co, tap, first_ci + part * block.shape[2]], block)
                 else:
                     offs_co = first_co + tl.arange(0, BLOCK_CO)
                     offs_ci = first_ci + tl.arange(0, BLOCK_CI)

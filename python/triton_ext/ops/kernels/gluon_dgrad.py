@@ -212,7 +212,7 @@ def producer(
                         load_step(
                             dy_desc, w_main_desc, w_rest_desc, shared, stage, phase, index == 0,
                             step, starts, offsets[MISSING:], column, tap, block * CONFIG.block_k,
-                            CONFIG, W_IS_NK=False,
+                            CONFIG, DIRECTION="dgrad",
                         )  # fmt: skip
                         stage, phase = next_stage(stage, phase, STAGES)
 
@@ -259,7 +259,7 @@ def consumer(
     """Multiplies and stores: every tile's rows of group ME, or every second tile."""
     FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
     TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
-    FIRST_ROW: gl.constexpr = 0 if CONFIG.ping_pong else ME * CONFIG.rows
+    FIRST_ROW: gl.constexpr = CONFIG.row_group(ME) * CONFIG.rows
     first_step = gl.to_tensor(0)
     if FIRST_TILE == 1:
         first_step += num_steps_of(0, problem, CONFIG, CLASSES)
@@ -267,21 +267,21 @@ def consumer(
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column, residues = split_tile(tile, problem, CONFIG, CLASSES)
         num_steps = num_steps_of(index, problem, CONFIG, CLASSES)
-        accs = multiply_tile(shared, index, first_step, num_steps, ME, CONFIG, W_IS_NK=False)
+        accs = multiply_tile(shared, index, first_step, num_steps, ME, CONFIG, DIRECTION="dgrad")
         first_step += num_steps
         if TILE_STEP == 2:
             first_step += num_steps_of(index + 1, problem, CONFIG, CLASSES)
         row += FIRST_ROW
         if CLASSES.count > 1:
             parts = split_columns(accs, CONFIG)
-            buffer = shared.y_smem.index(ME * CONFIG.store_buffers)
+            buffer = shared.out_smem.index(ME * CONFIG.store_buffers)
             for part in gl.static_range(len(parts)):
                 store_rows(
                     parts[part], dx_ptr, buffer, row, column + part * CONFIG.store_n, residues,
                     problem, epilogue, CLASSES,
                 )  # fmt: skip
         else:
-            store_tile(accs, dx_desc, shared.y_smem, row, column, ME, CONFIG, epilogue, "none")
+            store_tile(accs, dx_desc, shared.out_smem, row, column, ME, CONFIG, epilogue, "none")
     tma.store_wait(0)
 
 
@@ -300,7 +300,7 @@ def conv_dgrad_kernel(
     """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
     epilogue = typed((bias_ptr, None, None, None, None, problem.m_gemm, problem.ci, None))
-    shared = allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG, W_IS_NK=False)
+    shared = allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG, DIRECTION="dgrad")
     specialize(
         consumer, (dx_desc, dx_ptr, shared, problem, epilogue, CONFIG, CLASSES),
         producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES),

@@ -124,7 +124,7 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
                         load_step(
                             x_desc, w_main_desc, w_rest_desc, shared, stage, phase, index == 0,
                             block * taps + tap, starts, offsets[MISSING:], column, tap,
-                            block * CONFIG.block_k, CONFIG, W_IS_NK=True,
+                            block * CONFIG.block_k, CONFIG, DIRECTION="fprop",
                         )  # fmt: skip
                         tap += 1
                         stage, phase = next_stage(stage, phase, STAGES)
@@ -165,7 +165,7 @@ def consumer(
     """Multiplies and stores: every tile's rows of group ME, or every second tile."""
     FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
     TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
-    FIRST_ROW: gl.constexpr = 0 if CONFIG.ping_pong else ME * CONFIG.rows
+    FIRST_ROW: gl.constexpr = CONFIG.row_group(ME) * CONFIG.rows
     taps_d, taps_h, taps_w = problem.filter_size
     num_steps = taps_d * taps_h * taps_w * problem.channel_blocks
     num_m, num_n = tile_counts(problem.m_gemm, problem.co, CONFIG)
@@ -177,8 +177,10 @@ def consumer(
         if CONFIG.block_n_rest > 0:
             rest = column + CONFIG.block_n_main
             prefetch_residual(first, rest, epilogue, CONFIG.block_n_rest, CONFIG)
-        accs = multiply_tile(shared, index, index * num_steps, num_steps, ME, CONFIG, W_IS_NK=True)
-        store_tile(accs, y_desc, shared.y_smem, first, column, ME, CONFIG, epilogue, ACTIVATION)
+        accs = multiply_tile(
+            shared, index, index * num_steps, num_steps, ME, CONFIG, DIRECTION="fprop"
+        )
+        store_tile(accs, y_desc, shared.out_smem, first, column, ME, CONFIG, epilogue, ACTIVATION)
     tma.store_wait(0)
 
 
@@ -208,7 +210,7 @@ def conv_fprop_kernel(
         bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, pixels, channels,
         problem.output_size if RESIDUAL_PER_IMAGE else None,
     ))  # fmt: skip
-    shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, W_IS_NK=True)
+    shared = allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, DIRECTION="fprop")
     specialize(
         consumer, (y_desc, shared, problem, epilogue, CONFIG, ACTIVATION),
         producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG),

@@ -2,7 +2,8 @@
 
 The kernels' docstrings have the symbols, the warp roles and the table of barriers.  The arithmetic
 of epilogues is that of the ``@triton.jit`` kernels (``epilogue.py``), traced for tensors with a
-layout.
+layout.  DIRECTION is "fprop", "dgrad" or "wgrad"; blocks of the filter are [BLOCK_N, 1, BLOCK_K] in
+fprop and [BLOCK_K, 1, BLOCK_N] in dgrad, and both operands of wgrad are [pixels, channels].
 """
 
 # mypy: disable-error-code="call-arg,assignment"
@@ -36,6 +37,8 @@ from triton_ext.ops.kernels.epilogue import activate, scale_and_shift
 __all__ = [
     "Shared",
     "accumulator_layout",
+    "allocate_barriers",
+    "allocate_blocks",
     "allocate_shared",
     "finish_columns",
     "is_matrix",
@@ -58,32 +61,32 @@ __all__ = [
 
 @aggregate
 class Shared:
-    """Shared memory of the CTA: the ring, the staging buffers, the barriers."""
+    """Shared memory of the CTA: the ring, the staging buffers, the barriers; here of fprop."""
 
-    x_smem: gl.shared_memory_descriptor  # [STAGES * ROW_GROUPS, ROWS, BLOCK_K]
-    w_main_smem: gl.shared_memory_descriptor  # [STAGES or FILTER_STEPS, BLOCK_N_MAIN, 1, BLOCK_K]
+    rows_smem: gl.shared_memory_descriptor  # [STAGES * ROW_GROUPS, ROWS, BLOCK_K]
+    main_smem: gl.shared_memory_descriptor  # [STAGES or FILTER_STEPS, BLOCK_N_MAIN, 1, BLOCK_K]
     # [STAGES, BLOCK_N_REST, 1, BLOCK_K].  Where WGMMAs are joined, all pieces of all stages, one
-    # after the other: [W_PIECES, BLOCK_N_REST, 1, BLOCK_K]; w_main_smem are the same in twos,
+    # after the other: [W_PIECES, BLOCK_N_REST, 1, BLOCK_K]; main_smem are the same in twos,
     # [W_PIECES // 2, 2 * BLOCK_N_REST, 1, BLOCK_K].
-    w_rest_smem: gl.shared_memory_descriptor
-    y_smem: gl.shared_memory_descriptor  # [CONSUMERS * STORE_BUFFERS, ROWS, STORE_N]
+    rest_smem: gl.shared_memory_descriptor
+    out_smem: gl.shared_memory_descriptor  # [CONSUMERS * STORE_BUFFERS, ROWS, STORE_N]
     ready_bars: gl.shared_memory_descriptor  # [STAGES]
     empty_bars: gl.shared_memory_descriptor  # [STAGES]
     turn_bars: gl.shared_memory_descriptor  # [2]
 
 
 @gluon.constexpr_function
-def is_joined(config, w_is_nk):
-    """Tells whether one WGMMA goes over the columns of all accumulators; see multiply_stage."""
-    return w_is_nk and config.joins
+def is_joined(config, direction):
+    """Tells whether one WGMMA goes over the columns of all accumulators."""
+    return direction == "fprop" and config.joins
 
 
 @gluon.constexpr_function
-def accumulator_widths(config, w_is_nk):
-    """Returns the columns of each accumulator; of each piece, where WGMMAs are joined."""
-    if is_joined(config, w_is_nk):
+def accumulator_widths(config, direction, me):
+    """Returns the columns of each of a consumer's accumulators; of each piece, where joined."""
+    if is_joined(config, direction):
         return (config.block_n_rest,) * (config.block_n // config.block_n_rest)
-    return config.widths
+    return config.widths_of(me) if direction == "wgrad" else config.widths
 
 
 @gluon.constexpr_function
@@ -107,31 +110,37 @@ def allocate_blocks(desc, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def allocate_shared(
-    x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
-):
-    """Allocates shared memory and initialises the barriers; for W_IS_NK see multiply_stage."""
-    STAGES: gl.constexpr = CONFIG.stages
-    x_smem = allocate_blocks(x_desc, STAGES * CONFIG.row_groups)
-    if is_joined(CONFIG, W_IS_NK):
-        w_rest_smem = allocate_blocks(w_rest_desc, CONFIG.w_pieces)
-        pairs: gl.constexpr = [CONFIG.w_pieces // 2] + w_main_desc.block_shape
-        w_main_smem = reinterpret(w_rest_smem, w_main_desc.dtype, pairs, w_main_desc.layout)
-    else:
-        w_main_smem = allocate_blocks(w_main_desc, CONFIG.w_blocks)
-        w_rest_smem = w_main_smem
-        if CONFIG.block_n_rest > 0:
-            w_rest_smem = allocate_blocks(w_rest_desc, STAGES)
-    y_smem = allocate_blocks(y_desc, CONFIG.consumers * CONFIG.store_buffers)
+def allocate_barriers(STAGES: gl.constexpr, READERS: gl.constexpr):
+    """Allocates and initialises the barriers of the ring: ready and empty ones."""
     ready_bars = allocate_mbarrier(batch=STAGES)
     empty_bars = allocate_mbarrier(batch=STAGES)
-    turn_bars = allocate_mbarrier(batch=2)
     for i in gl.static_range(STAGES):
         mbarrier.init(ready_bars.index(i), count=1)
-        mbarrier.init(empty_bars.index(i), count=CONFIG.row_groups)
+        mbarrier.init(empty_bars.index(i), count=READERS)
+    return ready_bars, empty_bars
+
+
+@gluon.jit
+def allocate_shared(
+    x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG: gl.constexpr, DIRECTION: gl.constexpr
+):
+    """Allocates shared memory of fprop or dgrad and initialises the barriers."""
+    rows_smem = allocate_blocks(x_desc, CONFIG.stages * CONFIG.row_groups)
+    if is_joined(CONFIG, DIRECTION):
+        rest_smem = allocate_blocks(w_rest_desc, CONFIG.w_pieces)
+        pairs: gl.constexpr = [CONFIG.w_pieces // 2] + w_main_desc.block_shape
+        main_smem = reinterpret(rest_smem, w_main_desc.dtype, pairs, w_main_desc.layout)
+    else:
+        main_smem = allocate_blocks(w_main_desc, CONFIG.w_blocks)
+        rest_smem = main_smem
+        if CONFIG.block_n_rest > 0:
+            rest_smem = allocate_blocks(w_rest_desc, CONFIG.stages)
+    out_smem = allocate_blocks(y_desc, CONFIG.consumers * CONFIG.store_buffers)
+    ready_bars, empty_bars = allocate_barriers(CONFIG.stages, CONFIG.row_groups)
+    turn_bars = allocate_mbarrier(batch=2)
     for i in gl.static_range(2):
         mbarrier.init(turn_bars.index(i), count=1)
-    return Shared(x_smem, w_main_smem, w_rest_smem, y_smem, ready_bars, empty_bars, turn_bars)
+    return Shared(rows_smem, main_smem, rest_smem, out_smem, ready_bars, empty_bars, turn_bars)
 
 
 # ---- Tile schedule -----------------------------------------------------------------------------
@@ -204,7 +213,7 @@ def pixel_starts(x_desc, row, size, stride, padding, CONFIG: gl.constexpr):
 @gluon.jit
 def load_step(
     x_desc, w_main_desc, w_rest_desc, shared, stage, phase, is_first_tile, step, starts, offsets,
-    column, tap, channel, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr,
+    column, tap, channel, CONFIG: gl.constexpr, DIRECTION: gl.constexpr,
 ):  # fmt: skip
     """Starts the loads of a step into a stage, as soon as it is empty.
 
@@ -218,13 +227,13 @@ def load_step(
     if CONFIG.filter_steps == 0 or is_first_tile:
         mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
         load_filter(
-            w_main_desc, w_rest_desc, shared, ready, block, column, tap, channel, CONFIG, W_IS_NK
+            w_main_desc, w_rest_desc, shared, ready, block, column, tap, channel, CONFIG, DIRECTION
         )
     else:
         mbarrier.expect(ready, CONFIG.x_bytes)
     GROUPS: gl.constexpr = CONFIG.row_groups
     for group in gl.static_range(GROUPS):
-        target = shared.x_smem.index(stage * GROUPS + group)
+        target = shared.rows_smem.index(stage * GROUPS + group)
         if is_matrix(x_desc):
             async_load(x_desc, starts[group] + (channel,), ready, target)
         else:
@@ -234,38 +243,38 @@ def load_step(
 @gluon.jit
 def load_filter(
     w_main_desc, w_rest_desc, shared, ready, block, column, tap, channel, CONFIG: gl.constexpr,
-    W_IS_NK: gl.constexpr,
+    DIRECTION: gl.constexpr,
 ):  # fmt: skip
-    """Starts the loads of a step's block of the filter, [BLOCK_N, 1, BLOCK_K] if W_IS_NK."""
-    if is_joined(CONFIG, W_IS_NK):
+    """Starts the loads of a step's block of the filter."""
+    if is_joined(CONFIG, DIRECTION):
         # Pieces go in twos, from even ones on; the one that is left is the first of a block that
         # begins at an odd one, or the last.
-        PIECES: gl.constexpr = len(accumulator_widths(CONFIG, W_IS_NK))
+        PIECES: gl.constexpr = CONFIG.block_n // CONFIG.block_n_rest
         first = block * PIECES
         odd = first & 1
         single = (1 - odd) * (PIECES - 1)
         async_load(
             w_rest_desc, [column + single * CONFIG.block_n_rest, tap, channel], ready,
-            shared.w_rest_smem.index(first + single),
+            shared.rest_smem.index(first + single),
         )  # fmt: skip
         for pair in gl.static_range(PIECES // 2):
             async_load(
                 w_main_desc, [column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel],
-                ready, shared.w_main_smem.index(((first + odd) >> 1) + pair),
+                ready, shared.main_smem.index(((first + odd) >> 1) + pair),
             )  # fmt: skip
     else:
-        main = shared.w_main_smem.index(block)
-        load_piece(w_main_desc, column, tap, channel, ready, main, W_IS_NK)
+        main = shared.main_smem.index(block)
+        load_piece(w_main_desc, column, tap, channel, ready, main, DIRECTION)
         if CONFIG.block_n_rest > 0:
             column += CONFIG.block_n_main
-            rest = shared.w_rest_smem.index(block)
-            load_piece(w_rest_desc, column, tap, channel, ready, rest, W_IS_NK)
+            rest = shared.rest_smem.index(block)
+            load_piece(w_rest_desc, column, tap, channel, ready, rest, DIRECTION)
 
 
 @gluon.jit
-def load_piece(desc, column, tap, channel, ready, target, W_IS_NK: gl.constexpr):
+def load_piece(desc, column, tap, channel, ready, target, DIRECTION: gl.constexpr):
     """Starts the load of some columns of the filter."""
-    if W_IS_NK:
+    if DIRECTION == "fprop":
         async_load(desc, [column, tap, channel], ready, target)
     else:
         async_load(desc, [channel, tap, column], ready, target)
@@ -275,41 +284,44 @@ def load_piece(desc, column, tap, channel, ready, target, W_IS_NK: gl.constexpr)
 
 
 @gluon.jit
-def filter_block(shared, block, NUMBER: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr):
-    """The right operand of a step for accumulator NUMBER."""
-    if is_joined(CONFIG, W_IS_NK):
-        PIECES: gl.constexpr = len(accumulator_widths(CONFIG, W_IS_NK))
-        w_smem = shared.w_rest_smem.index(block * PIECES + NUMBER)
+def column_operand(
+    shared, block, NUMBER: gl.constexpr, ME: gl.constexpr, CONFIG: gl.constexpr,
+    DIRECTION: gl.constexpr,
+):  # fmt: skip
+    """The right operand of a step for accumulator NUMBER, or for piece NUMBER, of consumer ME."""
+    if is_joined(CONFIG, DIRECTION):
+        PIECES: gl.constexpr = CONFIG.block_n // CONFIG.block_n_rest
+        smem = shared.rest_smem.index(block * PIECES + NUMBER)
     elif NUMBER == 0:
-        w_smem = shared.w_main_smem.index(block)
+        smem = shared.main_smem.index(block * CONFIG.column_groups[0] + CONFIG.column_group(ME))
     else:
-        w_smem = shared.w_rest_smem.index(block)
-    matrix = w_smem.reshape([w_smem.shape[0], w_smem.shape[2]])
-    if W_IS_NK:
-        matrix = matrix.permute((1, 0))
-    return matrix
+        smem = shared.rest_smem.index(block * CONFIG.column_groups[1] + CONFIG.column_group(ME))
+    if DIRECTION != "wgrad":
+        smem = smem.reshape([smem.shape[0], smem.shape[2]])
+    if DIRECTION == "fprop":
+        smem = smem.permute((1, 0))
+    return smem
 
 
 @gluon.jit
 def multiply_stage(
-    shared, stage, step, accs, GROUP: gl.constexpr, CONFIG: gl.constexpr, W_IS_NK: gl.constexpr
+    shared, stage, step, accs, ME: gl.constexpr, CONFIG: gl.constexpr, DIRECTION: gl.constexpr
 ):
-    """Starts the WGMMAs of a stage, and waits for those of the stage before.
-
-    The filter's blocks are [BLOCK_N, 1, BLOCK_K] if W_IS_NK, else [BLOCK_K, 1, BLOCK_N].
-    """
-    x = shared.x_smem.index(stage * CONFIG.row_groups + GROUP)
+    """Starts the WGMMAs of a stage, and waits for those of the stage before."""
+    rows = shared.rows_smem.index(stage * CONFIG.row_groups + CONFIG.row_group(ME))
+    if DIRECTION == "wgrad":
+        rows = rows.permute((1, 0))
     block = step if CONFIG.filter_steps > 0 else stage
-    COUNT: gl.constexpr = len(accumulator_widths(CONFIG, W_IS_NK))
-    if is_joined(CONFIG, W_IS_NK):
+    COUNT: gl.constexpr = len(accumulator_widths(CONFIG, DIRECTION, ME))
+    if is_joined(CONFIG, DIRECTION):
         pieces = ()
         for i in gl.static_range(COUNT):
-            pieces = pieces + (filter_block(shared, block, i, CONFIG, W_IS_NK),)
-        return wait_for_all(1, xnv.warpgroup_mma_joined(x, pieces, accs))
+            pieces = pieces + (column_operand(shared, block, i, ME, CONFIG, DIRECTION),)
+        return wait_for_all(1, xnv.warpgroup_mma_joined(rows, pieces, accs))
     started = ()
     for i in gl.static_range(COUNT):
-        w = filter_block(shared, block, i, CONFIG, W_IS_NK)
-        started = started + (warpgroup_mma(x, w, accs[i], is_async=True),)
+        columns = column_operand(shared, block, i, ME, CONFIG, DIRECTION)
+        started = started + (warpgroup_mma(rows, columns, accs[i], is_async=True),)
     return wait_for_all(COUNT, started)
 
 
@@ -333,19 +345,18 @@ def zeros(COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
 @gluon.jit
 def multiply_tile(
     shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr,
-    W_IS_NK: gl.constexpr,
+    DIRECTION: gl.constexpr,
 ):  # fmt: skip
     """Returns a tile's accumulators, of the columns that accumulator_widths tells.
 
     Args:
         index: Number of the tile within the CTA.
         first_step: Steps of all earlier tiles of the CTA; tells where the producer put this one.
-        num_steps: Steps of this tile, 0 for a tile of zeros.
+        num_steps: Steps of this tile; in dgrad 0 for a tile of zeros.
         ME: Number of the consumer.
     """
     STAGES: gl.constexpr = CONFIG.stages
-    GROUP: gl.constexpr = 0 if CONFIG.ping_pong else ME
-    WIDTHS: gl.constexpr = accumulator_widths(CONFIG, W_IS_NK)
+    WIDTHS: gl.constexpr = accumulator_widths(CONFIG, DIRECTION, ME)
     stage = first_step % STAGES
     phase = (first_step // STAGES) & 1
     # Its own value on purpose: `previous = stage` would not be carried by the loop.
@@ -357,14 +368,16 @@ def multiply_tile(
         mbarrier.wait(shared.turn_bars.index(ME), ((index // 2) & 1) ^ (1 - ME))
     for step in range(num_steps):
         mbarrier.wait(shared.ready_bars.index(stage), phase)
-        accs = multiply_stage(shared, stage, step, accs, GROUP, CONFIG, W_IS_NK)
+        accs = multiply_stage(shared, stage, step, accs, ME, CONFIG, DIRECTION)
         mbarrier.arrive(shared.empty_bars.index(previous), pred=step > 0)
         previous = stage
         stage, phase = next_stage(stage, phase, STAGES)
     if CONFIG.ping_pong:
         mbarrier.arrive(shared.turn_bars.index(1 - ME))
     accs = wait_for_all(0, accs)
-    mbarrier.arrive(shared.empty_bars.index(previous), pred=num_steps > 0)
+    mbarrier.arrive(
+        shared.empty_bars.index(previous), pred=True if DIRECTION == "wgrad" else num_steps > 0
+    )
     return accs
 
 
@@ -452,7 +465,7 @@ def split_columns(accs, CONFIG: gl.constexpr):
 
 @gluon.jit
 def store_tile(
-    accs, y_desc, y_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr, epilogue,
+    accs, y_desc, out_smem, row, column, ME: gl.constexpr, CONFIG: gl.constexpr, epilogue,
     ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Finishes a tile's accumulators and stores them through TMA, STORE_N columns at a time.
@@ -471,7 +484,7 @@ def store_tile(
         else:
             pixel, channel = row, first
         values = finish_columns(values, pixel, channel, epilogue, ACTIVATION)
-        buffer = y_smem.index(ME * CONFIG.store_buffers + part % CONFIG.store_buffers)
+        buffer = out_smem.index(ME * CONFIG.store_buffers + part % CONFIG.store_buffers)
         tma.store_wait(stores_in_flight(staging_order(CONFIG), part))
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()

@@ -58,89 +58,123 @@ A: adds, S: stores)
 
 from __future__ import annotations
 
+from itertools import chain
+from typing import NamedTuple
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia import hopper
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language.extra.cuda import gdc_wait
 
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.host.gluon_names import (
-    aggregate,
-    allocate_mbarrier,
-    async_load,
-    async_store,
-    barrier,
-    typed,
+from triton_ext.host.gluon_names import async_load, async_store, barrier, specialize, typed
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.families.gluon_wgrad import BLOCK_C as _BLOCK_C
+from triton_ext.ops.families.gluon_wgrad import WgradWork
+from triton_ext.ops.kernels.gluon_pipeline import (
+    Shared,
+    accumulator_layout,
+    allocate_barriers,
+    allocate_blocks,
+    is_matrix,
+    multiply_tile,
+    next_stage,
+    split_columns,
+    stores_in_flight,
 )
-from triton_ext.ops.families.gluon_wgrad_config import BLOCK_C as _BLOCK_C
-from triton_ext.ops.kernels.gluon_pipeline import accumulator_layout, next_stage, stores_in_flight
 
-__all__ = ["conv_wgrad_kernel", "reduce_kernel"]
+__all__ = ["WgradProblem", "conv_wgrad_kernel", "reduce_kernel"]
 
 BLOCK_C = gl.constexpr(_BLOCK_C)
 
 
-@aggregate
-class Ring:
-    """Shared memory of the CTA: the ring of loads, its barriers, and staging buffers."""
+class WgradProblem(NamedTuple):
+    """The convolution as both kernels get it: a runtime argument with named fields."""
 
-    rows_smem: gl.shared_memory_descriptor  # [STAGES * ROW_BUFFERS, PIXELS, 64]
-    main_smem: gl.shared_memory_descriptor  # [STAGES * MAIN_BUFFERS, PIXELS, 64 * MAIN_BLOCKS]
-    rest_smem: gl.shared_memory_descriptor  # [STAGES * REST_BUFFERS, PIXELS, 64 * REST_BLOCKS]
-    dw_smem: gl.shared_memory_descriptor  # [CONSUMERS * STORE_BUFFERS, 64, 1, 64]
-    ready_bars: gl.shared_memory_descriptor  # [STAGES]
-    empty_bars: gl.shared_memory_descriptor  # [STAGES]
+    co: int
+    ci: int
+    dy_tiles: int  # tiles along the blocks of dy
+    steps: int  # k iterations of a tile
+    waves: int  # full rounds of whole tiles
+    rest: int  # tiles that remain after these, at least 1 here
+    first_split: int  # number of the first of these
+    splits: int  # parts of each of these
+    parts: int  # of all of these, 0 if no tile remains
+    add_in_place: int  # 1 if the CTA with a tile's last part adds the others, else 0
+    filter_size: tuple[int, ...]  # (T, R, S), 1 for missing dimensions
+    dilation: tuple[int, ...]  # as filter_size
+    output_size: tuple[int, ...]  # per spatial dimension, as all that follows
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]  # in front
+
+    @classmethod
+    def make(cls, work: WgradWork, problem: ConvProblem) -> WgradProblem:
+        """Returns the argument for a convolution and its tiles."""
+        partition, ones = work.partition, (1,) * (3 - problem.dims)
+        return cls(
+            co=problem.out_channels,
+            ci=problem.in_channels,
+            dy_tiles=work.dy_tiles,
+            steps=partition.steps,
+            waves=partition.waves,
+            rest=max(partition.rest, 1),
+            first_split=partition.waves * partition.programs,
+            splits=partition.splits,
+            parts=partition.slots,
+            add_in_place=int(work.add_in_place),
+            filter_size=(*ones, *problem.filter_size),
+            dilation=(*ones, *problem.dilation),
+            output_size=problem.output_size,
+            stride=problem.stride,
+            padding=tuple(low for low, _ in problem.padding),
+        )
 
 
 @gluon.jit
-def allocate_blocks(
-    dtype: gl.constexpr, BUFFERS: gl.constexpr, BLOCKS: gl.constexpr, CONFIG: gl.constexpr
+def allocate_columns(
+    dtype: gl.constexpr, GROUPS: gl.constexpr, BLOCKS: gl.constexpr, CONFIG: gl.constexpr
 ):
-    """Allocates buffers of blocks side by side, each as a TMA load writes it."""
+    """Allocates the ring of an operand: [STAGES * GROUPS, PIXELS, 64 * BLOCKS].
+
+    Blocks lie side by side, each as a TMA load writes it.
+    """
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    shape: gl.constexpr = [CONFIG.stages * BUFFERS, CONFIG.pixels, BLOCK_C * BLOCKS]
+    shape: gl.constexpr = [CONFIG.stages * GROUPS, CONFIG.pixels, BLOCK_C * BLOCKS]
     return gl.allocate_shared_memory(dtype, shape, layout)
 
 
 @gluon.jit
-def allocate_ring(dy_desc, dw_desc, CONFIG: gl.constexpr):
+def allocate_shared(dy_desc, dw_desc, CONFIG: gl.constexpr):
     """Allocates shared memory and initialises the barriers."""
-    dtype: gl.constexpr = dy_desc.dtype
-    BUFFERS: gl.constexpr = CONFIG.consumers * CONFIG.store_buffers
-    rows_smem = allocate_blocks(dtype, CONFIG.row_buffers, 1, CONFIG)
-    main_smem = allocate_blocks(dtype, CONFIG.main_buffers, CONFIG.main_blocks, CONFIG)
+    MAIN: gl.constexpr = CONFIG.column_groups[0]
+    REST: gl.constexpr = CONFIG.column_groups[1]
+    rows_smem = allocate_columns(dy_desc.dtype, CONFIG.row_groups, 1, CONFIG)
+    main_smem = allocate_columns(dy_desc.dtype, MAIN, CONFIG.main_blocks, CONFIG)
     rest_smem = main_smem
     if CONFIG.rest_blocks > 0:
-        rest_smem = allocate_blocks(dtype, CONFIG.rest_buffers, CONFIG.rest_blocks, CONFIG)
-    dw_smem = gl.allocate_shared_memory(
-        dw_desc.dtype, [BUFFERS] + dw_desc.block_shape, dw_desc.layout
-    )
-    STAGES: gl.constexpr = CONFIG.stages
-    ready_bars = allocate_mbarrier(batch=STAGES)
-    empty_bars = allocate_mbarrier(batch=STAGES)
-    for i in gl.static_range(STAGES):
-        mbarrier.init(ready_bars.index(i), count=1)
-        mbarrier.init(empty_bars.index(i), count=CONFIG.consumers)
-    return Ring(rows_smem, main_smem, rest_smem, dw_smem, ready_bars, empty_bars)
+        rest_smem = allocate_columns(dy_desc.dtype, REST, CONFIG.rest_blocks, CONFIG)
+    out_smem = allocate_blocks(dw_desc, CONFIG.consumers * CONFIG.store_buffers)
+    ready_bars, empty_bars = allocate_barriers(CONFIG.stages, CONFIG.consumers)
+    # Consumers take no turns.
+    return Shared(rows_smem, main_smem, rest_smem, out_smem, ready_bars, empty_bars, empty_bars)
 
 
 @gluon.jit
 def load_target(
-    ring, stage, IS_ROW: gl.constexpr, BLOCK: gl.constexpr, GROUP: gl.constexpr,
+    shared, stage, IS_ROW: gl.constexpr, BLOCK: gl.constexpr, GROUP: gl.constexpr,
     CONFIG: gl.constexpr,
 ):  # fmt: skip
     """Returns the memory of a block of rows, or of columns, for a group of pixels in a stage."""
     if IS_ROW:
-        return ring.rows_smem.index(stage * CONFIG.row_buffers + BLOCK + GROUP)
+        return shared.rows_smem.index(stage * CONFIG.row_groups + BLOCK + GROUP)
     else:
-        MAINS: gl.constexpr = CONFIG.main_buffers // CONFIG.pixel_groups * CONFIG.main_blocks
+        MAINS: gl.constexpr = CONFIG.column_groups[0] // CONFIG.pixel_groups * CONFIG.main_blocks
         IS_MAIN: gl.constexpr = BLOCK < MAINS
         WIDTH: gl.constexpr = CONFIG.main_blocks if IS_MAIN else CONFIG.rest_blocks
-        BUFFERS: gl.constexpr = CONFIG.main_buffers if IS_MAIN else CONFIG.rest_buffers
+        GROUPS: gl.constexpr = CONFIG.column_groups[0 if IS_MAIN else 1]
         COLUMN: gl.constexpr = BLOCK if IS_MAIN else BLOCK - MAINS
-        smem = ring.main_smem if IS_MAIN else ring.rest_smem
-        buffer = smem.index(stage * BUFFERS + COLUMN // WIDTH + GROUP)
+        smem = shared.main_smem if IS_MAIN else shared.rest_smem
+        buffer = smem.index(stage * GROUPS + COLUMN // WIDTH + GROUP)
         return buffer.slice(COLUMN % WIDTH * BLOCK_C, BLOCK_C, dim=1)
 
 
@@ -201,12 +235,11 @@ def next_x_block(position, problem):
 
 
 @gluon.jit
-def producer(x_desc, dy_desc, ring, problem, CONFIG: gl.constexpr):
+def producer(x_desc, dy_desc, shared, problem, CONFIG: gl.constexpr):
     """Loads all segments of this CTA, as far ahead as the ring allows."""
     GROUPS: gl.constexpr = CONFIG.pixel_groups
     X_BLOCKS: gl.constexpr = CONFIG.x_blocks
     DY_BLOCKS: gl.constexpr = CONFIG.dy_blocks
-    IS_MATRIX: gl.constexpr = len(x_desc.shape) == 2
     FIRST_DIM: gl.constexpr = 5 - len(x_desc.shape)
     _, taps_h, taps_w = problem.filter_size
     dilation_d, dilation_h, dilation_w = problem.dilation
@@ -219,24 +252,26 @@ def producer(x_desc, dy_desc, ring, problem, CONFIG: gl.constexpr):
             tap // taps_w // taps_h, tap // taps_w % taps_h, tap % taps_w, first_channel,
         )  # fmt: skip
         for step in range(first, last):
-            mbarrier.wait(ring.empty_bars.index(stage), phase)
-            ready = ring.ready_bars.index(stage)
+            mbarrier.wait(shared.empty_bars.index(stage), phase)
+            ready = shared.ready_bars.index(stage)
             mbarrier.expect(ready, CONFIG.stage_bytes)
             for group in gl.static_range(GROUPS):
                 pixel = step * CONFIG.step_pixels + group * CONFIG.pixels
                 for block in gl.static_range(DY_BLOCKS):
-                    target = load_target(ring, stage, not CONFIG.rows_from_x, block, group, CONFIG)
+                    target = load_target(
+                        shared, stage, not CONFIG.rows_from_x, block, group, CONFIG
+                    )
                     async_load(dy_desc, [pixel, (dy_block + block) * BLOCK_C], ready, target)
-                if not IS_MATRIX:
+                if not is_matrix(x_desc):
                     start = xnv.im2col_start(
                         pixel, problem.output_size, problem.stride, problem.padding
                     )
                 position = first_position
                 for block in gl.static_range(X_BLOCKS):
-                    target = load_target(ring, stage, CONFIG.rows_from_x, block, group, CONFIG)
+                    target = load_target(shared, stage, CONFIG.rows_from_x, block, group, CONFIG)
                     t, r, s, channel = position
                     # Past the last block of x the channels are past Ci: zeros.
-                    if IS_MATRIX:
+                    if is_matrix(x_desc):
                         async_load(x_desc, [pixel, channel], ready, target)
                     else:
                         offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
@@ -246,58 +281,21 @@ def producer(x_desc, dy_desc, ring, problem, CONFIG: gl.constexpr):
             stage, phase = next_stage(stage, phase, CONFIG.stages)
 
 
-@gluon.jit
-def multiply_segment(ring, done, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr):
-    """Returns a segment's accumulators; the second is unused where the consumer has none.
-
-    The producer put the segment after ``done`` k iterations of earlier ones.
-    """
-    STAGES: gl.constexpr = CONFIG.stages
-    HAS_REST: gl.constexpr = CONFIG.has_rest(ME)
-    ROW: gl.constexpr = 0 if CONFIG.share == "rows" else ME
-    COLUMN: gl.constexpr = 0 if CONFIG.share == "columns" else ME
-    N_MAIN: gl.constexpr = CONFIG.main_blocks * BLOCK_C
-    N_REST: gl.constexpr = CONFIG.rest_blocks * BLOCK_C if HAS_REST else 16
-    stage = done % STAGES
-    phase = (done // STAGES) & 1
-    # Its own value on purpose: `previous = stage` would not be carried by the loop.
-    previous = done - (done // STAGES) * STAGES
-    acc_main = gl.zeros((BLOCK_C, N_MAIN), gl.float32, layout=accumulator_layout(N_MAIN))
-    acc_rest = gl.zeros((BLOCK_C, N_REST), gl.float32, layout=accumulator_layout(N_REST))
-    for step in range(num_steps):
-        mbarrier.wait(ring.ready_bars.index(stage), phase)
-        rows = ring.rows_smem.index(stage * CONFIG.row_buffers + ROW).permute((1, 0))
-        main = ring.main_smem.index(stage * CONFIG.main_buffers + COLUMN)
-        acc_main = hopper.warpgroup_mma(rows, main, acc_main, is_async=True)
-        if HAS_REST:
-            rest = ring.rest_smem.index(stage * CONFIG.rest_buffers + COLUMN)
-            acc_rest = hopper.warpgroup_mma(rows, rest, acc_rest, is_async=True)
-            acc_main, acc_rest = hopper.warpgroup_mma_wait(2, deps=(acc_main, acc_rest))
-        else:
-            acc_main = hopper.warpgroup_mma_wait(1, deps=(acc_main,))
-        mbarrier.arrive(ring.empty_bars.index(previous), pred=step > 0)
-        previous = stage
-        stage, phase = next_stage(stage, phase, STAGES)
-    if HAS_REST:
-        acc_main, acc_rest = hopper.warpgroup_mma_wait(0, deps=(acc_main, acc_rest))
-    else:
-        acc_main = hopper.warpgroup_mma_wait(0, deps=(acc_main,))
-    mbarrier.arrive(ring.empty_bars.index(previous))
-    return acc_main, acc_rest
+@gluon.constexpr_function
+def columns_of(config, consumer):
+    """Returns the column blocks of a consumer within a tile, in the order of its accumulators."""
+    return tuple(chain(*config.accumulators(consumer)))
 
 
 @gluon.jit
-def consumer(outputs, flag_ptr, ring, problem, ME: gl.constexpr, CONFIG: gl.constexpr):
+def consumer(ME: gl.constexpr, outputs, flag_ptr, shared, problem, CONFIG: gl.constexpr):
     """Multiplies and stores all segments of this CTA."""
-    ROW: gl.constexpr = ME if CONFIG.share == "columns" else 0
-    MAIN: gl.constexpr = CONFIG.first_column(ME)
-    REST: gl.constexpr = CONFIG.first_rest_column(ME)
     # Consumers that share a tile have a part of it each.
     SHARED: gl.constexpr = CONFIG.pixel_groups > 1
     done = gl.to_tensor(0)
     for index in range(num_segments(problem)):
         tile, first, last = segment(index, problem)
-        acc_main, acc_rest = multiply_segment(ring, done, last - first, ME, CONFIG)
+        accs = multiply_tile(shared, index, done, last - first, ME, CONFIG, DIRECTION="wgrad")
         done += last - first
         is_part = (last < problem.steps) | ((first > 0) & (problem.add_in_place == 0)) | SHARED
         others = gl.to_tensor(0)
@@ -310,30 +308,16 @@ def consumer(outputs, flag_ptr, ring, problem, ME: gl.constexpr, CONFIG: gl.cons
                 seen = gl.atomic_cas(flag, 1, 0, sem="acquire", scope="gpu")
                 while seen != 1:
                     seen = gl.atomic_cas(flag, 1, 0, sem="acquire", scope="gpu")
-        store_accumulator(
-            acc_main, outputs, ring.dw_smem, tile, others, is_part, problem, ROW, MAIN, ME, CONFIG
-        )
-        if CONFIG.has_rest(ME):
-            store_accumulator(
-                acc_rest, outputs, ring.dw_smem, tile, others, is_part, problem, ROW, REST, ME,
-                CONFIG,
-            )  # fmt: skip
+        blocks = split_columns(accs, CONFIG)
+        for number in gl.static_range(len(blocks)):
+            store_block(
+                blocks[number], number, outputs, shared, tile, others, is_part, problem, ME, CONFIG
+            )
         if is_part & (problem.add_in_place == 1):
             barrier()
             flag = flag_ptr + gl.program_id(0) * CONFIG.consumers + ME
             gl.atomic_xchg(flag, 1, sem="release", scope="gpu")
     tma.store_wait(0)
-
-
-@gluon.constexpr_function
-def own_stores_in_flight(config, consumer, column):
-    """Returns the stores that may be in flight when a consumer stages a column block of a tile."""
-    first, rest = config.first_column(consumer), config.first_rest_column(consumer)
-    columns = [*range(first, first + config.main_blocks)]
-    if config.has_rest(consumer):
-        columns += range(rest, rest + config.rest_blocks)
-    buffers = tuple(each % config.store_buffers for each in columns)
-    return stores_in_flight(buffers, columns.index(column))
 
 
 @gluon.jit
@@ -348,55 +332,52 @@ def store_part(values, partial_ptr, slot, offsets, CONFIG: gl.constexpr):
     gl.store(partial_ptr + slot.to(gl.int64) * CONFIG.tile_elements + offsets, line)
 
 
+@gluon.constexpr_function
+def own_stores_in_flight(config, consumer, number):
+    """Returns the stores that may be in flight when a consumer stages a column block of a tile."""
+    buffers = tuple(column % config.store_buffers for column in columns_of(config, consumer))
+    return stores_in_flight(buffers, number)
+
+
 @gluon.jit
-def store_accumulator(
-    acc, outputs, dw_smem, tile, others, is_part, problem, ROW: gl.constexpr, COLUMN: gl.constexpr,
+def store_block(
+    values, NUMBER: gl.constexpr, outputs, shared, tile, others, is_part, problem,
     ME: gl.constexpr, CONFIG: gl.constexpr,
 ):  # fmt: skip
-    """Stores an accumulator: a part to the workspace, else to dw, after adding others' parts.
+    """Stores a block [64, 64]: of a part to the workspace, else to dw, after adding others' parts.
 
-    ROW and COLUMN are its first block within the tile, ME is the consumer.  The others' parts are
-    those of the CTAs that have the tile's earlier k iterations, in this order.
+    NUMBER counts the column blocks of consumer ME.  The others' parts are those of the CTAs that
+    have the tile's earlier k iterations, in this order.
     """
-    if acc.shape[1] > BLOCK_C:
-        HALF: gl.constexpr = acc.shape[1] // 2
-        # The columns of a WGMMA accumulator are registers: halving it moves nothing.
-        halves = acc.reshape([acc.shape[0], 2, HALF]).permute(0, 2, 1).split()
-        for half in gl.static_range(2):
-            store_accumulator(
-                halves[half], outputs, dw_smem, tile, others, is_part, problem, ROW,
-                COLUMN + half * (HALF // BLOCK_C), ME, CONFIG,
-            )  # fmt: skip
+    partial_ptr, dw_desc = outputs
+    ROW: gl.constexpr = ME if CONFIG.share == "columns" else 0
+    COLUMN: gl.constexpr = columns_of(CONFIG, ME)[NUMBER]
+    BLOCK: gl.constexpr = (ROW * CONFIG.column_blocks + COLUMN) * BLOCK_C * BLOCK_C
+    line_layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
+    offsets = BLOCK + gl.arange(0, BLOCK_C * BLOCK_C, layout=line_layout)
+    if CONFIG.pixel_groups > 1:
+        slot = gl.program_id(0) + ME * problem.parts
+        store_part(values, partial_ptr, slot, offsets, CONFIG)
+    elif is_part:
+        store_part(values, partial_ptr, gl.program_id(0), offsets, CONFIG)
     else:
-        partial_ptr, dw_desc = outputs
-        layout: gl.constexpr = accumulator_layout(BLOCK_C)
-        line_layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
-        BLOCK: gl.constexpr = (ROW * CONFIG.column_blocks + COLUMN) * BLOCK_C * BLOCK_C
-        values = gl.convert_layout(acc, layout, assert_trivial=True)
-        offsets = BLOCK + gl.arange(0, BLOCK_C * BLOCK_C, layout=line_layout)
-        if CONFIG.pixel_groups > 1:
-            slot = gl.program_id(0) + ME * problem.parts
-            store_part(values, partial_ptr, slot, offsets, CONFIG)
-        elif is_part:
-            store_part(values, partial_ptr, gl.program_id(0), offsets, CONFIG)
-        else:
-            for other in range(others):
-                slot = gl.program_id(0) % problem.rest + other * problem.rest
-                slot = slot.to(gl.int64) * CONFIG.tile_elements
-                line = gl.load(partial_ptr + slot + offsets, cache_modifier=".cg")
-                part = line.reshape([8, 4, 8, 4, 2, 2]).permute(1, 4, 2, 0, 3, 5)
-                part = part.reshape([BLOCK_C, BLOCK_C])
-                values += gl.convert_layout(part, layout, assert_trivial=True)
-            # TMA does not store what is past Co or Ci.
-            tap, channel, dy_block = block_position(tile, ROW, COLUMN, problem, CONFIG)
-            buffer = dw_smem.index(ME * CONFIG.store_buffers + COLUMN % CONFIG.store_buffers)
-            target = buffer.reshape([BLOCK_C, BLOCK_C])
-            if CONFIG.rows_from_x:
-                target = target.permute((1, 0))
-            tma.store_wait(own_stores_in_flight(CONFIG, ME, COLUMN))
-            target.store(values.to(dw_desc.dtype))
-            hopper.fence_async_shared()
-            async_store(dw_desc, [dy_block * BLOCK_C, tap, channel], buffer)
+        for other in range(others):
+            slot = gl.program_id(0) % problem.rest + other * problem.rest
+            slot = slot.to(gl.int64) * CONFIG.tile_elements
+            line = gl.load(partial_ptr + slot + offsets, cache_modifier=".cg")
+            part = line.reshape([8, 4, 8, 4, 2, 2]).permute(1, 4, 2, 0, 3, 5)
+            part = part.reshape([BLOCK_C, BLOCK_C])
+            values += gl.convert_layout(part, accumulator_layout(BLOCK_C), assert_trivial=True)
+        # TMA does not store what is past Co or Ci.
+        tap, channel, dy_block = block_position(tile, ROW, COLUMN, problem, CONFIG)
+        buffer = shared.out_smem.index(ME * CONFIG.store_buffers + COLUMN % CONFIG.store_buffers)
+        target = buffer.reshape([BLOCK_C, BLOCK_C])
+        if CONFIG.rows_from_x:
+            target = target.permute((1, 0))
+        tma.store_wait(own_stores_in_flight(CONFIG, ME, NUMBER))
+        target.store(values.to(dw_desc.dtype))
+        fence_async_shared()
+        async_store(dw_desc, [dy_block * BLOCK_C, tap, channel], buffer)
 
 
 @gluon.jit(do_not_specialize=["problem"])
@@ -411,29 +392,12 @@ def conv_wgrad_kernel(
 ):
     """Reduces over pixels: whole tiles to dw, parts of tiles to the workspace."""
     problem = typed(problem)
-    outputs = (partial_ptr, dw_desc)
-    ring = allocate_ring(dy_desc, dw_desc, CONFIG)
-    CONSUMER_REGISTERS: gl.constexpr = CONFIG.consumer_registers
-    PRODUCER_REGISTERS: gl.constexpr = CONFIG.producer_registers
-    # The first function runs in the CTA's own warps, consumer 0; the others get warps of their own.
-    if CONFIG.consumers == 1:
-        gl.warp_specialize([
-            (consumer, (outputs, flag_ptr, ring, problem, 0, CONFIG)),
-            (producer, (x_desc, dy_desc, ring, problem, CONFIG)),
-        ], [1], [PRODUCER_REGISTERS])  # fmt: skip
-    elif CONFIG.consumers == 2:
-        gl.warp_specialize([
-            (consumer, (outputs, flag_ptr, ring, problem, 0, CONFIG)),
-            (consumer, (outputs, flag_ptr, ring, problem, 1, CONFIG)),
-            (producer, (x_desc, dy_desc, ring, problem, CONFIG)),
-        ], [4, 1], [CONSUMER_REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
-    else:
-        gl.warp_specialize([
-            (consumer, (outputs, flag_ptr, ring, problem, 0, CONFIG)),
-            (consumer, (outputs, flag_ptr, ring, problem, 1, CONFIG)),
-            (consumer, (outputs, flag_ptr, ring, problem, 2, CONFIG)),
-            (producer, (x_desc, dy_desc, ring, problem, CONFIG)),
-        ], [4, 4, 1], [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
+    shared = allocate_shared(dy_desc, dw_desc, CONFIG)
+    specialize(
+        consumer, ((partial_ptr, dw_desc), flag_ptr, shared, problem, CONFIG),
+        producer, (x_desc, dy_desc, shared, problem, CONFIG),
+        CONFIG,
+    )  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["problem"])

@@ -17,10 +17,10 @@ from torch.autograd import forward_ad
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.api.checks import kind_of
 from triton_ext.ops.api.operators import is_transformed
+from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, operand_key
 from triton_ext.ops.core.epilogue import ACTIVATIONS
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.refusals import Refusal
 
 __all__ = [
@@ -223,7 +223,7 @@ def refusal(
     if found is None:
         text = _unsupported_input(x) or _unsupported(x, groups, residual, activation)
         text = text or _unsupported_views(tensors)
-        found = None if text is None else Refusal(UnsupportedError, text)
+        found = None if text is None else Refusal(text, UnsupportedError)
     return found
 
 
@@ -232,33 +232,33 @@ def _mistake(
 ) -> Refusal | None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
-            return Refusal(TypeError, f"{name} must be a tensor, got {kind_of(tensor)}")
+            return Refusal(f"{name} must be a tensor, got {kind_of(tensor)}", TypeError)
         if tensor.is_nested or tensor.layout is not torch.strided:
             layout = "a nested one" if tensor.is_nested else tensor.layout
-            return Refusal(TypeError, f"{name} must be a dense tensor, got {layout}")
+            return Refusal(f"{name} must be a dense tensor, got {layout}", TypeError)
     if x.dim() < 2:
-        return Refusal(ValueError, f"expected x [N, C, *size], got {list(x.shape)}")
+        return Refusal(f"expected x [N, C, *size], got {list(x.shape)}", ValueError)
     if not x.is_floating_point():
-        return Refusal(TypeError, f"expected x of a floating-point dtype, got {x.dtype}")
+        return Refusal(f"expected x of a floating-point dtype, got {x.dtype}", TypeError)
     channels = x.shape[1]
     if groups is not None:
         if groups < 1:
-            return Refusal(ValueError, f"groups must be at least 1, got {groups}")
+            return Refusal(f"groups must be at least 1, got {groups}", ValueError)
         if channels % groups:
-            return Refusal(ValueError, f"{channels} channels do not divide into {groups} groups")
+            return Refusal(f"{channels} channels do not divide into {groups} groups", ValueError)
     for name, tensor in tensors.items():
         is_term = name not in ("x", "residual")
         shape = (channels,) if is_term else x.shape
         if tensor.shape != shape:
             text = f"expected {name} {list(shape)}, got {list(tensor.shape)}"
-            return Refusal(ValueError, text)
+            return Refusal(text, ValueError)
         if tensor.dtype != x.dtype and not (is_term and tensor.dtype == torch.float32):
             what = ": expected that or float32" if is_term else ""
-            return Refusal(TypeError, f"{name} is {tensor.dtype}, x is {x.dtype}{what}")
+            return Refusal(f"{name} is {tensor.dtype}, x is {x.dtype}{what}", TypeError)
         if tensor.device != x.device:
-            return Refusal(ValueError, f"{name} is on {tensor.device}, x is on {x.device}")
+            return Refusal(f"{name} is on {tensor.device}, x is on {x.device}", ValueError)
     mistake = _activation_refusal(activation)
-    return None if mistake is None else Refusal(ValueError, mistake)
+    return None if mistake is None else Refusal(mistake, ValueError)
 
 
 def _unsupported_input(x: Tensor) -> str | None:

@@ -18,9 +18,8 @@ from triton_ext.ops.api.checks import kind_of
 from triton_ext.ops.api.operators import OPERATORS, Operator
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.parameters import ConvParameters, numbers
 from triton_ext.ops.core.planner import refusals_on
-from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvParameters, ConvProblem, numbers
 
 __all__ = ["Calls", "check_inputs", "collect", "parse_shape", "record"]
 
@@ -45,7 +44,7 @@ class Calls:
         if case in self.refused or case in self.cases or not case.problem.batch:
             return
         meta = torch.device("meta")
-        found = refusals_on(case, meta)
+        found = tuple(map(str, refusals_on(case, meta)))
         if case.epilogue.function is not None:
             found = ("functions of the user's are not tuned",)
         if found:

@@ -1,14 +1,33 @@
-"""Gradient of a convolution's input as implicit GEMMs: a persistent ``@triton.jit`` kernel.
+"""Convolution and gradient of its input as implicit GEMMs: persistent ``@triton.jit`` kernels.
 
-Symbols: dy [N, (out_d, (out_h,)) out_w, Co], w [Co, (T, (R,)) S, Ci / groups],
-dx [N, (D, (H,)) W, Ci], all channels-last.  Inside the kernel there are always three spatial
-dimensions; those that a problem lacks come first, with one pixel and one tap.
+Symbols: x [N, ([D, ]H, )W, Ci], w [Co, ([T, ]R, )S, Ci / groups], y [N, ([out_d, ]out_h, )out_w,
+Co], dx like x and dy like y, all channels-last, with one to three spatial dimensions.
 
-The pixels of dx whose position modulo the stride is the same are a convolution of dy with stride 1
-and some of the taps (``stride_phases.py``): a class.  All classes are computed in one launch from
-one im2col tensor map of dy, and all pixels of dx are written: a class without taps is a tile
-without steps, and pixels that the forward convolution did not reach read dy outside of its bounds:
-zeros.
+fprop: M_GEMM = N * out_d * out_h * out_w (output pixels), N_GEMM = Co, K_GEMM = T * R * S * Ci.
+The left operand [M_GEMM, K_GEMM] is never written down: the TMA unit reads its [BLOCK_M, BLOCK_K]
+tiles from x in im2col mode, one filter tap and one block of channels at a time.  A filter of one
+tap with stride 1 and no padding makes im2col the identity: x is then read as the matrix
+[N * D * H * W, Ci] that it is.
+
+Loop order: with taps inside and blocks of channels outside, consecutive steps read almost the same
+pixels, which then come from L2; the other way round, consecutive steps read whole rows of channels.
+Which one wins depends on the number of channels, so it is part of the configuration.
+
+Tails need no masks: pixels past the last image, channels past the last and padding read as zero;
+the weight tensor map has the taps as a dimension of its own, so the channel tail of one tap does
+not read the weights of the next.
+
+Groups: a tile lies in one group; its rows of channels begin where the group's do.  Blocks of
+channels should divide a group's channels.  Where they do not, the last block of x would hold
+channels of the next group, whose NaN or infinity times the weights' zero is NaN, so they are
+masked: the left operand then goes through registers.
+
+dgrad: the pixels of dx whose position modulo the stride is the same are a convolution of dy with
+stride 1 and some of the taps (``stride_phases.py``): a class.  All classes are computed in one
+launch from one im2col tensor map of dy, and all pixels of dx are written: a class without taps is a
+tile without steps, and pixels that the forward convolution did not reach read dy outside of its
+bounds: zeros.  Inside the kernel there are always three spatial dimensions; those that a problem
+lacks come first, with one pixel and one tap.
 
 GEMM mapping of a class: M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s), N_GEMM = Ci / groups,
 K_GEMM = taps of the class * Co / groups.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in
@@ -27,20 +46,149 @@ With strides of 1 and 2 no such addition was found, and larger tiles have no reg
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
 import triton_ext.language as tle
-from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.stride_phases import StridePhases, three_dims
-from triton_ext.ops.families.gemm_config import ConvConfig
-from triton_ext.ops.kernels.epilogue import tile_position
+from triton_ext.ops.kernels.epilogue import (
+    column_parts,
+    finish_tile,
+    pixels_of_image,
+    scale_and_shift,
+    tile_position,
+)
 
-__all__ = ["Classes", "DgradProblem", "conv_dgrad_kernel", "kernel_constants"]
+__all__ = ["Classes", "DgradProblem", "conv_dgrad_kernel", "conv_fprop_kernel"]
+
+
+@triton.jit
+def conv_fprop_kernel(
+    x_desc,  # im2col: [BLOCK_M, BLOCK_K] tiles of x; tiled where X_IS_MATRIX
+    w_desc,  # tiled: [BLOCK_N, 1, BLOCK_K] tiles of w [Co, T * R * S, Ci / GROUPS]
+    y_desc,  # tiled: [BLOCK_M, BLOCK_N // STORE_PARTS] tiles of y [M_GEMM, Co]; None: use y_ptr
+    y_ptr,  # y as a pointer, for a Co whose rows are not multiples of 16 bytes; None: use y_desc
+    bias_ptr,  # [Co] or None
+    scale_ptr,  # [Co] or None
+    tile_scale_ptr,  # one number for all channels, or None
+    residual_desc,  # as y_desc, or None
+    residual_ptr,  # [M_GEMM, Co] as a pointer, [N, Co] if RESIDUAL_PER_IMAGE, or None
+    out_scale_ptr,  # one number or None
+    amax_ptr,  # the bits of one fp32 as int32, or None
+    extra,  # further arguments of FUNCTION, a tuple; None for none
+    m_gemm,
+    co,
+    out_d,  # these four per spatial dimension, None for dimensions that are not there
+    out_h,
+    out_w,
+    stride_d,
+    stride_h,
+    stride_w,
+    pad_d,  # in front
+    pad_h,
+    pad_w,
+    dilation_d,
+    dilation_h,
+    dilation_w,
+    DIMS: tl.constexpr,  # spatial dimensions
+    T: tl.constexpr,
+    R: tl.constexpr,
+    S: tl.constexpr,
+    CHANNEL_BLOCKS: tl.constexpr,  # cdiv(Ci / GROUPS, BLOCK_K)
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_SIZE_M: tl.constexpr,
+    TAPS_INNER: tl.constexpr,  # whether taps are the inner loop, channels the outer
+    STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory of the epilogue
+    DTYPE: tl.constexpr,  # of y
+    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
+    ACTIVATION: tl.constexpr,
+    FUNCTION: tl.constexpr,  # the user's part of the epilogue, or None
+    ACC_DTYPE: tl.constexpr,  # fp32, int32 for int8
+    GROUPS: tl.constexpr,
+    GROUP_CI: tl.constexpr,  # Ci / GROUPS
+    MASK_CHANNELS: tl.constexpr,  # whether a block of channels may reach into the next group
+    X_IS_MATRIX: tl.constexpr,
+    RESIDUAL_PER_IMAGE: tl.constexpr,
+):
+    image_pixels = pixels_of_image(out_d, out_h, out_w, DIMS) if RESIDUAL_PER_IMAGE else None
+    # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
+    num_m = (m_gemm - 1) // BLOCK_M + 1
+    if GROUPS == 1:
+        num_n = tl.cdiv(co, BLOCK_N)
+    else:
+        group_co = co // GROUPS
+        group_n = tl.cdiv(group_co, BLOCK_N)
+        num_n = GROUPS * group_n
+    # One flattened loop over tiles and K: the loads of the next tile overlap this one's epilogue.
+    for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
+        tile_m, tile_n = tile_position(tile, num_m, num_n, GROUP_SIZE_M)
+        row = tile_m * BLOCK_M
+        if GROUPS == 1:
+            column = tile_n * BLOCK_N
+            column_end = co
+            group_channel = 0
+        else:
+            group = tile_n // group_n
+            column = group * group_co + (tile_n % group_n) * BLOCK_N
+            column_end = (group + 1) * group_co
+            group_channel = group * GROUP_CI
+        if DIMS == 1:
+            start = tle.im2col_start(row, (out_w,), (stride_w,), (pad_w,))
+        elif DIMS == 2:
+            start = tle.im2col_start(row, (out_h, out_w), (stride_h, stride_w), (pad_h, pad_w))
+        else:
+            start = tle.im2col_start(
+                row,
+                (out_d, out_h, out_w),
+                (stride_d, stride_h, stride_w),
+                (pad_d, pad_h, pad_w),
+            )
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC_DTYPE)
+        for k in range(CHANNEL_BLOCKS * T * R * S):
+            if TAPS_INNER:
+                tap = k % (T * R * S)
+                channel = (k // (T * R * S)) * BLOCK_K
+            else:
+                tap = k // CHANNEL_BLOCKS
+                channel = (k % CHANNEL_BLOCKS) * BLOCK_K
+            x_channel = channel if GROUPS == 1 else group_channel + channel
+            if X_IS_MATRIX:
+                x = x_desc.load([row, x_channel])
+            elif DIMS == 1:
+                x = tle.load_im2col(x_desc, [start[0], start[1], x_channel], [tap * dilation_w])
+            elif DIMS == 2:
+                offsets = [(tap // S) * dilation_h, (tap % S) * dilation_w]
+                x = tle.load_im2col(x_desc, [start[0], start[1], start[2], x_channel], offsets)
+            else:
+                offsets = [
+                    (tap // (R * S)) * dilation_d,
+                    (tap // S) % R * dilation_h,
+                    (tap % S) * dilation_w,
+                ]
+                x = tle.load_im2col(
+                    x_desc, [start[0], start[1], start[2], start[3], x_channel], offsets
+                )
+            if MASK_CHANNELS:
+                own = tl.arange(0, BLOCK_K) < GROUP_CI - channel
+                x = tl.where(own[None, :], x, tl.zeros_like(x))
+            weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K)
+            acc = tl.dot(x.to(DOT_DTYPE), weight.to(DOT_DTYPE).T, acc, out_dtype=ACC_DTYPE)
+        if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
+            offs_n = column + tl.arange(0, BLOCK_N)
+            acc = scale_and_shift(acc, offs_n, column_end, bias_ptr, scale_ptr, tile_scale_ptr)
+        PARTS: tl.constexpr = 1 if y_desc is None else STORE_PARTS
+        parts = column_parts(acc, PARTS)
+        for part in tl.static_range(PARTS):
+            finish_tile(
+                parts[part], row, column + part * (BLOCK_N // PARTS), m_gemm, co, column_end,
+                y_desc, y_ptr, residual_desc, residual_ptr, image_pixels, out_scale_ptr, amax_ptr,
+                extra, ACTIVATION, FUNCTION, DTYPE,
+            )  # fmt: skip
 
 
 class DgradProblem(NamedTuple):
@@ -57,8 +205,8 @@ class DgradProblem(NamedTuple):
     @classmethod
     def of(cls, dims: Sequence[StridePhases], m_gemm: int, channel_blocks: int) -> DgradProblem:
         """Returns the sizes of a convolution."""
-        triples = _triples(dims, "size", "walk_size", "low", "dilation", "lower")
-        return cls(m_gemm, channel_blocks, *triples)
+        names = ("size", "walk_size", "low", "dilation", "lower")
+        return cls(m_gemm, channel_blocks, *_triples(dims, names))
 
 
 class Classes(NamedTuple):
@@ -70,8 +218,13 @@ class Classes(NamedTuple):
     tap_step: tuple[int, ...]
     inverse: tuple[int, ...]
 
+    @classmethod
+    def of(cls, dims: Sequence[StridePhases]) -> Classes:
+        """Returns the constants of a convolution."""
+        return cls(*_triples(dims, cls._fields))
 
-def _triples(dims: Sequence[StridePhases], *names: str) -> list[tuple[int, ...]]:
+
+def _triples(dims: Sequence[StridePhases], names: Sequence[str]) -> list[tuple[int, ...]]:
     return [tuple(getattr(dim, name) for dim in three_dims(dims)) for name in names]
 
 
@@ -316,40 +469,13 @@ def conv_dgrad_kernel(
                 rows = tl.arange(0, BLOCK_M)
                 pixels, mask_m = _pixels(row + rows, number, problem, CLASSES)
                 mask_m = mask_m & (rows < problem.m_gemm - row)
-            if STORE_PARTS == 1:
+            parts = column_parts(acc, STORE_PARTS)
+            for part in tl.static_range(STORE_PARTS):
                 _store(
-                    acc, dx_desc, dx_ptr, bias_ptr, row, first_n, group, ci, pixels, mask_m,
+                    parts[part], dx_desc, dx_ptr, bias_ptr, row,
+                    first_n + part * (BLOCK_N // STORE_PARTS), group, ci, pixels, mask_m,
                     GROUPS, CHANNEL_UNIT, DTYPE,
-                )  # fmt: skip
-            else:
-                left_half, right_half = tl.split(
-                    acc.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1)
-                )
-                _store(
-                    left_half, dx_desc, dx_ptr, bias_ptr, row, first_n, group, ci, pixels, mask_m,
-                    GROUPS, CHANNEL_UNIT, DTYPE,
-                )  # fmt: skip
-                _store(
-                    right_half, dx_desc, dx_ptr, bias_ptr, row, first_n + BLOCK_N // 2, group, ci,
-                    pixels, mask_m, GROUPS, CHANNEL_UNIT, DTYPE,
                 )  # fmt: skip
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             stored_tile += tl.num_programs(0)
             left = _class_steps(stored_tile // class_tiles, problem.channel_blocks, CLASSES)
-
-
-def kernel_constants(
-    config: ConvConfig, dims: Sequence[StridePhases], group_ci: int, groups: int, dtype: tl.dtype
-) -> dict[str, Any]:
-    """Returns the kernel's constexpr arguments, in the order of its parameters."""
-    return {
-        "DIMS": len(dims),
-        "CLASSES": Classes(*_triples(dims, *Classes._fields)),
-        "GROUPS": groups,
-        "CHANNEL_UNIT": math.gcd(group_ci, 8),
-        "W_IS_NK": dtype == tl.float32,
-        **config.constants,
-        "DTYPE": dtype,
-        # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
-        "DOT_DTYPE": tl.float32 if IS_INTERPRETED else dtype,
-    }

@@ -38,23 +38,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from triton_ext import backends
-from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides, packed_strides
 from triton_ext.ops.core.device import H200
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import Refusal, refused
 from triton_ext.ops.families.gemm_config import channel_block, least_block
 
 __all__ = [
     "MARGIN",
-    "PackedConfig",
     "PackingCost",
     "RowPacking",
     "filling_us",
+    "geometry_refusals",
     "packing_refusals",
-    "violations",
 ]
 
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -70,13 +68,6 @@ _COLUMN_COPY_RATE = 2.0 / 3.5
 MARGIN = 0.85
 # Partial im2col that is expected to take so many times what taps take is not measured either.
 _HOPELESS = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class PackedConfig:
-    """The choice of partial im2col."""
-
-    config: Any  # how the packed convolution is computed: a configuration of another family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +337,7 @@ def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
     return H200.launch_us + elements * element_bytes / H200.copy_bytes_per_us
 
 
-def packing_refusals(problem: ConvProblem) -> list[str]:
+def packing_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns why rows of a problem's filter cannot be packed; nothing if they can."""
     found = []
     if problem.groups != 1:
@@ -355,10 +346,10 @@ def packing_refusals(problem: ConvProblem) -> list[str]:
         found.append("one tap in W: there is nothing to pack")
     elif problem.dilation[-1] != 1:
         found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
-    return found
+    return refused(*found)
 
 
-def violations(problem: ConvProblem) -> list[str]:
+def geometry_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns what neither im2col nor partial im2col can express of a forward convolution.
 
     An empty batch counts as one image.
@@ -367,18 +358,18 @@ def violations(problem: ConvProblem) -> list[str]:
     found: list[str] = conv_violations(problem.geometry)
     unstrided = replace(problem, stride=(1,) * problem.dims)
     if not found or min(problem.stride) < 1 or conv_violations(unstrided.geometry):
-        return found
+        return refused(*found)
     # Steps that im2col cannot make become steps between rows and windows in memory.  The size of an
     # element changes how many channels are in memory, not whether there is a way.
     if RowPacking.ways(problem, channels_last_strides(problem.x_shape), 2):
-        return []
-    why = "; ".join(packing_refusals(problem))
+        return ()
+    why = "; ".join(map(str, packing_refusals(problem)))
     # Nothing helps the outermost of three dimensions.
     outermost = problem.stride[0] if problem.dims == 3 else 1
     inner = replace(problem, stride=(outermost, 1, 1)[-problem.dims :])
     if why and not conv_violations(inner.geometry):
         found.append(f"larger strides need taps of a row that are read as channels; {why}")
-    return found
+    return refused(*found)
 
 
 def _step_us(block_bytes: int) -> float:

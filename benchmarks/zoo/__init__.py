@@ -1,0 +1,95 @@
+"""The zoo: convolutions of 330 networks, split in two parts; sweeps of samples, and a report.
+
+``collect`` records the convolutions of networks of torchvision, timm, diffusers, MONAI,
+transformers and segmentation_models_pytorch over meta tensors into ``layers.jsonl``, on any
+machine.  ``sweep`` measures a sample of one part, ``report`` prints figures of its rows.  Tune on
+the part ``tune`` and report on ``held-out``; a layer never moves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+from benchmarks.conv_variants import DIRECTIONS
+from benchmarks.harness import complain, out_problem, read_count, read_positive
+from benchmarks.suites import SUITES
+from benchmarks.zoo.layers import PARTS, ZOO
+
+__all__ = ["add_arguments", "run"]
+
+_ROWS = (".jsonl",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of the case."""
+    whats = parser.add_subparsers(dest="what", required=True)
+    collect = whats.add_parser("collect", help="record the layers of all networks")
+    collect.add_argument("names", nargs="*", help="networks; all by default")
+    collect.add_argument("--out", type=_rows_file, default=ZOO, metavar="FILE")
+    _add_sweep(whats.add_parser("sweep", help="measure layers on a GPU"))
+    report = whats.add_parser("report", help="print the figures of measured rows")
+    report.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
+    report.add_argument("--worst", type=read_count, default=25, help="layers to list (25)")
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--part", choices=PARTS, default=PARTS[0])
+    parser.add_argument("--suite", choices=SUITES, help="layers of a suite instead of the zoo's")
+    parser.add_argument("--direction", choices=DIRECTIONS, default="fprop")
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16",
+        help="layers of this type (bfloat16)",
+    )  # fmt: skip
+    parser.add_argument("--sample", type=read_count, default=200, help="layers (200)")
+    parser.add_argument("--seed", type=lambda text: read_count(text, 0), default=0)
+    parser.add_argument(
+        "--candidates", type=lambda text: read_count(text, 0),
+        help="configurations beside the planner's choices (6; of the held-out part 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rounds", type=read_count, default=4, help="measurements of each (4); even is fair"
+    )
+    parser.add_argument("--minutes", type=read_positive, default=8.0, help="to stop after (8)")
+    parser.add_argument(
+        "--jobs", type=read_count, default=0, help="compiling processes (cores - 1)"
+    )
+    parser.add_argument(
+        "--table", choices=("h100", "h200"),
+        help="GPU whose table of measured choices is used; this one's by default",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=_rows_file, required=True, metavar="FILE",
+        help="rows, .jsonl; layers that it has already are not measured again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
+    )
+
+
+def _rows_file(text: str) -> pathlib.Path:
+    path = pathlib.Path(text)
+    if problem := out_problem(path, _ROWS):
+        raise argparse.ArgumentTypeError(problem)
+    return path
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the case; returns 1 where something failed, 2 where nothing can be done."""
+    if arguments.what == "report":
+        from benchmarks.zoo.report import run_report
+
+        missing = [str(path) for path in arguments.files if not path.exists()]
+        if missing:
+            complain(f"no such file: {', '.join(missing)}")
+            return 2
+        return run_report(arguments.files, arguments.worst)
+    if arguments.what == "collect":
+        from benchmarks.zoo.collect import collect
+
+        return int(collect(arguments.out, arguments.names) > 0)
+    from benchmarks.zoo.sweep import run_sweep
+
+    if arguments.candidates is None:
+        arguments.candidates = 0 if arguments.part == "held-out" and not arguments.suite else 6
+    return run_sweep(arguments)

@@ -1,0 +1,591 @@
+"""Measures layers beside cuDNN: the planner's choices, and candidates of other families.
+
+A layer is a line of the file, written and flushed as soon as it is measured, so a run that ends
+early loses nothing; a run with the same file goes on with the layers that are not in it.  Compiling
+processes work ahead of the GPU.  Results are checked against torch in fp32 before they are timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import os
+import pathlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.conv_runs import has_gpu, machine_rate, prepare_torch
+from benchmarks.conv_variants import BASELINE, Operands, case_of, make_operands
+from benchmarks.harness import (
+    Deadline,
+    Environment,
+    Errors,
+    EventTimer,
+    FakeTimer,
+    Function,
+    Timer,
+    Timing,
+    collect_environment,
+    emit,
+    measure_errors,
+    time_interleaved,
+)
+from benchmarks.suites import select_layers
+from benchmarks.sweeping import (
+    RESERVE_SECONDS,
+    ContextLostError,
+    check_context,
+    is_compiled,
+    watched,
+)
+from benchmarks.zoo.layers import ZooLayer, sample, zoo_layers
+
+__all__ = ["Variant", "run_sweep", "variants_for"]
+
+# GPU time of one measurement, and calls at least: most layers take less than 100 us.
+TARGET_MS = 3.0
+LEAST_CALLS = 5
+# All variants of a layer take a few seconds.
+_HANG_SECONDS = 120.0
+# A candidate that takes so many times what the fastest does, in one call, is not timed further.
+_HOPELESS = 3.0
+# A family that its model expects to take so many times what the best does is not tried.
+_ABSURD = 5.0
+# Layers whose kernels are being compiled while one is measured.
+_AHEAD = 48
+_NETWORKS = 6  # names of networks in a row
+
+
+@dataclass(slots=True, kw_only=True)
+class Variant:
+    """A configuration of a layer.
+
+    Attributes:
+        config: The configuration.
+        roles: Why it is measured: ``"model"`` and ``"table"`` where the planner chooses it without
+            and with tables, ``"candidate"`` for the others.
+        kind: Its family's name.
+        model_us: The time that its family's model expects; ``None`` without a model.
+        counted_us: The same as the planner compares it.
+        status: ``"ok"``, or why there is no time.
+        timing: Its times.
+    """
+
+    config: Any
+    roles: list[str]
+    kind: str
+    model_us: float | None = None
+    counted_us: float | None = None
+    status: str = "pending"
+    timing: Timing | None = None
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether the planner chooses it, with tables or without."""
+        return self.roles != ["candidate"]
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        from triton_ext.ops.core.tables import encode
+
+        return {
+            "roles": self.roles,
+            "kind": self.kind,
+            "config": encode(self.config),
+            "model_us": self.model_us,
+            "counted_us": self.counted_us,
+            "status": self.status,
+            **_times(self.timing),
+        }
+
+
+def _times(timing: Timing | None) -> dict[str, float | None]:
+    if timing is None:
+        return {"us": None, "spread": None}
+    return {"us": round(timing.ms * 1e3, 3), "spread": round(timing.spread, 4)}
+
+
+@dataclass(slots=True)
+class Work:
+    """A layer, its variants, and the kernels that are being compiled for them.
+
+    Attributes:
+        layer: The layer.
+        case: A direction of it.
+        variants: What is measured.
+        refusal: Why no kernel takes it; empty where one does.
+        torch: What the model of torch's convolution expects.
+        futures: Of the compiling processes.
+    """
+
+    layer: ZooLayer
+    case: Any
+    variants: list[Variant]
+    refusal: str
+    torch: dict[str, Any]
+    futures: list[Any] = field(default_factory=list)
+
+
+# ---- What is measured --------------------------------------------------------------------------
+
+
+def variants_for(case: Any, device: Any, candidates: int) -> list[Variant]:
+    """Returns the planner's choices for a case, and further configurations worth measuring.
+
+    Args:
+        case: What is computed.
+        device: Where.
+        candidates: How many further ones at most: the first of every family, then those that
+            ``triton-ext tune`` would try.
+    """
+    from triton_ext.ops.core import planner
+
+    expected: dict[Any, Any] = {}
+    first: dict[str, Any] = {}
+    for offer in planner.offers(case, device):
+        is_hopeless = offer.family.is_hopeless(case, device) if offer.times else True
+        for config, times in offer.times:
+            expected[config] = times
+            # Without a model, a family that the planner passes over is not worth a try.
+            if not is_hopeless and not (offer.passed_over and math.isnan(times.us)):
+                first.setdefault(_group_of(config, offer.family.kind), config)
+    found: dict[Any, list[str]] = {}
+    choices = {"model": planner.cheapest(case, device), "table": planner.measured(case, device)}
+    for role, choice in choices.items():
+        if choice is not None:
+            found.setdefault(choice.config, []).append(role)
+    if candidates:
+        known = [times.us for times in expected.values() if not math.isnan(times.us)]
+        limit = _ABSURD * min(known, default=math.inf)
+        # A family without a model goes first.
+        firsts = sorted(first.values(), key=lambda config: _number(expected[config].us) or 0.0)
+        tried = planner.candidates(case, device, candidates + 1)
+        # Half for the first of each family, which models compare worst.
+        others = [
+            config for config in firsts if config not in found and not expected[config].us > limit
+        ][: candidates // 2]
+        others += [config for config in tried if config not in found and config not in others]
+        found |= {config: ["candidate"] for config in others[:candidates]}
+    return [_variant(config, roles, expected.get(config)) for config, roles in found.items()]
+
+
+def _variant(config: Any, roles: list[str], expected: Any) -> Variant:
+    from triton_ext.ops.core.tables import kind_of
+
+    us, counted = (None, None) if expected is None else (expected.us, expected.counted_us)
+    return Variant(
+        config=config, roles=roles, kind=kind_of(config), model_us=_number(us),
+        counted_us=_number(counted),
+    )  # fmt: skip
+
+
+def _number(us: float | None) -> float | None:
+    """Returns microseconds for JSON, which has no NaN."""
+    return None if us is None or math.isnan(us) else round(us, 3)
+
+
+def _group_of(config: Any, kind: str) -> str:
+    """Returns what models compare worst with others: families, and factors of merged groups."""
+    factor = getattr(config, "factor", None)
+    return kind if factor is None else f"{kind} x{factor} {type(config.config).__name__}"
+
+
+def _planned(layer: ZooLayer, arguments: argparse.Namespace, machine: Any, place: Any) -> Work:
+    """Returns the work of a layer, nothing of which is compiled yet."""
+    from triton_ext.ops.core import planner
+    from triton_ext.ops.core.refusals import geometry_refusals, type_refusals
+
+    case = case_of(arguments.direction, layer.problem, layer.dtype)
+    refused = [*geometry_refusals(case), *type_refusals(case)] or planner.refusals(case, machine)
+    if refused:
+        return Work(layer, case, [], "; ".join(refused)[:300], {"chosen": True})
+    offer = planner.torch_offer(case, machine)
+    told: dict[str, Any] = {"chosen": planner.is_torch_faster(case, place)}
+    if offer.times:
+        told |= {
+            "model_us": _number(offer.times[0][1].us),
+            "counted_us": _number(offer.times[0][1].counted_us),
+        }
+    else:
+        told["refusal"] = "; ".join(offer.refusals)
+    return Work(layer, case, variants_for(case, machine, arguments.candidates), "", told)
+
+
+# ---- The file ----------------------------------------------------------------------------------
+
+
+class Rows:
+    """The file of rows, to which lines are appended.
+
+    Args:
+        path: The file.
+        dry_run: Whether times are invented, which goes to no file with measured ones.
+    """
+
+    def __init__(self, path: pathlib.Path, dry_run: bool) -> None:
+        self._path = path
+        self._dry_run = dry_run
+        self.done = {
+            (row["layer"], row["direction"], row["dtype"])
+            for row in read_rows(path)
+            if "layer" in row
+        }
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Appends a row and has the system write it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the lines of a file of rows that are whole; nothing where there is no file.
+
+    Lines with an ``environment`` stand before the rows of a run, those with a ``layer`` are rows.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        # The last line of a run that was killed may be a part of one.
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
+
+
+def row_of(work: Work, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the row of a layer without times."""
+    layer = work.layer
+    return {
+        "layer": layer.name,
+        "direction": arguments.direction,
+        "dtype": layer.dtype,
+        "part": arguments.suite or layer.part,
+        "occurrences": layer.occurrences(arguments.direction),
+        "networks": list(layer.networks[:_NETWORKS]),
+        "problem": asdict(layer.problem),
+        "gflop": round(layer.problem.flops / 1e9, 3),
+        "refusal": work.refusal,
+        "torch": work.torch,
+        "error": "",
+        "cudnn_us": None,
+        "cudnn_spread": None,
+        "results": [],
+    }
+
+
+# ---- Measuring ---------------------------------------------------------------------------------
+
+
+def _reference(operands: Operands, direction: str) -> tuple[Any, Function, Errors]:
+    """Returns torch's result in fp32, a call of cuDNN in the operands' type, and its errors."""
+    import torch
+
+    cudnn, is_tf32 = torch.backends.cudnn, operands.x.dtype == torch.float32
+    cudnn.benchmark, cudnn.allow_tf32 = False, False
+    exact = operands.in_fp32().run_torch(direction)
+    cudnn.benchmark, cudnn.allow_tf32 = True, is_tf32
+
+    def baseline() -> object:
+        return operands.run_torch(direction)
+
+    return exact, baseline, measure_errors(baseline(), exact)
+
+
+def _call(case: Any, config: Any, operands: Operands) -> Function:
+    """Returns a call of a configuration's plan."""
+    from triton_ext.ops.core.epilogue import NO_OPERANDS
+    from triton_ext.ops.core.planner import make_plan
+    from triton_ext.ops.tuning.measure import run_plan
+
+    o = operands
+    given = {"fprop": (o.x, o.weight), "dgrad": (o.dy, o.weight), "wgrad": (o.x, o.dy)}
+    tensors = (given[case.direction], NO_OPERANDS)
+    plan = make_plan(case, o.x.device, config)
+    return lambda: run_plan(case, plan, tensors)
+
+
+def _single_ms(function: Function) -> float:
+    """Returns the time of one warm call, host time included."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    function()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def _checked(work: Work, operands: Operands) -> tuple[Function, dict[int, Function]]:
+    """Returns the call of cuDNN, and those of variants whose results are right, by number."""
+    exact, baseline, limit = _reference(operands, work.case.direction)
+    calls: dict[int, Function] = {}
+    for number, variant in enumerate(work.variants):
+        if variant.status != "pending":
+            continue
+        try:
+            call = _call(work.case, variant.config, operands)
+            right = measure_errors(call(), exact).within(limit)
+        except Exception as error:  # recorded: the next configuration may run
+            variant.status = f"does not run: {type(error).__name__}: {str(error)[:200]}"
+            check_context(f"{work.layer.name} {variant.kind}", error)
+            continue
+        if right:
+            calls[number] = call
+        else:
+            variant.status = "wrong result"
+    return baseline, calls
+
+
+def _promising(work: Work, calls: dict[int, Function]) -> dict[int, Function]:
+    """Returns calls without candidates that are far from the fastest, which are recorded."""
+    times = {number: _single_ms(call) for number, call in calls.items()}
+    limit = _HOPELESS * min(times.values(), default=0.0)
+    for number, ms in times.items():
+        variant = work.variants[number]
+        if ms > limit and not variant.is_choice:
+            variant.status = f"slow: {ms * 1e3:.1f} us in one call"
+    return {n: call for n, call in calls.items() if work.variants[n].status == "pending"}
+
+
+def measure(work: Work, timer: Timer, rounds: int, dry_run: bool) -> Timing:
+    """Checks and times the variants of a layer; returns cuDNN's times."""
+    calls: dict[int, Function]
+    if dry_run:
+        baseline: Function = lambda: None  # noqa: E731
+        pending = [n for n, v in enumerate(work.variants) if v.status == "pending"]
+        calls = {number: baseline for number in pending}
+    else:
+        import torch
+
+        # cuDNN tries algorithms as far as there is memory for them.
+        torch.cuda.empty_cache()
+        operands = make_operands(work.layer.problem, work.layer.dtype)
+        baseline, calls = _checked(work, operands)
+        calls = _promising(work, calls)
+    functions = {BASELINE: baseline} | {str(number): call for number, call in calls.items()}
+    timings = time_interleaved(functions, timer, rounds)
+    for number in calls:
+        work.variants[number].timing = timings[str(number)]
+        work.variants[number].status = "ok"
+    return timings[BASELINE]
+
+
+# ---- A run -------------------------------------------------------------------------------------
+
+
+def _selected(arguments: argparse.Namespace) -> list[ZooLayer]:
+    """Returns the layers of a run in the order of the sample."""
+    if arguments.suite:
+        return [
+            ZooLayer(
+                problem=layer.problem, transposed=False, dtype=arguments.dtype, inference=1,
+                training=1, networks=(layer.suite,),
+            )
+            for layer in select_layers(arguments.suite)[: arguments.sample]
+        ]  # fmt: skip
+    layers = [layer for layer in zoo_layers(arguments.part) if layer.dtype == arguments.dtype]
+    return sample(layers, arguments.direction, arguments.sample, arguments.seed)
+
+
+def _device(arguments: argparse.Namespace) -> Any:
+    """Returns the GPU, under the name of the one whose table is used."""
+    import torch
+    from triton_ext.ops.core.device import KNOWN, device_of
+
+    if arguments.dry_run:
+        return KNOWN["h200"]
+    found = device_of(torch.device("cuda"), "zoo sweep")
+    return (
+        dataclasses.replace(found, name=KNOWN[arguments.table].name) if arguments.table else found
+    )
+
+
+@contextlib.contextmanager
+def _planning(machine: Any) -> Iterator[Any]:
+    """Within, choices are made for a GPU; gives the torch device to ask for them."""
+    import torch
+    from triton_ext.ops.core.device import assumed_device
+
+    with assumed_device(machine):
+        yield torch.device("meta")
+
+
+class Run:
+    """The state of a run.
+
+    Args:
+        arguments: The options.
+        environment: Where it runs.
+        machine: What choices are made for.
+        pool: The compiling processes; ``None`` in a dry run.
+    """
+
+    def __init__(
+        self, arguments: argparse.Namespace, environment: Environment, machine: Any, pool: Any
+    ) -> None:
+        self._arguments, self._machine, self._pool = arguments, machine, pool
+        self._rows = Rows(arguments.out, arguments.dry_run)
+        self._timer: Timer = (
+            FakeTimer() if arguments.dry_run else EventTimer(TARGET_MS, least_calls=LEAST_CALLS)
+        )
+        self._deadline = Deadline(60 * arguments.minutes)
+        self.measured = self.failed = 0
+        self._rows.add(
+            {
+                "environment": asdict(environment),
+                "options": {
+                    key: value
+                    for key, value in vars(arguments).items()
+                    if isinstance(value, (str, int, float, bool, type(None)))
+                },
+                "table": machine.name,
+            }
+        )
+
+    def layers(self, layers: Sequence[ZooLayer]) -> int:
+        """Measures layers until the time is up; returns how many were not reached."""
+        direction = self._arguments.direction
+        waiting = deque(
+            layer for layer in layers if (layer.name, direction, layer.dtype) not in self._rows.done
+        )
+        begun: deque[Work] = deque()
+        while (waiting or begun) and self._deadline.left() > RESERVE_SECONDS:
+            while waiting and len(begun) < _AHEAD:
+                begun.append(self._begin(waiting.popleft()))
+            self._finish(begun.popleft())
+        for work in begun:
+            for future in work.futures:
+                future.cancel()
+        return len(waiting) + len(begun)
+
+    def _begin(self, layer: ZooLayer) -> Work:
+        """Plans a layer and has its kernels compiled."""
+        with _planning(self._machine) as place:
+            try:
+                work = _planned(layer, self._arguments, self._machine, place)
+            except Exception as error:  # a planner that fails is a row, too
+                case = case_of(self._arguments.direction, layer.problem, layer.dtype)
+                told = f"planner failed: {type(error).__name__}: {str(error)[:200]}"
+                return Work(layer, case, [], told, {"chosen": True})
+        if self._pool is not None:
+            work.futures = [
+                self._pool.submit(work.case, variant.config, self._machine)
+                for variant in work.variants
+            ]
+        return work
+
+    def _compiled(self, work: Work) -> bool:
+        """Waits for the compiler; tells whether there was time for all that is needed."""
+        if self._pool is None:
+            return True
+        for variant, future in zip(work.variants, work.futures, strict=True):
+            record = functools.partial(setattr, variant, "status")
+            if not is_compiled(future, self._deadline, record) and variant.status == "pending":
+                return False
+        return True
+
+    def _finish(self, work: Work) -> None:
+        """Measures a layer and appends its row.
+
+        Raises:
+            ContextLostError: The GPU answers nothing any more; the row says so.
+        """
+        if not self._compiled(work):
+            return
+        row = row_of(work, self._arguments)
+
+        def last_words(status: str) -> None:
+            self._rows.add(row | {"error": status, "results": [v.fields() for v in work.variants]})
+            emit(f"{work.layer.name}: {status}; run again with the same file")
+
+        try:
+            with watched(last_words, _HANG_SECONDS):
+                timing = measure(work, self._timer, self._arguments.rounds, self._arguments.dry_run)
+            row |= {f"cudnn_{key}": value for key, value in _times(timing).items()}
+        except Exception as error:  # the next layer may be measured
+            row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
+            self.failed += 1
+            if isinstance(error, ContextLostError):
+                raise
+            _after_failure(work.layer.name, error, self._arguments.dry_run)
+        finally:
+            row["results"] = [variant.fields() for variant in work.variants]
+            self._rows.add(row)
+        self.measured += 1
+        emit(_line(row))
+
+
+def _after_failure(name: str, error: Exception, dry_run: bool) -> None:
+    """Frees the GPU's memory; raises a ContextLostError where nothing can run any more."""
+    if dry_run:
+        return
+    import torch
+
+    check_context(name, error)
+    torch.cuda.empty_cache()
+
+
+def _line(row: dict[str, Any]) -> str:
+    """Returns what is printed about a row."""
+    if row["error"] or row["cudnn_us"] is None:
+        return f"{row['layer']:<52} {row['error']}"
+    text = f"{row['layer']:<52} cuDNN {row['cudnn_us']:9.1f} us"
+    for result in row["results"]:
+        if result["us"] and result["roles"] != ["candidate"]:
+            ratio = row["cudnn_us"] / result["us"]
+            text += f"  {'+'.join(result['roles'])} {result['kind']} {ratio:.3f}"
+    timed = [r for r in row["results"] if r["us"]]
+    if timed:
+        best = min(timed, key=lambda result: float(result["us"]))
+        text += f"  best {best['kind']} {row['cudnn_us'] / best['us']:.3f}"
+    bad = [
+        r["status"] for r in row["results"] if not r["us"] and not r["status"].startswith("slow")
+    ]
+    return text + f"  refused: {row['refusal']}" * bool(row["refusal"]) + f"  {bad}" * bool(bad)
+
+
+def run_sweep(arguments: argparse.Namespace) -> int:
+    """Runs the command.
+
+    Returns:
+        1 where a layer failed, 2 where nothing can be measured, 3 where the GPU was lost.
+    """
+    layers = _selected(arguments)
+    if not arguments.dry_run and not has_gpu():
+        return 2
+    environment = collect_environment(arguments.dry_run)
+    for line in environment.lines():
+        emit(line)
+    machine, code = _device(arguments), 0
+    with contextlib.ExitStack() as stack:
+        pool = None
+        if not arguments.dry_run:
+            from triton_ext.ops.tuning.processes import CompilePool
+
+            prepare_torch()
+            pool = stack.enter_context(CompilePool(arguments.jobs or None))
+            pool.start()
+        run = Run(arguments, environment, machine, pool)
+        if not arguments.dry_run:
+            emit(f"machine:    8192^3 fp16 matmul at {machine_rate(EventTimer(20.0)):.0f} TFLOP/s")
+        try:
+            left = run.layers(layers)
+        except ContextLostError as error:
+            emit(f"{error}; run again with the same file")
+            left, code = 0, 3
+    emit(
+        f"{run.measured} layers, {run.failed} of them failed, {left} not reached; "
+        f"written to {arguments.out}"
+    )
+    return code or int(run.failed > 0)

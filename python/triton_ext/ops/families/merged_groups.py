@@ -1,0 +1,400 @@
+"""Merged groups: neighbouring groups are computed as one, with a block-diagonal filter.
+
+Tensor cores multiply tiles of 64 and more channels, of which a group of few channels fills a part.
+Neighbouring groups lie side by side in x, dy and y.  So M of them become one group of M times the
+channels, whose filter has zeros where an output channel does not see an input channel, and other
+families compute that.  Its multiplications are M times as many.
+
+Zeros of the filter times NaN or infinity are NaN, which a convolution of groups does not have.  So
+a kernel reports whether a pixel was not finite: the one that convolves by the largest absolute
+value of its output, which is NaN then, or the one that writes the filter by a look at the pixels.
+A third kernel (``kernels/groups.py``) then computes the output again, group by group.  It is
+always launched and ends at once where all is finite.  wgrad needs none of that: what it sums for an
+output and an input channel has no other channel in it.
+
+Not handled: epilogues with a function, which may hide NaN, or that report the largest value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+
+from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
+from triton_ext.ops.core.device import H200, Device
+from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments
+from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.plan import (
+    TO_LAST,
+    TRITON_DTYPES,
+    ForwardPlan,
+    InputGradientPlan,
+    filter_constants,
+)
+from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.core.refusals import Refusal, beyond_keys, refuse, refused
+from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD, Sampling
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
+from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
+from triton_ext.ops.kernels.groups import (
+    merge_filter_kernel,
+    repair_groups_kernel,
+)
+
+__all__ = [
+    "MERGED",
+    "MERGED_DGRAD",
+    "MergedConfig",
+    "MergedPlan",
+    "merge_factors",
+]
+
+# Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.
+_CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
+# How much longer than its model says the merged convolution takes: 1.09 to 1.27 times over groups
+# of 4 to 32 channels, 1.3 to 1.4 where all of a large tile is computed (H100, Triton 3.9.0, bf16,
+# 2026-11-27); other kernels of groups 0.92 to 1.04 times.
+_CORRECTION = 1.25
+# What the kernel without tensor cores computes in a microsecond: 6 TFLOP/s over 32 groups of 8
+# channels (H200, Triton 3.9.0, bf16, 2026-11-23).
+_DIRECT_FLOPS_PER_US = 6e6
+
+# Elements of a program that writes the merged filter; the tile of the one that repairs outputs.
+_BLOCK, _REPAIR_TILE = 1024, (64, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedConfig:
+    """The choice to make one group of ``factor`` ones, which a family computes by ``config``."""
+
+    factor: int
+    config: Any
+
+
+def merge_factors(problem: ConvProblem) -> list[int]:
+    """Returns how many groups of a convolution can become one; none where they cannot."""
+    groups = problem.groups
+    sizes = (problem.in_channels // groups, problem.out_channels // groups)
+    if sizes == (1, 1):  # depthwise: kernels of its own
+        return []
+    return [
+        factor
+        for factor in range(2, groups + 1)
+        if groups % factor == 0
+        and max(sizes) * factor <= _MOST_CHANNELS
+        and not any(size * factor % _CHANNEL_UNIT for size in sizes)
+    ]
+
+
+class Merged(Family[MergedConfig]):
+    """fprop, whose groups are merged, computed by one of the ``inner`` families."""
+
+    kind = "merged"
+    direction: ClassVar[Direction] = "fprop"
+    config_type = MergedConfig
+    inner: ClassVar[tuple[Family[Any], ...]] = (GEMM, GLUON)
+
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        problem, found = case.problem, []
+        if not merge_factors(problem):
+            found.append(
+                f"groups={problem.groups} of {problem.in_channels // problem.groups} and "
+                f"{problem.out_channels // problem.groups} channels: no number of groups together "
+                f"has a multiple of {_CHANNEL_UNIT} and at most {_MOST_CHANNELS} of both"
+            )
+        if case.epilogue.function is not None or case.epilogue.amax:
+            found.append("an epilogue with a function or with amax may hide NaN of other groups")
+        return refused(*found)
+
+    def number_refusals(
+        self, config: MergedConfig, case: Case, device: Device
+    ) -> tuple[Refusal, ...]:
+        factors = merge_factors(case.problem)
+        if config.factor not in factors:
+            expected = ", ".join(map(str, factors))
+            return refused(f"factor is {config.factor}: expected one of {expected}")
+        for family in self.inner:
+            if family.config_type is type(config.config):
+                return family.number_refusals(config.config, case, device)
+        return refused(f"{type(config.config).__name__} does not compute merged groups")
+
+    def fit_refusals(self, config: MergedConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        for merged, family in self._computing(config, case):
+            return beyond_keys(family.refusals(merged, device, config.config))
+        name = type(config.config).__name__
+        return refused(f"{name} does not compute merged groups of these operands", in_key=False)
+
+    def refusals(
+        self, case: Case, device: Device, config: MergedConfig | None = None
+    ) -> tuple[Refusal, ...]:
+        found = super().refusals(case, device, config)
+        if found or config is not None or _times(self, case, device):
+            return found
+        return refused("no kernel takes the merged groups", in_key=False)
+
+    def passed_over(self, case: Case, device: Device) -> str:
+        if (DIRECT if case.direction == "fprop" else DIRECT_DGRAD).passed_over(case, device):
+            return ""
+        # The kernel without tensor cores, which has no model, is the other one here.
+        us = min(expected.counted_us for expected in _times(self, case, device).values())
+        direct_us = H200.launch_us + case.problem.flops / _DIRECT_FLOPS_PER_US
+        if us <= direct_us:
+            return ""
+        return f"without tensor cores it is expected to take {direct_us:.1f} us"
+
+    def candidates(self, case: Case, device: Device) -> Mapping[MergedConfig, Expected]:
+        return _times(self, case, device)
+
+    def bind(self, config: MergedConfig, case: Case, device: Device) -> Any:
+        refuse(f"{case.operator}: groups are not merged", self.refusals(case, device, config))
+        merged, family = self._computing(config, case)[0]
+
+        def bind(each: Case) -> Any:
+            epilogue = replace(each.epilogue, amax=merged.epilogue.amax)
+            inner = family.bind(config.config, replace(each, epilogue=epilogue), device)
+            return MergedPlan.make(case, inner, config.factor, family, device)
+
+        if case.direction == "dgrad":
+            return InputGradientPlan.of(case.problem, merged, bind)
+        return bind(merged)
+
+    def _computing(self, config: MergedConfig, case: Case) -> list[tuple[Case, Family[Any]]]:
+        """Returns the case of merged groups that a configuration's family computes, and this."""
+        if config.factor not in merge_factors(case.problem):
+            return []
+        families = (each for each in self.inner if each.config_type is type(config.config))
+        found = ((_merged(case, config.factor, family), family) for family in families)
+        return [(merged, family) for merged, family in found if merged is not None]
+
+
+class MergedDgrad(Merged):
+    """dgrad: with stride 1 as fprop over dy, whose kernels report NaN, else by stride phases."""
+
+    direction = "dgrad"
+    inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
+
+
+def _reports(family: Family[Any]) -> bool:
+    """Tells whether a kernel reports the largest absolute value of its output."""
+    return family is GEMM
+
+
+def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
+    """Returns the case that a family computes; ``None`` where it is none of the family's."""
+    problem, dtype, is_forward = case.problem, case.dtype, case.direction == "fprop"
+    if not _reports(family) and dtype.is_floating_point:
+        # Pixels are looked at as dense elements.
+        shape = problem.x_shape if is_forward else problem.y_shape
+        strides = case.strides_of_x if is_forward else case.strides_of_dy
+        order = (*range(len(shape) - 1, 1, -1), 0)
+        sizes = [shape[dim] for dim in order]
+        pixel_stride = row_stride_of(sizes, [strides[dim] for dim in order])
+        if math.prod(sizes) != 1 and pixel_stride != shape[1]:
+            return None
+    groups = problem.groups // factor
+    epilogue = replace(case.epilogue, amax=_reports(family) and dtype.is_floating_point)
+    if is_forward:
+        return replace(case, problem=replace(problem, groups=groups), epilogue=epilogue)
+    forward = as_forward(replace(problem, groups=1))
+    if (forward is None) != (family.direction == "dgrad"):
+        return None
+    if forward is None:
+        return replace(case, problem=replace(problem, groups=groups))
+    return Case(
+        direction="fprop",
+        problem=replace(forward, groups=groups),
+        dtype=dtype,
+        epilogue=epilogue,
+        x_strides=case.dy_strides,
+    )
+
+
+@lru_cache(maxsize=256)
+def _times(family: Merged, case: Case, device: Device) -> dict[MergedConfig, Expected]:
+    """Returns the configurations of all factors and inner families, with their times."""
+    found = {}
+    for factor in merge_factors(case.problem):
+        for inner in family.inner:
+            merged = _merged(case, factor, inner)
+            if merged is None or inner.refusals(merged, device):
+                continue
+            us = _merging_us(case, factor, inner)
+            for config, expected in inner.candidates(merged, device).items():
+                parts = (*expected.parts, ("merging", us))
+                counted_us = expected.counted_us * _CORRECTION + us
+                found[MergedConfig(factor, config)] = Expected(parts, counted_us)
+    return ranked(found)
+
+
+def _merging_us(case: Case, factor: int, family: Family[Any]) -> float:
+    """Returns the time of the kernels around the family's, and of pixels that it leaves out."""
+    problem, size = case.problem, case.dtype.itemsize
+    filter_bytes = math.prod(problem.w_shape) * (factor + 1) * size
+    if not case.dtype.is_floating_point:
+        return H200.launch_us + filter_bytes / H200.copy_bytes_per_us
+    is_forward = case.direction == "fprop"
+    read = math.prod(problem.x_shape if is_forward else problem.y_shape) * size
+    looked_at = 0 if _reports(family) else read
+    # A stride reads more of x for as many outputs, which models do not know: 256 channels in 32
+    # groups, 28x28 outputs, take 34 us and 43 with a stride of 2 (as above).
+    skipped = read * (1 - 1 / math.prod(problem.stride)) if is_forward else 0.0
+    copies_us = (filter_bytes + looked_at) / H200.copy_bytes_per_us
+    return 2 * H200.launch_us + copies_us + skipped / 2**20 * H200.read_us_per_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedPlan:
+    """A convolution over merged groups: fprop, or dgrad as :class:`ForwardPlan` computes it."""
+
+    problem: ConvProblem  # as it was asked for
+    inner: Any  # the plan of the merged groups
+    config: Any  # its configuration
+    out_dtype: torch.dtype  # of the output
+    w_shape: tuple[int, ...]  # of the merged filter, [rows, channels, *taps]
+    flags: int  # numbers that say whether outputs are to be repaired; 0 for integers
+    looks: bool  # whether the kernel that writes the filter looks at the pixels
+    merging: Launcher  # writes the filter
+    repairing: Launcher | None  # computes outputs again; None for integers
+
+    @classmethod
+    def make(
+        cls, case: Case, inner: Any, factor: int, family: Family[Any], device: Device
+    ) -> MergedPlan:
+        """Returns the plan of a case, whose merged groups ``inner`` computes, of ``family``."""
+        problem, is_gradient = case.problem, case.direction == "dgrad"
+        # fprop that computes a gradient turns the filter.
+        is_turned = is_gradient and family.direction == "fprop"
+        rows, k = problem.out_channels, problem.in_channels
+        if is_turned:
+            rows, k = k, rows
+        groups, taps, k = problem.groups, problem.taps, k // problem.groups
+        elements = rows * taps * k * factor
+        programs = math.ceil(elements / _BLOCK)
+        is_float = case.dtype.is_floating_point
+        read = math.prod(problem.y_shape if is_gradient else problem.x_shape)
+        blocks = math.ceil(read / _BLOCK) if is_float and not _reports(family) else 0
+        lookers = min(math.ceil(blocks / 4), 8 * device.num_sms)
+        flags = max(lookers, 1) if is_float else 0
+        return cls(
+            problem=problem,
+            inner=inner,
+            config=inner.config,
+            out_dtype=case.output_dtype,
+            w_shape=(rows, k * factor, *problem.filter_size),
+            flags=flags,
+            looks=blocks > 0,
+            merging=Launcher(
+                kernel=merge_filter_kernel,
+                grid=(programs + lookers, 1, 1),
+                scalars=(elements, programs, blocks, read - (blocks - 1) * _BLOCK),
+                constants={
+                    "TAPS": taps,
+                    "GROUP_ROWS": rows // groups,
+                    "GROUP_K": k,
+                    "FACTOR": factor,
+                    "IS_TURNED": is_turned,
+                    "BLOCK": _BLOCK,
+                },
+                options={"num_warps": 4},
+            ),
+            repairing=_repairing(case, flags, device) if is_float else None,
+        )
+
+    @property
+    def launcher(self) -> Launcher:
+        """That of the inner plan."""
+        found: Launcher = self.inner.launcher
+        return found
+
+    def run(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        operands: EpilogueArguments = NO_OPERANDS,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Launches the kernels; as :meth:`ForwardPlan.run`, over x or dy."""
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                return self.run(x, weight, operands, out)
+        w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
+        rows, channels, *taps = self.w_shape
+        merged = torch.empty((rows, *taps, channels), device=x.device, dtype=w_rows.dtype)
+        flags = None
+        if self.flags:
+            flags = torch.empty((self.flags,), device=x.device, dtype=torch.int32)
+        looked_at = x if self.looks else None
+        self.merging.launch((w_rows, merged, looked_at, flags), _alignment(w_rows, looked_at))
+        merged = merged.movedim(-1, 1)
+        others: tuple[torch.Tensor | None, ...]
+        if isinstance(self.inner, ForwardPlan):
+            if flags is not None and self.inner.epilogue.amax:
+                operands = operands._replace(amax=flags)
+            y = self.inner.run(x, merged, operands, out)
+            *vectors, described, residual, out_scale, _, _ = self.inner.epilogue_arguments(operands)
+            others = (*vectors, described.base if described is not None else residual, out_scale)
+        else:
+            y = self.inner.run(x, merged, out, operands.bias)
+            others = (operands.bias, *(None,) * 4)
+        if self.repairing is not None:
+            tensors = (x, w_rows, y, *others)
+            self.repairing.launch((flags, *tensors), _alignment(*tensors))
+        return y
+
+
+def _alignment(*tensors: torch.Tensor | None) -> Hashable:
+    """Returns what Triton specializes on."""
+    return tuple(None if t is None else (t.dtype, t.data_ptr() % ROW_BYTES == 0) for t in tensors)
+
+
+def _repairing(case: Case, flags: int, device: Device) -> Launcher:
+    problem, sampling, spec = case.problem, Sampling.of(case), case.epilogue
+    strides = case.strides_of_dy if sampling.is_flipped else case.strides_of_x
+    block_m, block_n = _REPAIR_TILE
+    tiles = math.ceil(sampling.pixels / block_m) * math.ceil(sampling.out_channels / block_n)
+    ones = (1,) * (3 - problem.dims)
+    zeros = (0,) * len(ones)
+    taps = filter_constants(problem.filter_size)
+    return Launcher(
+        kernel=repair_groups_kernel,
+        grid=(min(tiles, 4 * device.num_sms), 1, 1),
+        scalars=(
+            flags,
+            sampling.pixels,
+            sampling.out_channels,
+            tiles,
+            ones + sampling.in_size,
+            ones + sampling.out_size,
+            ones + sampling.step,
+            ones + sampling.up,
+            zeros + sampling.low,
+            ones + sampling.dilation,
+            (strides[0], *zeros, *strides[2:]),
+        ),
+        constants={
+            "FLAGS": 1 << (flags - 1).bit_length(),
+            "R": taps["R"],
+            "S": taps["S"],
+            "TAPS": problem.taps,
+            "GROUP_COLUMNS": sampling.out_channels // problem.groups,
+            "GROUP_K": sampling.in_channels // problem.groups,
+            "IS_TURNED": sampling.is_flipped,
+            "BLOCK_M": block_m,
+            "BLOCK_N": block_n,
+            "DTYPE": TRITON_DTYPES[case.output_dtype],
+            "ACTIVATION": spec.activation,
+            "RESIDUAL_PER_IMAGE": spec.residual_per_image,
+        },
+        options={"num_warps": 4},
+    )
+
+
+MERGED = Merged()
+MERGED_DGRAD = MergedDgrad()

@@ -1,0 +1,401 @@
+"""Partial im2col: taps of a row of the filter, or of all of it, are channels of x or dy.
+
+``core/packing.py`` has the geometry, ``kernels/row_copy.py`` the copies.  Beside fprop and wgrad
+over packed rows of x:
+
+dgrad as fprop.  With stride 1, dx is the convolution of dy with the filter turned round, its two
+channels swapped.  The kernels of dgrad compute it so, too, tap by tap; but with few output
+channels, as at the end of a network, rows of dy are worth packing.
+
+Operand swap: wgrad with x and dy in each other's places, for few output channels.  With stride 1
+and one group,
+
+    dw[co, r, ci] = sum over output pixels p of dy[p, co] * x[p + r * dilation - padding, ci]
+                  = sum over input pixels q of x[q, ci] * dy[q - r * dilation + padding, co]
+
+The second sum is the gradient of the filter of another convolution: its input is dy, the gradient
+of its output x, its filter turned round (r' = R - 1 - r), and its padding dilation * (R - 1) -
+padding.  That is the convolution of dy that gives dx (``problem.as_forward``).  Its few input
+channels are worth packing.  The copy that unpacks its dw turns it and swaps its channels.
+
+Sums have the same products in another order, but for those with zeros: here dy is padded, not x.
+So NaN or infinity in a pixel of x that a tap sees no output pixel from shows in that tap of dw as
+well, and in dy not in the taps that see padding from there.  The swap does not handle strides,
+groups, padding beyond the reach of the filter, and an x that has to be copied.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, TypeVar
+
+import torch
+
+from triton_ext import backends
+from triton_ext.errors import UnsupportedError
+from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.core.device import H200, Device
+from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.packing import MARGIN, PackingCost, RowPacking, packing_refusals
+from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
+from triton_ext.ops.core.problem import ConvProblem, as_forward
+from triton_ext.ops.core.refusals import Refusal, beyond_keys, refused
+from triton_ext.ops.families.gemm import GEMM, tap_refusals
+from triton_ext.ops.families.gluon import GLUON
+from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan, filling_dy_us
+from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
+
+conv_violations = backends.load("nvidia", "conv_violations")
+
+__all__ = [
+    "AS_FPROP",
+    "OPERAND_SWAP",
+    "PARTIAL_IM2COL",
+    "PARTIAL_IM2COL_WGRAD",
+    "AsFpropConfig",
+    "PackedConfig",
+    "SwappedConfig",
+    "SwappedWgradPlan",
+    "swap_refusals",
+    "swapped_case",
+    "turning_copy",
+    "ways",
+]
+
+Config = TypeVar("Config")
+
+# The operand swap reads x in place: its channels are whole units of 16 bytes of 16-bit numbers.
+_CHANNEL_UNIT = ROW_BYTES // 2
+
+# Refusals, times and the plan of one case ask for it.
+_fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
+
+
+@lru_cache(maxsize=256)
+def _fastest_wgrad(ways: tuple[RowPacking, ...], case: Case, device: Device) -> RowPacking | None:
+    """Returns the way to pack rows in which wgrad is expected to be fastest."""
+
+    def us(way: RowPacking) -> float:
+        times = WGRAD.candidates(replace(case, packing=way), device)
+        return min((each.us for each in times.values()), default=math.inf)
+
+    return min(ways, key=us, default=None)
+
+
+def _with_unpacking(expected: Expected, other_us: float = 0.0) -> Expected:
+    """Returns the time of wgrad over packed pixels with the copy that unpacks dw.
+
+    It counts 1 / ``MARGIN`` times, but for ``other_us`` of a copy that wgrad tap by tap makes, too.
+    """
+    parts = (*expected.parts, ("unpacking", H200.launch_us))
+    counted_us = sum(us for _, us in parts) / MARGIN + other_us
+    return Expected((*parts, ("filling", other_us)) if other_us else parts, counted_us)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedConfig:
+    """The choice of partial im2col in fprop or wgrad, computed by a family's ``config``."""
+
+    config: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AsFpropConfig:
+    """The choice of dgrad as fprop over packed rows of dy, computed by a family's ``config``."""
+
+    config: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedConfig:
+    """The choice of the operand swap, whose packed filter's gradient has ``config``."""
+
+    config: Any
+
+
+class _Rewrite(Family[Config]):
+    """A family that turns a case into another one, which a family of ``inner`` computes."""
+
+    inner: ClassVar[tuple[Family[Any], ...]]
+
+    @abstractmethod
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+        """Returns the other case, or why there is none."""
+
+    def with_copies(self, case: Case, expected: Expected) -> Expected:
+        """Returns the time with copies that only the rewrite makes."""
+        return expected
+
+    def plan(self, case: Case, rewritten: Case, bind: Callable[[Case], Any]) -> Any:
+        """Returns the plan of a case, of what ``bind`` returns for the rewritten one."""
+        return bind(rewritten)
+
+    def _inner_of(self, config: Any) -> Family[Any]:
+        for family in self.inner:
+            if family.config_type is type(config.config):
+                return family
+        kinds = " or ".join(family.kind for family in self.inner)
+        raise UnsupportedError(
+            f"{type(config.config).__name__} does not take packed rows, expected one of {kinds}"
+        )
+
+    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+        rewritten = self.rewritten(case, device)
+        return () if isinstance(rewritten, Case) else rewritten
+
+    def number_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+        try:
+            return self._inner_of(config).number_refusals(config.config, case, device)
+        except UnsupportedError as error:
+            return refused(str(error))
+
+    def fit_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+        rewritten = self.rewritten(case, device)
+        if not isinstance(rewritten, Case):
+            return ()
+        # How rows are packed depends on strides.
+        inner = self._inner_of(config)
+        return beyond_keys(inner.refusals(rewritten, device, config.config))
+
+    def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
+        rewritten = self.rewritten(case, device)
+        assert isinstance(rewritten, Case)
+        times = {
+            self.config_type(config): self.with_copies(case, expected)
+            for family in self.inner
+            if not family.refusals(rewritten, device)
+            for config, expected in family.candidates(rewritten, device).items()
+        }
+        # One family has an order of its own.
+        return times if len(self.inner) == 1 else ranked(times)
+
+    def bind(self, config: Any, case: Case, device: Device) -> Any:
+        rewritten = self.rewritten(case, device)
+        if not isinstance(rewritten, Case):
+            found = "; ".join(map(str, rewritten))
+            raise UnsupportedError(f"{case.operator}: {self.kind}: {found}")
+        inner = self._inner_of(config)
+        return self.plan(case, rewritten, lambda each: inner.bind(config.config, each, device))
+
+    def _cost(self, case: Case, device: Device) -> PackingCost:
+        """Returns the expected times, with packed rows and tap by tap, of a case that it computes.
+
+        This model decides in fprop and dgrad whether packing pays, not those of the kernels, which
+        were fitted to other k iterations.
+        """
+        rewritten = self.rewritten(case, device)
+        assert isinstance(rewritten, Case)
+        assert rewritten.packing is not None
+        return rewritten.packing.cost(device.num_sms)
+
+
+def _packed(case: Case, way: RowPacking | None) -> Case | tuple[Refusal, ...]:
+    """Returns a case with its pixels packed, or why they are not."""
+    if way is not None:
+        return replace(case, packing=way)
+    return packing_refusals(case.problem) or refused(
+        "im2col does not walk packed rows either", in_key=False
+    )
+
+
+class PartialIm2col(_Rewrite[PackedConfig]):
+    """fprop."""
+
+    kind = "packed"
+    direction = "fprop"
+    config_type = PackedConfig
+    supersedes = ("gemm", "gluon")
+    inner = (GLUON, GEMM)
+
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+        size = case.dtype.itemsize
+        way = _fastest_fprop(case.problem, case.strides_of_x, size, device.num_sms)
+        return _packed(case, way)
+
+    def passed_over(self, case: Case, device: Device) -> str:
+        return self._cost(case, device).too_slow
+
+    def is_hopeless(self, case: Case, device: Device) -> bool:
+        return self._cost(case, device).is_hopeless
+
+
+class PartialIm2colWgrad(_Rewrite[PackedConfig]):
+    """wgrad: of x's packed pixels, and a copy that unpacks dw."""
+
+    kind = "packed"
+    direction = "wgrad"
+    config_type = PackedConfig
+    inner = (WGRAD,)
+
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+        every = RowPacking.ways(case.problem, case.strides_of_x, case.dtype.itemsize)
+        return _packed(
+            case, _fastest_wgrad(tuple(every) if case.problem.batch else (), case, device)
+        )
+
+    def with_copies(self, case: Case, expected: Expected) -> Expected:
+        return _with_unpacking(expected, filling_dy_us(case))
+
+
+class AsFprop(_Rewrite[AsFpropConfig]):
+    """dgrad by the families that fprop over packed pixels has."""
+
+    kind = "as_fprop"
+    direction = "dgrad"
+    config_type = AsFpropConfig
+    reads_packed = True
+    supersedes = ("gemm", "gluon", "patches")
+    inner = (GLUON, GEMM)
+
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+        forward, strides = as_forward(case.problem), case.strides_of_dy
+        if forward is None:
+            return refused("no convolution of dy: expected stride 1 and one group")
+        way = None
+        if not conv_violations(forward.geometry):
+            size = case.dtype.itemsize
+            way = case.packing or _fastest_fprop(forward, strides, size, device.num_sms)
+        if way is None:
+            return packing_refusals(forward) or refused("im2col does not walk dy so", in_key=False)
+        return Case(
+            direction="fprop",
+            problem=way.problem,
+            dtype=case.dtype,
+            x_strides=strides,
+            packing=replace(way, is_turned=True),
+        )
+
+    def passed_over(self, case: Case, device: Device) -> str:
+        return "" if case.packing is not None else self._cost(case, device).too_slow
+
+    def plan(
+        self, case: Case, rewritten: Case, bind: Callable[[Case], ForwardPlan]
+    ) -> InputGradientPlan:
+        # The copy that packs the filter reads it from its ends.
+        return InputGradientPlan.of(case.problem, rewritten, bind, swaps_channels=True)
+
+
+class OperandSwap(_Rewrite[SwappedConfig]):
+    """wgrad of the convolution over dy, whose rows are packed."""
+
+    kind = "swapped"
+    direction = "wgrad"
+    config_type = SwappedConfig
+    inner = (WGRAD,)
+
+    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+        way = _fastest_wgrad(ways(case), case, device)
+        swapped = None if way is None else swapped_case(case)
+        if swapped is not None:
+            return replace(swapped, packing=way)
+        return swap_refusals(case.problem) or refused(
+            "its padding, its batch or the memory of x does not allow it", in_key=False
+        )
+
+    def passed_over(self, case: Case, device: Device) -> str:
+        if case.problem.in_channels <= case.problem.out_channels:
+            return "there are no more input channels than output channels"
+        return "; ".join(map(str, tap_refusals(case)))
+
+    def with_copies(self, case: Case, expected: Expected) -> Expected:
+        return _with_unpacking(expected)
+
+    def plan(
+        self, case: Case, rewritten: Case, bind: Callable[[Case], PackedWgradPlan]
+    ) -> SwappedWgradPlan:
+        packed = bind(rewritten)
+        assert rewritten.packing is not None
+        return SwappedWgradPlan(
+            problem=case.problem,
+            out_dtype=packed.out_dtype,
+            packed=packed.packed,
+            copies=packed.copies,
+            turning=CopyLauncher(turning_copy(rewritten.packing, packed.out_dtype.itemsize)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwappedWgradPlan(PackedWgradPlan):
+    """A gradient of a filter as that of a packed one [Ci, S * C', ([T, ]R, )1], whose input is dy.
+
+    Attributes:
+        turning: Unpacks dw, turns it round and swaps its channels.
+    """
+
+    turning: CopyLauncher
+
+    def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        rows = self._memory(x.device, out)
+        packed = self.packed.run(self.copies.pack(dy, None)[0].movedim(-1, 1), x)
+        self.turning.launch((packed.movedim(1, -1), rows))
+        return rows
+
+
+def swap_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
+    """Returns why x and dy of a problem cannot be swapped, whatever its sizes and its padding."""
+    found = []
+    if set(problem.stride) != {1}:
+        found.append(f"stride {problem.stride}: expected 1, dy has no pixels between its own")
+    if problem.in_channels % _CHANNEL_UNIT:
+        found.append(f"{problem.in_channels} input channels: expected a multiple of 8")
+    return (*refused(*found), *packing_refusals(problem))
+
+
+def swapped_case(case: Case) -> Case | None:
+    """Returns the case with x and dy swapped; ``None`` where they cannot be."""
+    problem = case.problem
+    if swap_refusals(problem) or not problem.batch:
+        return None
+    swapped = as_forward(problem)
+    x = Operand.make(problem.x_shape, case.strides_of_x, case.dtype.itemsize, as_matrix=True)
+    # x is the large one: a copy of it costs more than is gained.
+    if swapped is None or min(min(sides) for sides in swapped.padding) < 0 or x.is_copied:
+        return None
+    return replace(
+        case,
+        problem=swapped,
+        out_dtype=case.output_dtype,
+        x_strides=case.strides_of_dy,
+        dy_strides=case.strides_of_x,
+    )
+
+
+def ways(case: Case) -> tuple[RowPacking, ...]:
+    """Returns how rows of dy can be packed; none where x and dy cannot be swapped."""
+    swapped = swapped_case(case)
+    if swapped is None:
+        return ()
+    size = case.dtype.itemsize
+    every = RowPacking.ways(swapped.problem, swapped.strides_of_x, size)
+    # Gradients begin at any address, and TMA reads from aligned ones: dy is copied.
+    return tuple(way for way in every if way.is_copied)
+
+
+def turning_copy(way: RowPacking, element_bytes: int) -> RowCopy:
+    """Returns the copy of the gradient of a filter, packed as rows of dy, to dw."""
+    swapped = way.problem
+    ci, co, taps = swapped.out_channels, swapped.in_channels, swapped.filter_size
+    # Strides of the packed dw [Ci, *rows, channels]: from filter to filter, from tap to tap.
+    of_filter, *of_rows, _ = packed_strides(way.weight_shape)
+    # Planes have a dimension of 1 in front; a pixel's channels hold a column.
+    of_walked = of_rows[1:] if way.planes else of_rows[: way.walked]
+    of_taps = (*of_walked, *((co,) if way.columns else ()), way.channels)
+    return RowCopy(
+        shape=(co, *taps, ci),
+        strides=(1, *(-step for step in of_taps), of_filter),
+        start=sum((count - 1) * step for count, step in zip(taps, of_taps, strict=True)),
+        target_elements=taps[-1] * ci,
+        target_channels=ci,
+        element_bytes=element_bytes,
+    )
+
+
+PARTIAL_IM2COL = PartialIm2col()
+PARTIAL_IM2COL_WGRAD = PartialIm2colWgrad()
+AS_FPROP = AsFprop()
+OPERAND_SWAP = OperandSwap()

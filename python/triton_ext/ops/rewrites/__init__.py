@@ -1,1 +1,0 @@
-"""Rewrites: a case as another case that other families compute."""
