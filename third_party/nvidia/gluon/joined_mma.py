@@ -110,7 +110,7 @@ def warpgroup_mma_joined(
     for each, count in zip(acc, columns, strict=True):
         _check_layout(_tensor_type(each).layout, [_INSTRUCTION_M, count, depth], a.dtype)
     mark_join(columns, _semantic)
-    return ttgl.tuple(
+    return ttgl.tuple(  # type: ignore[no-any-return]
         [
             warpgroup_mma(a, operand, each, is_async=True, _semantic=_semantic)
             for operand, each in zip(b, acc, strict=True)

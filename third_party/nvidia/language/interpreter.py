@@ -100,7 +100,7 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any], walk: li
     np_dtype = _get_np_dtype(dtype)
     base = np.uint64(desc.handle.base.data.item())
     addresses = base + (elements * (dtype.primitive_bitwidth // 8)).astype(np.uint64)
-    fill = 0
+    fill: float = 0
     if desc.handle.padding == ir.PADDING_OPTION.PAD_NAN:
         # The interpreter holds bf16 as the integers of its bits.
         fill = np.nan if np.issubdtype(np_dtype, np.floating) else _NAN_OF_BF16
