@@ -83,7 +83,7 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     # It compiles with all of the package, in processes of its own.
     "selftest": (
         {"analysis", "backends", "errors", "gluon", "host", "ir", "language", "ops", "passes"}
-        | {"selftest"},
+        | {"selftest", "strings"},
         {"numpy", "torch", "triton"},
     ),
     "backends": ({"backends"}, set()),
