@@ -22,8 +22,8 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from triton_ext.ops.api.checks import check_groups
 from triton_ext.ops.api.operators import is_transformed
+from triton_ext.ops.core.descriptors import empty_channels_last
 from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, is_autocast, keep, tensor_key
-from triton_ext.ops.core.memory_format import empty_channels_last
 from triton_ext.ops.norms.calls import (
     NUMBERS,
     Call,

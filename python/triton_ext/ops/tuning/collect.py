@@ -29,9 +29,8 @@ from triton_ext.ops.api.operators import OPERATORS, Operator
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.parameters import ConvParameters, numbers
 from triton_ext.ops.core.planner import refusals_on
-from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvParameters, ConvProblem, numbers
 from triton_ext.ops.core.tables import lookup
 from triton_ext.ops.tuning.runs import Outcome, Report, check_options, tune
 from triton_ext.ops.tuning.store import reload
