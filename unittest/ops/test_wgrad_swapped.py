@@ -41,7 +41,7 @@ from triton_ext.ops.families.partial_im2col import (
     turning_copy,
     ways,
 )
-from triton_ext.ops.families.wgrad_config import CONFIGS, WgradChoice
+from triton_ext.ops.families.wgrad import CONFIGS, WgradChoice
 from triton_ext.ops.tuning.runs import candidates
 
 COPIES = capabilities()["im2col-copies"]
