@@ -18,9 +18,9 @@ from triton_ext.host import capabilities
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.launcher import compiling
-from triton_ext.ops.families.wgrad import WGRAD
-from triton_ext.ops.families.wgrad_config import (
+from triton_ext.ops.families.wgrad import (
     CONFIGS,
+    WGRAD,
     WgradChoice,
     WgradConfig,
     WgradTiles,
