@@ -72,7 +72,7 @@ Config = TypeVar("Config")
 # The operand swap reads x in place: its channels are whole units of 16 bytes of 16-bit numbers.
 _CHANNEL_UNIT = ROW_BYTES // 2
 
-# Refusals, times and the plan of one case ask for it.
+# Refusals, times and the plan of one case ask for both.
 _fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
 
 
