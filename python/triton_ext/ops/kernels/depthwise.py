@@ -31,7 +31,7 @@ import triton
 import triton.language as tl
 from triton.runtime.jit import constexpr_function
 
-from triton_ext.ops.kernels.epilogue import activate, pixels_of_image, report_amax
+from triton_ext.ops.kernels.epilogue import finish_values, pixels_of_image
 
 __all__ = [
     "columns_of",
@@ -200,7 +200,7 @@ def conv_depthwise_kernel(
                 STEP_W, UP_W, DILATION_W, PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
             )  # fmt: skip
     pixel += image * pixels_of_image(out_d, out_h, out_w, DIMS)
-    # The epilogue, in the order of ``scale_and_shift`` and ``finish_tile``.
+    # The epilogue: scale and bias as in ``scale_and_shift``.
     pixels_left = out_w - first
     rows = tl.zeros_like(valid.to(tl.int32))[:, None]
     if scale_ptr is not None:
@@ -217,36 +217,28 @@ def conv_depthwise_kernel(
             tile = tile.to(tl.float32) * scale.to(tl.float32)
         if bias_ptr is not None:
             tile = tile.to(tl.float32) + bias.to(tl.float32)
+        residual = None
         if residual_ptr is not None:
-            if not RESIDUAL_PER_IMAGE:
-                residual = tl.load(residual_ptr + offsets + q * C, mask=mask, other=0.0)
-            else:
-                of_images = image[:, None] * C + channels[None, :]
-                residual = tl.load(residual_ptr + of_images, mask=mask, other=0.0)
-            tile = tile.to(tl.float32) + residual.to(tl.float32)
-        if ACTIVATION != "none":
-            tile = activate(tile.to(tl.float32), ACTIVATION)
-        if FUNCTION is not None:
-            if extra is None:
-                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels)
-            else:
-                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels, *extra)
-        if amax_ptr is not None:
-            report_amax(tile.to(tl.float32), mask, amax_ptr)
-        if out_scale_ptr is not None:
-            tile = tile.to(tl.float32) * tl.load(out_scale_ptr).to(tl.float32)
+            places = offsets + q * C
+            if RESIDUAL_PER_IMAGE:
+                places = image[:, None] * C + channels[None, :]
+            residual = tl.load(residual_ptr + places, mask=mask, other=0.0)
+        tile = finish_values(
+            tile, pixel.to(tl.int64) + q, channels, mask, residual, out_scale_ptr, amax_ptr, extra,
+            ACTIVATION, FUNCTION,
+        )  # fmt: skip
         tl.store(y_ptr + offsets + q * C, tile.to(DTYPE), mask=mask)
 
 
 @triton.jit
 def _add_line(
-    accs,
-    columns_from,
-    mask,
-    column,
-    size_w,
-    weights_from,
-    is_channel,
+    accs,  # QW accumulators [P, C]
+    columns_from,  # [P, C], where column 0 of a position lies, which may be outside of its row
+    mask,  # [P, C], whether the row is one of the input
+    column,  # [P], of column 0
+    size_w,  # columns of the input
+    weights_from,  # [P, C], the row's first tap, or its last where it is flipped
+    is_channel,  # [1, C]
     S: tl.constexpr,
     C: tl.constexpr,
     X_STRIDE_W: tl.constexpr,
@@ -260,17 +252,7 @@ def _add_line(
     ACC_DTYPE: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """Adds what a row of the filter sees to the accumulators of positions.
-
-    Args:
-        accs: QW accumulators [P, C].
-        columns_from: [P, C], where column 0 of a position lies, which may be outside of its row.
-        mask: [P, C], whether the row is one of the input.
-        column: [P], of column 0.
-        size_w: Columns of the input.
-        weights_from: [P, C], the row's first tap, or its last where it is flipped.
-        is_channel: [1, C].
-    """
+    """Adds what a row of the filter sees to the accumulators of positions."""
     # As a tensor: a width of 1 comes as a constant.
     width = (tl.zeros_like(column) + size_w).to(tl.uint32, bitcast=True)
     weights = ()

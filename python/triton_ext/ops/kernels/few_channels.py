@@ -246,8 +246,7 @@ def conv_gather_kernel(
                 )  # fmt: skip
                 weight = _load_filter(w_ptr, columns, co, step, BLOCK_K, LINES, ROW, SHIFT, WINDOW)
                 acc = tl.dot(x.to(DOT_DTYPE), weight.to(DOT_DTYPE).T, acc)
-        if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
-            acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
+        acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
         finish_tile(
             acc, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
             image_pixels, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
@@ -440,8 +439,7 @@ def conv_col2im_kernel(
             # Columns of no tap may be NaN, where x is no number.
             z = tl.where((taps < S)[None, :], z, 0.0)
             tile = tl.sum(tl.reshape(z, (BLOCK_M, TAPS, CHANNELS)), axis=1)
-            if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
-                tile = scale_and_shift(tile, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
+            tile = scale_and_shift(tile, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
             if DIMS > 1:
                 line = image * image_pixels + (first + (step - (R - 1)) * DILATION_H) * out_w
                 begin = column
