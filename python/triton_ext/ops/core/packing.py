@@ -1,32 +1,27 @@
 """Geometry and cost of partial im2col: rows of the filter, or all of it, become channels of x.
 
-With few input channels most of a step of the implicit GEMM is zeros: a step has BLOCK_K channels of
-one tap, and 3 channels are rounded up to 16.  Along W, the S taps of a filter row read S
-neighbouring pixels, which are neighbours in memory.  So x is described as a tensor of overlapping
-pixels,
+With few input channels most of a k iteration is zeros: it has BLOCK_K channels of one tap, and 3
+channels are rounded up to 16.  The S taps of a filter row read S pixels that are neighbours in
+memory.  So x is described as a tensor of overlapping pixels,
 
     [N, ([D, ]H, )out_w, S * C'], strides [..., stride_w * C', 1],
 
-and the convolution becomes one whose filter has a single column.  D and H keep im2col's padding,
-stride and dilation; W has none left, so its padding has to be in memory: x is copied into rows of
-``row_pixels`` pixels of C' elements, zeros around those of x.  C' is the smallest count of at least
-Ci with which every window begins on 16 bytes, as TMA needs.  Where x has no padding in W and such
-channels already, its own memory is read.
+and the filter has a single column.  C' is the smallest count of at least Ci with which every window
+begins on 16 bytes, as TMA needs.  D and H keep im2col's padding, stride and dilation; padding in W
+has to be in memory: x is copied into rows of ``row_pixels`` pixels of C' elements, zeros around
+those of x, unless it has no padding in W and such channels already.
 
-Columns go further: a pixel of the copy holds the R pixels that a column of the filter reads, C' is
-at least R * Ci, and there are rows for every output row.  Then the copy walks H, the filter has no
-rows left, and a window is S * C' channels of the whole R x S filter.  The copy is larger by
-R / stride_h; half of a step of the GEMM costs the same however few channels it has, so that fewer
-and fuller steps may pay for it.
+Columns: a pixel of the copy holds the R pixels that a column of the filter reads, C' is at least
+R * Ci, and there are rows for every output row.  A window is S * C' channels of the whole filter.
+The copy is larger by R / stride_h, which fewer and fuller k iterations may pay for: half of one
+costs the same however few channels it has.
 
-Planes are for strides that im2col does not have (it has 1 to 8), as of the patches in front of a
-vision transformer: without padding in H, the R rows that an output row reads become a dimension of
-the view as well,
+Planes: for strides beyond im2col's 1 to 8, as of the patches in front of a vision transformer.
+Without padding in H, the R rows that an output row reads become a dimension of the view,
 
     [N, out_h, R, out_w, S * C'], strides [..., stride_h * row, dilation_h * row, stride_w * C', 1],
 
-over which a filter of R x 1 is a convolution of three dimensions without strides.  Nothing but what
-rows need is copied.
+over which a filter of R x 1 is a convolution of three dimensions without strides.
 
 A window covers pixels of its own row only, and its channels end behind its last tap, where TMA
 reads zeros: values beside a window, NaN or not, are never multiplied.

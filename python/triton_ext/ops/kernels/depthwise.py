@@ -1,9 +1,8 @@
-"""Depthwise convolutions without tensor cores and atomics: forward, and both gradients.
+"""Depthwise convolutions without tensor cores and atomics: fprop, and both gradients.
 
-Symbols: an input [N, ([D, ]H, )W, C], of which an output of as many channels is made, each channel
-by a filter of its own of T * R * S taps.  Forward the input is x and the output y.  The gradient of
-the input is the same walk over dy: the filter is read from its end, and where the convolution has a
-stride, the walk is over dy with as many zeros less one between its pixels, which are left out.
+Symbols: an input [N, ([D, ]H, )W, C] gives an output of as many channels, each channel by a filter
+of its own of T * R * S taps.  fprop reads x and computes y.  dgrad does the same over dy: the
+filter is read from its end, and a stride puts zeros between the pixels of dy, which are left out.
 
 A program computes BLOCK_P positions by BLOCK_C channels, neighbouring threads neighbouring
 channels.  A position is QW neighbouring pixels of a row of the output, whose accumulators are a
@@ -11,12 +10,11 @@ tuple.  For every row of the filter, the columns of the input that it reaches fr
 loaded once each and multiplied by all taps that they belong to: for stride 1, QW + S - 1 loads for
 QW * S products.  Rows that several rows of the output read come from L1.
 
-wgrad: dy [N, ([out_d, ]out_h, )out_w, C], dw [C, T * R * S]; a position is QW neighbouring pixels
-of a row of dy.  A program goes over a part of the positions, BLOCK_P at a time, for BLOCK_C
-channels and the taps of LINES rows of the filter, TAPS of each: their sums stay in registers.  Each
-column of x that a position reaches is loaded once per row of the filter.  What BLOCK_P threads
-found for a tap is added at the end and written to a workspace [parts, T * R * S, C] in fp32; a
-second kernel adds the parts, always in the same order.
+wgrad: dy [N, ([out_d, ]out_h, )out_w, C], dw [C, T * R * S]; positions are of dy.  A program goes
+over a part of them, BLOCK_P at a time, for BLOCK_C channels and the taps of LINES rows of the
+filter, TAPS of each, whose sums stay in registers.  What BLOCK_P threads found for a tap is added
+at the end and written to a workspace [parts, T * R * S, C] in fp32; a second kernel adds the parts,
+always in the same order.
 
 Pointers and masks: no tensor maps, so any stride, padding, dilation and alignment would do.  What
 lies outside of the input counts as zero and is not read.
