@@ -21,12 +21,11 @@ from triton_ext.ops.api.checks import (
 )
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
+from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.device import KNOWN, Device, device_of
 from triton_ext.ops.core.dispatch_cache import cast_dtype, is_cast
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.memory_format import channels_last_strides
-from triton_ext.ops.core.parameters import ConvParameters, Numbers, Padding, numbers
-from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvParameters, ConvProblem, Numbers, Padding, numbers
 from triton_ext.ops.core.refusals import Refusal, address_refusal, layout_refusal
 from triton_ext.ops.core.tables import Entry, encode, entry_for
 

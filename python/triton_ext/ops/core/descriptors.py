@@ -1,4 +1,8 @@
-"""Layouts of tensors for TMA descriptors, for the plans of all directions."""
+"""Memory order of tensors: channels-last, of the operators, and what TMA descriptors take.
+
+Channels-last is dense [N, C, *size] with the channels of a pixel side by side; its sizes may be
+symbolic where torch traces with dynamic shapes.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,50 @@ __all__ = [
     "Layout",
     "aligned_copy",
     "aligned_rows",
+    "channels_last",
+    "channels_last_strides",
+    "empty_channels_last",
     "matrix_row_stride",
     "packed_strides",
+    "pixel_dims",
     "pixel_stride",
     "rounding",
     "row_stride_of",
 ]
+
+
+def channels_last_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the strides of a dense tensor [N, C, *size] whose channels lie side by side."""
+    strides: list[Any] = []
+    step = shape[1]
+    for size in reversed(shape[2:]):
+        strides.insert(0, step)
+        step = step * size
+    return (step, 1, *strides)
+
+
+def empty_channels_last(
+    shape: Sequence[Any], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Returns a dense tensor [N, C, *size] without values, channels contiguous."""
+    return torch.empty_strided(
+        tuple(shape), channels_last_strides(shape), dtype=dtype, device=device
+    )
+
+
+def pixel_dims(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Returns all dimensions of a tensor [N, C, *size] but that of the channels."""
+    return (0, *range(2, tensor.dim()))
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor [N, C, *size] dense and with channels contiguous; copies if it has to."""
+    rank = tensor.dim()
+    rows = tensor.permute(0, *range(2, rank), 1).contiguous()
+    return rows.permute(0, rank - 1, *range(1, rank - 1))
+
+
+# --- descriptors ----------------------------------------------------------------------------------
 
 # TMA wants addresses and rows of multiples of this many bytes.
 ROW_BYTES = 16

@@ -35,9 +35,8 @@ import math
 from dataclasses import dataclass, replace
 
 from triton_ext import backends
-from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides, packed_strides
 from triton_ext.ops.core.device import H200
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refused
 from triton_ext.ops.families.gemm_config import channel_block, least_block

@@ -14,10 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
+from triton_ext.ops.core.descriptors import channels_last, empty_channels_last
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.dispatch_cache import cached, is_differentiated, keep, tensor_key
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.memory_format import channels_last, empty_channels_last
 
 __all__ = ["pad_channels_last", "to_channels_last"]
 

@@ -179,11 +179,10 @@ def conv_wgrad_kernel(
                 tap = first_tap + i
                 # TMA does not store what is past the last channel or tap.
                 if dw_desc is not None:
-                    WIDTH: tl.constexpr = BLOCK_CI // STORE_PARTS
                     parts = column_parts(acc, STORE_PARTS)
                     for part in tl.static_range(STORE_PARTS):
-                        block = parts[part].to(DTYPE).reshape(BLOCK_CO, 1, WIDTH)
-                        dw_desc.store([first_co, tap, first_ci + part * WIDTH], block)
+                        block = parts[part].to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI // STORE_PARTS)
+                        dw_desc.store([first_co, tap, first_ci + part * block.shape[2]], block)
                 else:
                     offs_co = first_co + tl.arange(0, BLOCK_CO)
                     offs_ci = first_ci + tl.arange(0, BLOCK_CI)

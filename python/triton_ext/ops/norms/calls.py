@@ -10,8 +10,8 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.nn import functional
 
+from triton_ext.ops.core.descriptors import channels_last
 from triton_ext.ops.core.dispatch_cache import keep
-from triton_ext.ops.core.memory_format import channels_last
 from triton_ext.ops.norms.checks import is_channels_last, recall, refusal
 from triton_ext.ops.norms.plan import NormPlan, NormShape, are_aligned
 

@@ -17,10 +17,10 @@ from torch.autograd import forward_ad
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.api.checks import kind_of
 from triton_ext.ops.api.operators import is_transformed
+from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, operand_key
 from triton_ext.ops.core.epilogue import ACTIVATIONS
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.refusals import Refusal
 
 __all__ = [

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch.autograd import forward_ad
 
-from triton_ext.ops.core.memory_format import empty_channels_last
+from triton_ext.ops.core.descriptors import empty_channels_last
 from triton_ext.ops.norms.calls import Call, differentiable_gradients, in_order, plan_of
 from triton_ext.ops.norms.plan import NormShape
 

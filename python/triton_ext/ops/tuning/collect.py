@@ -18,9 +18,8 @@ from triton_ext.ops.api.checks import kind_of
 from triton_ext.ops.api.operators import OPERATORS, Operator
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.parameters import ConvParameters, numbers
 from triton_ext.ops.core.planner import refusals_on
-from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.problem import ConvParameters, ConvProblem, numbers
 
 __all__ = ["Calls", "check_inputs", "collect", "parse_shape", "record"]
 
