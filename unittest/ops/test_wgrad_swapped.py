@@ -115,7 +115,7 @@ def test_the_turning_copy_reads_every_number_of_dw_once(kind):
     (way,) = [way for way in every if way.kind == kind]
     copy = turning_copy(way, 4)
     assert copy.element_bytes == 4
-    assert math.prod(copy.size[:-1]) * copy.target_elements == 3 * 3 * 4 * 16
+    assert math.prod(copy.size[:2]) * copy.target_h * copy.target_elements == 3 * 3 * 4 * 16
     read = {
         copy.start + sum(i * stride for i, stride in zip(place, copy.strides, strict=True))
         for place in itertools.product(*map(range, (*copy.size, copy.channels)))
