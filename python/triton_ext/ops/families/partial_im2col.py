@@ -33,7 +33,7 @@ import torch
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.core.descriptors import ROW_BYTES, Operand, packed_strides
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.packing import MARGIN, PackingCost, RowPacking, packing_refusals
@@ -42,7 +42,7 @@ from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusal, beyond_keys, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
-from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan, filling_dy_us
+from triton_ext.ops.families.wgrad import WGRAD, PackedWgradPlan, filling_dy_us
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 
 conv_violations = backends.load("nvidia", "conv_violations")
