@@ -108,7 +108,7 @@ def to_channels_last(x: Tensor) -> Tensor:
         launcher = keep(key, _transposing(x) or channels_last)
     if launcher is channels_last:
         return channels_last(x)
-    copy = _Differentiable.apply if is_differentiated(x) else _copy
+    copy: Any = _Differentiable.apply if is_differentiated(x) else _copy
     result: Tensor = copy(x, launcher)
     return result
 
