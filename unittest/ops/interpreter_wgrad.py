@@ -24,8 +24,7 @@ from planned import plan_wgrad
 from problem_cases import misaligned_slice
 from triton.runtime import interpreter
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.wgrad import WgradPlan
-from triton_ext.ops.families.wgrad_config import WgradConfig
+from triton_ext.ops.families.wgrad import WgradConfig, WgradPlan
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 

@@ -39,7 +39,7 @@ from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.depthwise import DepthwiseWgradPlan
 from triton_ext.ops.families.partial_im2col import SwappedConfig, SwappedWgradPlan, ways
-from triton_ext.ops.families.wgrad_config import CONFIGS, MOST_PART_ROUNDS
+from triton_ext.ops.families.wgrad import CONFIGS, MOST_PART_ROUNDS
 
 skip_without_gpu()
 pytestmark = MARKS
