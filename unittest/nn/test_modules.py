@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="triton_ext.nn needs torch, which is not ins
 
 import torch
 from triton_ext import nn
-from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
+from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 
 NAMES = [f"{kind}{dims}d" for kind in ("Conv", "ConvTranspose") for dims in (1, 2, 3)]
 CASES = [

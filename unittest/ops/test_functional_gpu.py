@@ -14,7 +14,7 @@ import torch
 from gpu_comparison import MARKS, skip_without_gpu
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.memory_format import channels_last
+from triton_ext.ops.core.descriptors import channels_last
 
 skip_without_gpu()
 pytestmark = MARKS

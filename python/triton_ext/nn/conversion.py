@@ -28,7 +28,7 @@ from triton_ext.nn.steps import has_hooks, own_activation
 from triton_ext.nn.subclasses import base_of, class_for, is_plain, pads, refusal_of
 from triton_ext.ops import support
 from triton_ext.ops.api.checks import Fallback, parse_fallback
-from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
+from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 
 __all__ = ["convert", "refresh", "report", "revert", "survey"]
 

@@ -22,7 +22,7 @@ from triton_ext.nn import gathered
 from triton_ext.nn.calls import CALLS, Calls, count
 from triton_ext.nn.steps import refuse_scripting
 from triton_ext.ops.api.checks import Fallback, parse_fallback
-from triton_ext.ops.core.memory_format import channels_last
+from triton_ext.ops.core.descriptors import channels_last
 from triton_ext.ops.kernels.copies import to_channels_last
 
 __all__ = [
