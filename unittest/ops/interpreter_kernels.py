@@ -28,7 +28,7 @@ from triton_ext.ops.families.depthwise import DepthwiseWgradConfig
 from triton_ext.ops.families.few_channels import FEW_CHANNELS, GatherConfig
 from triton_ext.ops.families.kn2row import KN2ROW, Col2ImConfig
 from triton_ext.ops.families.partial_im2col import SwappedConfig
-from triton_ext.ops.families.wgrad_config import WgradConfig
+from triton_ext.ops.families.wgrad import WgradConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
