@@ -157,7 +157,7 @@ class _Convolution:
         along: fused optimizers read both as they lie.  Where one of the two is a part of another
         tensor both are left alone.
         """
-        groups: int = self.groups  # type: ignore[attr-defined]
+        groups: int = self.groups
         reorder(self.weight, lambda tensor: in_filter_order(tensor, groups))
 
     def extra_repr(self) -> str:
