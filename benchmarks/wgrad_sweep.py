@@ -320,7 +320,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     import torch
     from triton_ext.ops.core.case import Case
     from triton_ext.ops.core.device import KNOWN, Device
-    from triton_ext.ops.tuning.processes import compile_plan
+    from triton_ext.ops.tuning.measure import compile_plan
 
     (layer,) = select_layers("all", [job["layer"]])
     case = Case(direction="wgrad", problem=layer.problem, dtype=getattr(torch, job["dtype"]))

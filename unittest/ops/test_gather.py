@@ -60,7 +60,7 @@ def test_vectors_are_aligned_and_inside_or_outside(number):
     strides = case_of(FEW_CHANNELS, problem).strides_of_x
     assert window.row % vector == 0
     assert 0 <= window.shift < vector
-    assert 0 <= window.row - window.shift - window.elements < vector
+    assert 0 <= window.row - window.shift - problem.filter_size[-1] * ci < vector
     assert problem.input_size[-1] * ci % vector == 0
     for out_w in range(problem.output_size[-1]):
         first = out_w * problem.stride[-1] - problem.padding[-1][0]

@@ -25,8 +25,12 @@ from triton_ext.ops.families.wgrad import (
     WgradConfig,
     WgradTiles,
 )
-from triton_ext.ops.tuning.measure import make_tensors, run_plan
-from triton_ext.ops.tuning.processes import TargetOnlyDriver, target_only
+from triton_ext.ops.tuning.measure import (
+    TargetOnlyDriver,
+    make_tensors,
+    run_plan,
+    target_only,
+)
 
 pytestmark = pytest.mark.skipif(
     not capabilities()["im2col"].available, reason=capabilities()["im2col"].reason
