@@ -571,7 +571,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         pool = None
         if not arguments.dry_run:
-            from triton_ext.ops.tuning.processes import CompilePool
+            from triton_ext.ops.tuning.measure import CompilePool
 
             prepare_torch()
             pool = stack.enter_context(CompilePool(arguments.jobs or None))

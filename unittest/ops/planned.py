@@ -17,7 +17,7 @@ from triton_ext.ops.families.partial_im2col import (
     PARTIAL_IM2COL_WGRAD,
     SwappedConfig,
 )
-from triton_ext.ops.families.wgrad_config import WgradChoice, WgradConfig
+from triton_ext.ops.families.wgrad import WgradChoice, WgradConfig
 
 Strides = tuple[int, ...]
 
