@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_ext import nn
-from triton_ext.ops.core.memory_format import channels_last_strides
+from triton_ext.ops.core.descriptors import channels_last_strides
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 EXAMPLES = 150 if NIGHTLY else 40

@@ -9,8 +9,8 @@ from triton_ext import ops
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.api import convolve, operators
 from triton_ext.ops.core import dispatch_cache
+from triton_ext.ops.core.descriptors import channels_last
 from triton_ext.ops.core.dispatch_cache import function_key
-from triton_ext.ops.core.memory_format import channels_last
 
 
 @pytest.fixture(autouse=True)

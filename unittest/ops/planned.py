@@ -17,7 +17,7 @@ from triton_ext.ops.families.partial_im2col import (
     PARTIAL_IM2COL_WGRAD,
     SwappedConfig,
 )
-from triton_ext.ops.families.wgrad_config import WgradChoice, WgradConfig
+from triton_ext.ops.families.wgrad import WgradChoice, WgradConfig
 
 Strides = tuple[int, ...]
 
@@ -92,7 +92,7 @@ def _packed(
 ) -> Any:
     found = planner.device_of(device, case.operator)
     if pack_rows is True:
-        case = replace(case, packing=rewrite.packing(case, found))
+        case = rewrite.rewritten(case, found)
     elif pack_rows is not False:
         case = replace(case, packing=pack_rows)
     return planner.plan(case, found, config, among=TAP_BY_TAP)

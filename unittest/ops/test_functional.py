@@ -17,10 +17,9 @@ import triton
 from torch.autograd import forward_ad
 from triton_ext import ops
 from triton_ext.errors import DescriptorError, UnsupportedError
-from triton_ext.ops.core import parameters
+from triton_ext.ops.core.descriptors import channels_last
 from triton_ext.ops.core.dispatch_cache import DispatchCache
-from triton_ext.ops.core.memory_format import channels_last
-from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.problem import ConvParameters, numbers
 
 F = torch.nn.functional
 
@@ -48,7 +47,7 @@ DY = half(2, 16, 4, 3)
     ],
 )
 def test_numbers(value, dims, expected):
-    assert parameters.numbers("stride", value, dims) == tuple(expected)
+    assert numbers("stride", value, dims) == tuple(expected)
 
 
 @pytest.mark.parametrize(

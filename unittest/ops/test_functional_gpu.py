@@ -1,7 +1,7 @@
 """The operators within torch on a GPU: training, torch.compile, CUDA graphs, autocast, memory.
 
 The kernels' results over many geometries are tested direction by direction in
-``test_conv2d_gpu.py``, ``test_dgrad_gpu.py`` and others; here they run together.
+``test_conformance.py``; here they run together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from gpu_comparison import MARKS, skip_without_gpu
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.memory_format import channels_last
+from triton_ext.ops.core.descriptors import channels_last
 
 skip_without_gpu()
 pytestmark = MARKS

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 
 import torch
 from triton_ext.ops import support
-from triton_ext.ops.core.memory_format import channels_last
+from triton_ext.ops.core.descriptors import channels_last
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "convolutions.md").read_text(encoding="utf-8")
 TABLE = re.search(r"<!-- table: .*?-->\n(.*?)<!-- end of table -->", PAGE, re.DOTALL)

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from triton_ext import ops
 from triton_ext.ops.api import reference
 from triton_ext.ops.api.reference import apply_activation, apply_epilogue
+from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 from triton_ext.ops.core.epilogue import EpilogueArguments
-from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
 
 F = torch.nn.functional
 OPS = torch.ops.triton_ext

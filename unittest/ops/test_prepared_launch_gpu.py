@@ -13,8 +13,8 @@ import triton
 from gpu_comparison import MARKS, skip_without_gpu
 from triton_ext import ops
 from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch
+from triton_ext.ops.core.descriptors import channels_last
 from triton_ext.ops.core.launcher import LaunchGroup
-from triton_ext.ops.core.memory_format import channels_last
 
 skip_without_gpu()
 pytestmark = MARKS

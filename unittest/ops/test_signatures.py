@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 from triton_ext import ops
 from triton_ext.ops.api.operators import OPERATORS
-from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.problem import ConvParameters
 
 PARAMETERS = {
     "stride": ("Numbers", 1),

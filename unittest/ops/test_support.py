@@ -12,8 +12,8 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops import conv_transpose2d, support
 from triton_ext.ops.core import planner, refusals
 from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.descriptors import channels_last
 from triton_ext.ops.core.epilogue import EpilogueSpec
-from triton_ext.ops.core.memory_format import channels_last
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:

@@ -143,8 +143,7 @@ def conv_wgrad(
     elif config.pixels != 64:
         x_desc = describe(config.pixels)
     dw = torch.empty((co, *filter_size, ci), device=x.device, dtype=x.dtype)
-    elements = max(work.slots * config.tile_elements, 4)  # never 0, so that it has an address
-    partial = torch.empty(elements, device=x.device, dtype=torch.float32)
+    partial = torch.empty(work.workspace_elements, device=x.device, dtype=torch.float32)
     told = WgradProblem.make(work, problem)
     kernel = conv_wgrad_kernel if launcher is None else launcher(conv_wgrad_kernel)
     kernel[(work.partition.programs,)](

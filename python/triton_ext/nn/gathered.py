@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.core.memory_format import channels_last
+from triton_ext.ops.core.descriptors import channels_last
 
 __all__ = ["GATHERED", "Gathered", "in_order", "replaced"]
 

@@ -15,8 +15,7 @@ for a kernel:
 - blocks are powers of two, as Triton's are, are at least 16 bytes of channels wide, which their
   boxes must divide, and fit the shared memory of a CTA;
 - spatial dimensions and the pixels of the walk fit an int32, the index type of kernels (the driver
-  takes a dimension of 2^32, but refuses one of 2^31 and more that is walked in steps above 1);
-- NaN fill is for explicit descriptors only: a convolution's padding would become NaN.
+  takes a dimension of 2^32, but refuses one of 2^31 and more that is walked in steps above 1).
 
 Strides of dimensions of size 1 mean nothing and are never a reason to refuse: they are replaced by
 the packed stride first (``geometry.packed_size_one_strides``).
@@ -31,6 +30,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from triton_ext.backends.nvidia.backend.driver_types import ElementType, Swizzle
 from triton_ext.backends.nvidia.backend.geometry import (
@@ -66,6 +66,8 @@ _MAX_DIM = 1 << 32
 _MAX_STRIDE_BYTES = 1 << 40
 _MAX_INT32 = (1 << 31) - 1
 _ALIGNMENT_BYTES = 16
+# Images of three colours are larger; NHWC tensors of three rows have fewer columns or channels.
+_IMAGE_PIXELS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,9 @@ def descriptor_error(problems: Sequence[str]) -> DescriptorError:
     return DescriptorError(f"im2col descriptor breaks {len(problems)} rules:{lines}")
 
 
-def advice_on_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, bool]:
+def advice_on_order(
+    shape: Sequence[int], strides: Sequence[int]
+) -> tuple[str, Literal["certain", "likely", "possible"]]:
     """Returns what to pass instead of a tensor in torch's order of dimensions: N, C, spatial.
 
     Args:
@@ -107,26 +111,42 @@ def advice_on_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, 
         strides: In elements.
 
     Returns:
-        The advice, and whether it is certain. It is certain for channels-last memory; contiguous
-        memory is only likely to be in torch's order, if all but the first two dimensions are equal
-        and the second one is neither 1 nor as large. Empty for other tensors.
+        The advice, empty for tensors that it is not about, and how sure it is.  It is certain for
+        channels-last memory.  Contiguous memory may be in either order; torch's is likely where H
+        and W are equal and differ from the second size, or where the second size is 3 (images).
     """
-    if len(shape) not in (4, 5) or len(strides) != len(shape):
-        return "", False
-    order = ", ".join(("N", "C", *"DHW"[5 - len(shape) :]))
-    expected = ", ".join(("N", *"DHW"[5 - len(shape) :], "C"))
+    rank = len(shape)
+    if rank not in (3, 4, 5) or len(strides) != rank:
+        return "", "possible"
+    order = ", ".join(("N", "C", *"DHW"[5 - rank :]))
+    expected = ", ".join(("N", *"DHW"[5 - rank :], "C"))
     advice = f"expected the order [{expected}], found x of {list(shape)}"
     contiguous = _contiguous_strides(shape)
     batch, *spatial, channels = _contiguous_strides((shape[0], *shape[2:], shape[1]))
     if tuple(strides) == (batch, channels, *spatial) != contiguous:
-        return f"{advice}, channels-last [{order}]; pass x.movedim(1, -1)", True
-    if tuple(strides) == contiguous and len({*shape[2:]}) == 1 and shape[1] not in (1, shape[2]):
-        memory_format = "channels_last" if len(shape) == 4 else "channels_last_3d"
-        return (
-            f"{advice}, which looks like [{order}]; if it is, pass "
-            f"x.contiguous(memory_format=torch.{memory_format}).movedim(1, -1)"
-        ), False
-    return "", False
+        return f"{advice}, channels-last [{order}]; pass x.movedim(1, -1)", "certain"
+    if tuple(strides) != contiguous:
+        return "", "possible"
+    copy = "x.movedim(1, -1).contiguous()"
+    if rank > 3:
+        memory_format = "channels_last" if rank == 4 else "channels_last_3d"
+        copy = f"x.contiguous(memory_format=torch.{memory_format}).movedim(1, -1)"
+    is_likely = _looks_like_torch(shape)
+    what = "which looks like" if is_likely else "which may be"
+    advice = f"{advice}, {what} [{order}]; if it is, pass {copy}"
+    return advice, "likely" if is_likely else "possible"
+
+
+def _looks_like_torch(shape: Sequence[int]) -> bool:
+    """Whether sizes look like N, C, spatial rather than N, spatial, C."""
+    if len(shape) == 3:
+        return False
+    _, second, *rest = shape
+    if second == 3 and min(rest) > _IMAGE_PIXELS:
+        return True
+    if len(rest) == 3 and rest[1] == rest[2] != rest[0]:
+        return second not in (1, rest[1])
+    return len({*rest}) == 1 and second not in (1, rest[0])
 
 
 def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -164,16 +184,12 @@ def _element_problems(
     problems: list[str] = []
     if dtype not in DTYPE_BYTES:
         problems.append(f"dtype {dtype} not supported (8-, 16-, 32-bit only)")
+    name = "fill" if is_conv else "padding"
     if padding not in ("zero", "nan"):
-        problems.append(f'padding must be "zero" or "nan", got {padding!r}')
-    if padding == "nan":
-        if is_conv:
-            problems.append('NaN fill makes conv padding NaN: a convolution needs padding="zero"')
-        if dtype not in ("fp16", "bf16", "fp32"):
-            note = " (TMA moves fp8 as 8-bit integers)" if dtype.startswith("fp8") else ""
-            problems.append(
-                f'padding="nan" needs a float dtype of 16 or 32 bits, got {dtype}{note}'
-            )
+        problems.append(f'{name} must be "zero" or "nan", got {padding!r}')
+    if padding == "nan" and dtype not in ("fp16", "bf16", "fp32"):
+        note = " (TMA moves fp8 as 8-bit integers)" if dtype.startswith("fp8") else ""
+        problems.append(f'{name}="nan" needs a float dtype of 16 or 32 bits, got {dtype}{note}')
     if round_f32_to_tf32 and dtype != "fp32":
         problems.append(f"round_f32_to_tf32 needs dtype fp32, got {dtype}")
     return problems

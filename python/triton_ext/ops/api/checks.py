@@ -9,9 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.ops.api.operators import has_tangent, is_transformed
+from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.epilogue import ACTIVATIONS, EpilogueArguments, is_per_image
-from triton_ext.ops.core.memory_format import channels_last_strides
-from triton_ext.ops.core.parameters import (
+from triton_ext.ops.core.problem import (
     DIMENSIONS,
     ConvParameters,
     GivenParameters,

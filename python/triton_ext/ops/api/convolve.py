@@ -31,6 +31,7 @@ from triton_ext.ops.api.checks import (
 from triton_ext.ops.api.execution import BoundConvolution, TorchConvolution, bind
 from triton_ext.ops.api.operators import DGRAD, FPROP, FUSED, INTO, ConvCall, Operator
 from triton_ext.ops.api.reference import apply_activation
+from triton_ext.ops.core.descriptors import empty_channels_last
 from triton_ext.ops.core.dispatch_cache import (
     autocast_operands,
     cached,
@@ -41,9 +42,8 @@ from triton_ext.ops.core.dispatch_cache import (
 )
 from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
-from triton_ext.ops.core.memory_format import empty_channels_last
-from triton_ext.ops.core.parameters import ConvParameters, GivenParameters, Numbers, numbers
 from triton_ext.ops.core.planner import is_torch_faster
+from triton_ext.ops.core.problem import ConvParameters, GivenParameters, Numbers, numbers
 from triton_ext.ops.core.refusals import layout_refusal
 
 __all__ = [

@@ -21,12 +21,12 @@ from triton_ext.ops.api.checks import check_operands, check_pair
 from triton_ext.ops.api.operators import FPROP, GRADIENTS, ConvCall, function_of, gradient_call
 from triton_ext.ops.api.reference import by_torch
 from triton_ext.ops.core.case import Direction
+from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key, tensor_key
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
-from triton_ext.ops.core.memory_format import channels_last, empty_channels_last, pixel_dims
-from triton_ext.ops.core.parameters import ConvParameters
 from triton_ext.ops.core.planner import make_plan, plan_or_refusal
+from triton_ext.ops.core.problem import ConvParameters
 from triton_ext.ops.core.refusals import Refusal, address_refusal, tensor_refusal
 
 __all__ = [

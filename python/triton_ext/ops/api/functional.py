@@ -19,7 +19,7 @@ import torch
 from triton_ext.ops.api.checks import Fallback, Prefer
 from triton_ext.ops.api.convolve import convolve, convolve_fused, convolve_transposed, gradient
 from triton_ext.ops.api.operators import DGRAD, WGRAD
-from triton_ext.ops.core.parameters import Numbers, Padding
+from triton_ext.ops.core.problem import Numbers, Padding
 
 __all__ = [
     "conv1d",

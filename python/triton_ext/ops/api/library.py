@@ -16,9 +16,9 @@ from triton_ext.ops.api import operators
 from triton_ext.ops.api.execution import check, gradients, run
 from triton_ext.ops.api.operators import FPROP, FUSED, INTO, OPERATORS, ConvCall, Operator
 from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.dispatch_cache import cast_operands
 from triton_ext.ops.core.epilogue import EpilogueArguments, is_per_image, output_dtype
-from triton_ext.ops.core.memory_format import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.planner import check_geometry
 from triton_ext.ops.core.refusals import tensor_refusal
 

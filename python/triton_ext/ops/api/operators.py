@@ -34,7 +34,7 @@ from triton_ext.ops.core.epilogue import (
     is_device_function,
     result_refusal,
 )
-from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.problem import ConvParameters
 
 __all__ = [
     "DGRAD",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F
 
+from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
-from triton_ext.ops.core.memory_format import channels_last, channels_last_strides
-from triton_ext.ops.core.parameters import ConvParameters
+from triton_ext.ops.core.problem import ConvParameters
 
 if TYPE_CHECKING:
     from triton_ext.ops.api.operators import ConvCall

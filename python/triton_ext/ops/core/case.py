@@ -16,8 +16,8 @@ from typing import Literal
 
 import torch
 
+from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem
 

@@ -15,11 +15,15 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_copy, aligned_rows
+from triton_ext.ops.core.descriptors import (
+    ROW_BYTES,
+    aligned_copy,
+    aligned_rows,
+    channels_last_strides,
+)
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refused
 
@@ -164,7 +168,7 @@ class ForwardPlan:
     ) -> tuple[tuple[Any, ...], Hashable]:
         """Returns the kernel's tensors, described, and what of them Triton specializes on."""
         if self.row_copies is not None:
-            x, weight = self.row_copies.both(x, weight)
+            x, weight = self.row_copies.pack(x, weight)
         inputs = self.inputs(x, weight)
         variant: Hashable = tuple(
             isinstance(each, torch.Tensor) and each.data_ptr() % ROW_BYTES == 0 for each in inputs

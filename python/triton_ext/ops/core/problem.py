@@ -1,21 +1,37 @@
-"""A convolution, as one record that every direction and every kernel reads.
+"""A convolution: its parameters as a caller gives them, and the record that every kernel reads.
 
 Symbols: x [N, Ci, *input_size], w [Co, Ci / groups, *filter_size], y [N, Co, *output_size], with
 one to three spatial dimensions.  Forward (fprop) computes y from x and w, dgrad the gradient dx
 from dy and w, wgrad dw from x and dy.  A transposed convolution is a dgrad: its input is dy, its
 output dx, so one record describes both.
 
-Pure arithmetic: no torch, no GPU.
+Parameters may be symbolic where torch traces with dynamic shapes: :class:`ConvParameters` turns no
+such size into a number.
 """
 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
 
 from triton_ext import backends
 
-__all__ = ["ConvProblem", "as_forward"]
+__all__ = [
+    "DIMENSIONS",
+    "ConvParameters",
+    "ConvProblem",
+    "GivenParameters",
+    "Numbers",
+    "Padding",
+    "as_forward",
+    "integer",
+    "numbers",
+]
 
 ConvGeometry = backends.load("nvidia", "ConvGeometry")
 
@@ -123,3 +139,187 @@ def as_forward(problem: ConvProblem) -> ConvProblem | None:
             (far - low, far - high) for far, (low, high) in zip(reach, problem.padding, strict=True)
         ),
     )
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+#: One integer, or one per spatial dimension.
+Numbers = int | Sequence[int]
+#: The spellings of padding that :meth:`ConvParameters.parse` takes.
+Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
+#: Stride, padding, dilation and groups as a caller gave them.
+GivenParameters = tuple[Numbers, Padding, Numbers, int]
+
+#: Names of the spatial dimensions in messages, by their number.
+DIMENSIONS = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
+_SIDES = {
+    1: "((left, right),)",
+    2: "((top, bottom), (left, right))",
+    3: "((front, back), (top, bottom), (left, right))",
+}
+
+# Asked before ``operator.index``, which torch 2.11 does not trace for tuples; bool has an index.
+_NO_INTEGERS = (bool, tuple, list)
+
+
+class ConvParameters(NamedTuple):
+    """Stride, padding, dilation and groups, one number per spatial dimension.
+
+    A transposed convolution has those of the convolution whose input gradient it is; its output
+    padding only decides its output size.
+
+    Attributes:
+        stride: Pixels per step of the filter.
+        padding: (low, high) of every dimension one after the other: (top, bottom, left, right).
+        dilation: Distance of neighbouring taps in pixels.
+        groups: Number of parts into which both channels are divided.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @classmethod
+    def parse(cls, given: GivenParameters, filter_size: Sequence[Any]) -> ConvParameters:
+        """Returns the parameters for what a caller gave and a filter of so many taps.
+
+        Padding is one integer, one per dimension, one (low, high) pair per dimension, ``"valid"``
+        for none, or ``"same"`` for an output of the input's size, which needs stride 1; where that
+        is odd, the high side gets one more, as in torch.
+
+        Raises:
+            ValueError: Something else; the message names the argument.
+        """
+        stride, padding, dilation, groups = given
+        dims = len(filter_size)
+        steps, distances = numbers("stride", stride, dims), numbers("dilation", dilation, dims)
+        sides = _padding_sides(padding, filter_size, steps, distances)
+        if type(groups) is not int and not isinstance(groups, torch.SymInt):
+            groups = operator.index(groups)
+        return cls(steps, sides, distances, groups)
+
+    def output_size(self, input_size: Sequence[Any], filter_size: Sequence[Any]) -> list[Any]:
+        """Returns the output size of the convolution per dimension; a stride of 0 counts as 1."""
+        return [
+            (size + low + high - (taps - 1) * distance - 1) // (step or 1) + 1
+            for size, taps, step, low, high, distance in zip(
+                input_size, filter_size, self.stride, self.padding[::2], self.padding[1::2],
+                self.dilation, strict=True,
+            )
+        ]  # fmt: skip
+
+    def transposed_size(
+        self, input_size: Sequence[Any], filter_size: Sequence[Any], output_padding: Sequence[int]
+    ) -> list[Any]:
+        """Returns the output size of the transposed convolution per dimension.
+
+        ``(size - 1) * stride - low - high + (taps - 1) * dilation + output_padding + 1``, as in
+        torch.
+        """
+        return [
+            (size - 1) * step - low - high + (taps - 1) * distance + extra + 1
+            for size, taps, step, low, high, distance, extra in zip(
+                input_size, filter_size, self.stride, self.padding[::2], self.padding[1::2],
+                self.dilation, output_padding, strict=True,
+            )
+        ]  # fmt: skip
+
+    def problem(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> ConvProblem:
+        """Returns the problem of x [N, Ci, *input_size] and weight [Co, Ci / groups, *taps]."""
+        return ConvProblem(
+            batch=x_shape[0],
+            in_channels=x_shape[1],
+            out_channels=w_shape[0],
+            input_size=tuple(x_shape[2:]),
+            filter_size=tuple(w_shape[2:]),
+            stride=self.stride,
+            padding=tuple(zip(self.padding[::2], self.padding[1::2], strict=True)),
+            dilation=self.dilation,
+            groups=self.groups,
+        )
+
+
+def _integers(value: object) -> list[int] | None:
+    """Returns a sequence of integers of any kind as ints; ``None`` if it is something else."""
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        return None
+    if isinstance(value, torch.Tensor) and value.dim() == 0:
+        return None
+    values = list(value)
+    if any(isinstance(item, _NO_INTEGERS) for item in values):
+        return None
+    try:
+        return [operator.index(item) for item in values]
+    except TypeError:
+        return None
+
+
+def integer(value: object) -> int | None:
+    """Returns an integer of any kind as an int; ``None`` if it is something else."""
+    if isinstance(value, _NO_INTEGERS):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def numbers(name: str, value: Numbers, dims: int) -> tuple[int, ...]:
+    """Returns one number per spatial dimension: of one for all, or of a sequence of one or dims.
+
+    Raises:
+        ValueError: ``value`` is something else; ``name`` is the argument's.
+    """
+    if type(value) is int:
+        return (value,) * dims
+    number = integer(value)
+    values = [number] * dims if number is not None else _integers(value)
+    if values is not None and len(values) == 1:
+        values *= dims
+    if values is None or len(values) != dims:
+        raise ValueError(f"{name}: expected one integer or ({_letters(dims)}), got {value!r}")
+    return tuple(values)
+
+
+def _letters(dims: int) -> str:
+    return ", ".join(DIMENSIONS[dims]).lower() + ("," if dims == 1 else "")
+
+
+def _padding_sides(
+    padding: Padding,
+    filter_size: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[int, ...]:
+    """Returns (low, high) of every spatial dimension one after the other."""
+    dims = len(filter_size)
+    if type(padding) is int and padding >= 0:
+        return (padding,) * (2 * dims)
+    if isinstance(padding, str) and padding == "valid":
+        return (0,) * (2 * dims)
+    if isinstance(padding, str) and padding == "same":
+        if any(step != 1 for step in stride):
+            raise ValueError(f'padding: "same" needs stride 1, got stride {tuple(stride)}')
+        reaches = [(taps - 1) * step for taps, step in zip(filter_size, dilation, strict=True)]
+        return tuple([side for reach in reaches for side in (reach // 2, reach - reach // 2)])
+    number = integer(padding)
+    if number is not None:
+        sides: list[int] | None = [number] * (2 * dims)
+    elif isinstance(padding, Iterable) and not isinstance(padding, str):
+        pairs = [_integers((side, side)) or _integers(side) or [] for side in padding]
+        # One number, not one pair, counts for every dimension.
+        if len(pairs) == 1 and dims > 1 and integer(next(iter(padding))) is not None:
+            pairs *= dims
+        sides = [side for pair in pairs for side in pair]
+        sides = sides if [len(pair) for pair in pairs] == [2] * dims else None
+    else:
+        sides = None
+    if sides is None:
+        raise ValueError(
+            f'padding: expected one integer, ({_letters(dims)}), {_SIDES[dims]}, "same" or '
+            f'"valid", got {padding!r}'
+        )
+    if min(sides) < 0:
+        raise ValueError(f"padding: must not be negative, got {padding!r}")
+    return tuple(sides)

@@ -155,9 +155,11 @@ def depth_refusals(config: object, element_bytes: int, name: str) -> tuple[Refus
     return refused(text)
 
 
-def smem_refusals(smem_bytes: int, device: Device) -> tuple[Refusal, ...]:
+def smem_refusals(
+    smem_bytes: int, device: Device, reserved_bytes: int = _RESERVED_BYTES
+) -> tuple[Refusal, ...]:
     """Returns why a CTA has no shared memory for tiles and stages of so many bytes."""
-    needed = smem_bytes + _RESERVED_BYTES
+    needed = smem_bytes + reserved_bytes
     if needed <= device.smem_bytes:
         return ()
     return refused(

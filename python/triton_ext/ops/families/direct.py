@@ -17,11 +17,10 @@ import triton
 import triton.language as tl
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.descriptors import ROW_BYTES
+from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.memory_format import channels_last_strides
 from triton_ext.ops.core.plan import (
     TO_LAST,
     ForwardPlan,

@@ -29,7 +29,15 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals, refuse, refused
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    beyond_keys,
+    power_refusals,
+    range_refusals,
+    refuse,
+    refused,
+    smem_refusals,
+)
 from triton_ext.ops.kernels.few_channels import conv_gather_kernel
 
 __all__ = ["FEW_CHANNELS", "GatherConfig", "Window"]
@@ -107,7 +115,6 @@ class Window:
     """How the kernel reads the pixels of an output pixel's filter window; in elements."""
 
     lines: int  # rows of the filter, T * R
-    elements: int  # of a row of the filter, S * Ci
     pixel: int  # distance of two pixels of a row of x
     vector: int  # elements of a load
     shift: int  # columns in front of a row's first tap
@@ -115,46 +122,31 @@ class Window:
 
     @classmethod
     def make(cls, case: Case) -> Window:
-        """Returns the window of the fewest steps, then of the fewest loads."""
+        """Returns the window of the fewest k iterations, then of the fewest loads."""
         problem, x_strides = case.problem, case.strides_of_x
         ci, width = problem.in_channels, problem.input_size[-1]
         pixel = x_strides[-1] if width > 1 else ci
         sizes = (problem.batch, *problem.input_size[:-1])
-        outer = [
-            stride
-            for extent, stride in zip(sizes, (x_strides[0], *x_strides[2:-1]), strict=True)
-            if extent > 1
-        ]
+        strides = (x_strides[0], *x_strides[2:-1])
+        outer = [stride for size, stride in zip(sizes, strides, strict=True) if size > 1]
         common = 1
         # An expanded tensor cannot be copied to an aligned address.
         if pixel == ci and (ci == 1 or x_strides[1] == 1) and 0 not in outer:
             unit = ROW_BYTES // _ELEMENT_BYTES
             common = math.gcd(problem.stride[-1] * ci, width * ci, unit, *outer)
-        elements, windows = problem.filter_size[-1] * ci, []
+        lines, elements = math.prod(problem.filter_size[:-1]), problem.filter_size[-1] * ci
+        windows = []
         for vector in (1, 2, 4, 8):
             if common % vector == 0:
                 shift = -problem.padding[-1][0] * ci % vector
-                windows.append(
-                    cls(
-                        lines=math.prod(problem.filter_size[:-1]),
-                        elements=elements,
-                        pixel=pixel,
-                        vector=vector,
-                        shift=shift,
-                        row=math.ceil((shift + elements) / vector) * vector,
-                    )
-                )
-        return min(windows, key=lambda each: (math.ceil(each.columns / 32), each.loads))
+                row = math.ceil((shift + elements) / vector) * vector
+                windows.append(cls(lines=lines, pixel=pixel, vector=vector, shift=shift, row=row))
+        return min(windows, key=lambda w: (math.ceil(w.columns / 32), w.columns // w.vector))
 
     @property
     def columns(self) -> int:
         """Columns of K."""
         return self.lines * self.row
-
-    @property
-    def loads(self) -> int:
-        """Loads per output pixel."""
-        return self.columns // self.vector
 
 
 class FewChannels(Family[GatherConfig]):
@@ -183,10 +175,10 @@ class FewChannels(Family[GatherConfig]):
             found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
         return (*refused(*found), *long_row_refusals(problem))
 
-    def number_refusals(
-        self, config: GatherConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
-        return config.refusals() or _smem_refusals(config, Window.make(case), device)
+    def fit_refusals(self, config: GatherConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        # Columns depend on strides.
+        smem_bytes = config.smem_bytes(Window.make(case).columns)
+        return beyond_keys(smem_refusals(smem_bytes, device, reserved_bytes=0))
 
     def passed_over(self, case: Case, device: Device) -> str:
         columns = Window.make(case).columns
@@ -200,7 +192,7 @@ class FewChannels(Family[GatherConfig]):
         bytes_us = elements * _ELEMENT_BYTES / (H200.copy_bytes_per_us * _COPY_RATE)
         times = {}
         for config in _candidates(problem, window):
-            if _smem_refusals(config, window, device):
+            if smem_refusals(config.smem_bytes(window.columns), device, reserved_bytes=0):
                 continue
             rows, columns, programs = config.tiles(problem, num_sms)
             steps = math.ceil(window.columns / config.block_k)
@@ -247,17 +239,6 @@ class FewChannels(Family[GatherConfig]):
         return ForwardPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
 
 
-def _smem_refusals(config: GatherConfig, window: Window, device: Device) -> tuple[Refusal, ...]:
-    needed = config.smem_bytes(window.columns)
-    if needed <= device.smem_bytes:
-        return ()
-    return refused(
-        f"its tiles take up to {needed} bytes of shared memory, a CTA has {device.smem_bytes}: "
-        "expected smaller tiles or fewer loads ahead",
-        in_key=False,  # columns depend on strides
-    )
-
-
 def _candidates(problem: ConvProblem, window: Window) -> list[GatherConfig]:
     """Returns tiles for the channels and the columns; wide ones get more warps, fewer registers."""
     block_k = _power(window.columns, 64)
@@ -265,20 +246,14 @@ def _candidates(problem: ConvProblem, window: Window) -> list[GatherConfig]:
         block_k = 32
     steps = math.ceil(window.columns / block_k)
     widest = _power(problem.out_channels, 128)
+    first = GatherConfig(block_m=128, block_n=widest, block_k=block_k)
     found = []
-    for block_n in sorted({widest, max(16, widest // 2)}, reverse=True):
+    for block_n in dict.fromkeys((widest, max(16, widest // 2))):
         for block_m in (128, 64):
             is_large = block_m * max(block_n, 2 * block_k) > 128 * 64
             num_warps = 8 if block_m == 128 and (is_large or steps > 1) else 4
-            found.append(
-                GatherConfig(
-                    block_m=block_m,
-                    block_n=block_n,
-                    block_k=block_k,
-                    num_warps=num_warps,
-                    programs_per_sm=_WARPS_AT_ONCE // num_warps,
-                )
-            )
+            fields = {"block_m": block_m, "block_n": block_n, "num_warps": num_warps}
+            found.append(replace(first, **fields, programs_per_sm=_WARPS_AT_ONCE // num_warps))
     first = found[0]
     if window.vector > 1 and steps == 1:
         found.append(replace(first, loads_ahead=2))

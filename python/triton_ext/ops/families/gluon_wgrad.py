@@ -15,6 +15,7 @@ import torch
 
 from triton_ext.errors import LaunchError
 from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.descriptors import Operand
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
@@ -30,8 +31,8 @@ from triton_ext.ops.core.refusals import (
 from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import ELEMENT_BYTES, capacity_refusals
-from triton_ext.ops.families.wgrad import Launches, Operand, WgradPlan
-from triton_ext.ops.families.wgrad_config import Partition, ranked_tiles
+from triton_ext.ops.families.wgrad import Launches, WgradPlan, ranked_tiles
+from triton_ext.ops.kernels.gemm_wgrad import Partition
 
 __all__ = [
     "BLOCK_C",
@@ -280,6 +281,11 @@ class WgradWork:
         return self.partition.slots * self.config.pixel_groups if self.is_split else 0
 
     @property
+    def workspace_elements(self) -> int:
+        """fp32 elements of the workspace; never 0, so that it has an address."""
+        return max(self.slots * self.config.tile_elements, 4)
+
+    @property
     def reduction(self) -> tuple[tuple[int, int], int, int, int] | None:
         """Grid, parts, columns and warps of the reduction kernel; ``None`` if nothing is to add."""
         if not self.is_split or self.add_in_place:
@@ -390,7 +396,7 @@ class GluonWgradPlan(WgradPlan):
 
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
         x_desc, dy_desc = self.described(x, dy)
-        parts = torch.empty(self.workspace_elements, device=x.device, dtype=torch.float32)
+        parts = torch.empty(self.tiles.workspace_elements, device=x.device, dtype=torch.float32)
         # The kernel reads flags only where CTAs wait for others.
         flags = parts.view(torch.int32)
         if self.tiles.add_in_place:
@@ -482,8 +488,6 @@ class GluonWgrad(Family[WgradTileChoice]):
             describe_x=describe_x,
             describe_dy=gluon.tiled(dtype, [pixels, co], dy.pixel_stride, block),
             describe_dw=gluon.tiled(case.output_dtype, dw_shape, ci, dw_block),
-            # Never 0, so that it has an address.
-            workspace_elements=max(work.slots * work.config.tile_elements, 4),
             launcher=gluon.launcher(
                 kernels.conv_wgrad_kernel, work.partition.programs, told, CONFIG=work.config
             ),

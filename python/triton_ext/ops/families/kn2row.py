@@ -1,7 +1,7 @@
 """kn2row: fprop to few output channels, as products with all taps that are shifted and added.
 
-``kernels/kn2row.py`` has the kernel.  The columns of its product are S rounded up to a power of two
-times Co rounded up to one, 16 at least.
+``kernels/few_channels.py`` has the kernel.  The columns of its product are S rounded up to a power
+of two times Co rounded up to one, 16 at least.
 """
 
 from __future__ import annotations
@@ -27,17 +27,24 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals, refuse, refused
-from triton_ext.ops.kernels.kn2row import conv_col2im_kernel
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    power_refusals,
+    range_refusals,
+    refuse,
+    refused,
+    smem_refusals,
+)
+from triton_ext.ops.kernels.few_channels import conv_col2im_kernel
 
-__all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "column_shape", "vector_of"]
+__all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "vector_of"]
 
 _ELEMENT_BYTES = 2
 _MOST_COLUMNS = 64
 # A program holds the sums of all rows of the filter.
 _MOST_SUMS = 256
 
-# A model that was not measured: per step of a program, the latency of barriers, shuffles and
+# A model that was not fitted: per step of a program, the latency of barriers, shuffles and
 # stores, and per product and per filter that it stores, which are sequential.
 _STEP_US, _PRODUCT_US, _FILTER_US = 0.8, 0.06, 0.05
 # The fraction of the shorter of both, steps and bytes, that the other does not hide.
@@ -74,8 +81,10 @@ class Col2ImConfig:
 
     def smem_bytes(self, problem: ConvProblem) -> int:
         """Returns the most shared memory that a CTA takes."""
-        channels, columns = _padded_channels(problem), math.prod(column_shape(problem))
-        operands = (self.num_stages * self.block_m + _filter_rows(problem) * columns) * channels
+        channels, columns = _padded_channels(problem), math.prod(_column_shape(problem))
+        operands = (
+            self.num_stages * self.block_m + math.prod(problem.filter_size[:-1]) * columns
+        ) * channels
         # Products change their layout in fp32, as does the tile of y.
         return operands * _ELEMENT_BYTES + 4 * self.block_m * columns
 
@@ -133,8 +142,8 @@ class Kn2Row(Family[Col2ImConfig]):
             found.append(f"groups={problem.groups}: a product would hold channels of other groups")
         if set(problem.stride) != {1}:
             found.append(f"stride {problem.stride}: expected 1, as every pixel meets every tap")
-        taps, channels = column_shape(problem)
-        columns, filter_rows = taps * channels, _filter_rows(problem)
+        taps, channels = _column_shape(problem)
+        columns, filter_rows = taps * channels, math.prod(problem.filter_size[:-1])
         if columns > _MOST_COLUMNS:
             found.append(
                 f"{taps} x {channels} columns, taps of a row and output channels rounded up: "
@@ -151,21 +160,18 @@ class Kn2Row(Family[Col2ImConfig]):
         text = f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
         return refused(text, in_key=False)
 
+    def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+        return _launch_refusals(config, case.problem, device)
+
     def passed_over(self, case: Case, device: Device) -> str:
         return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
 
-    def number_refusals(
-        self, config: Col2ImConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
-        return config.refusals() or _launch_refusals(config, case.problem, device)
-
     def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
-        """Returns times of bytes, those read twice included, and of steps, the longer of both.
-
-        The model was not measured.
-        """
+        """Returns times of bytes, those read twice included, and of steps, the longer of both."""
         problem, times = case.problem, {}
-        products = _filter_rows(problem) * _padded_channels(problem) // _block_k(problem)
+        products = (
+            math.prod(problem.filter_size[:-1]) * _padded_channels(problem) // _block_k(problem)
+        )
         for config in _candidates(problem, device):
             schedule = Schedule.make(config, problem)
             pixels = schedule.programs * schedule.steps * (schedule.segment + _halo(problem))
@@ -187,16 +193,14 @@ class Kn2Row(Family[Col2ImConfig]):
         schedule = Schedule.make(config, problem)
         rows, taps = (1, *problem.filter_size)[-2:]
         dilation_h, dilation_w = (1, *problem.dilation)[-2:]
-        padded_taps, channels = column_shape(problem)
-        height: tuple[int | None, ...] = (None, None, None)
-        if problem.dims > 1:
-            height = (problem.input_size[0], problem.output_size[0], problem.padding[0][0])
+        padded_taps, channels = _column_shape(problem)
+        height = (problem.input_size[0], problem.output_size[0], problem.padding[0][0])
         launcher = Launcher(
             kernel=conv_col2im_kernel,
             grid=(schedule.programs, 1, 1),
             scalars=(
                 problem.out_channels,
-                *height,
+                *(height if problem.dims > 1 else (None,) * 3),
                 problem.input_size[-1],
                 problem.output_size[-1],
                 problem.padding[-1][0],
@@ -231,19 +235,15 @@ class Kn2Row(Family[Col2ImConfig]):
 def vector_of(case: Case) -> int:
     """Returns how many channels of x are loaded at once: those that are aligned together."""
     problem, strides = case.problem, case.strides_of_x
-    extents = (problem.batch, *problem.input_size)
-    outer = [
-        stride
-        for extent, stride in zip(extents, (strides[0], *strides[2:]), strict=True)
-        if extent > 1
-    ]
+    sizes = zip((problem.batch, *problem.input_size), (strides[0], *strides[2:]), strict=True)
+    outer = [stride for size, stride in sizes if size > 1]
     # An expanded tensor cannot be copied to an aligned address.
     if 0 in outer or (problem.in_channels > 1 and strides[1] != 1):
         return 1
     return math.gcd(ROW_BYTES // _ELEMENT_BYTES, problem.in_channels, *outer)
 
 
-def column_shape(problem: ConvProblem) -> tuple[int, int]:
+def _column_shape(problem: ConvProblem) -> tuple[int, int]:
     """Returns taps of a row and output channels, rounded up for 16 columns at least."""
     taps = triton.next_power_of_2(problem.filter_size[-1])
     return taps, max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
@@ -252,18 +252,14 @@ def column_shape(problem: ConvProblem) -> tuple[int, int]:
 def _launch_refusals(
     config: Col2ImConfig, problem: ConvProblem, device: Device
 ) -> tuple[Refusal, ...]:
-    halo, needed, found = _halo(problem), config.smem_bytes(problem), []
+    halo = _halo(problem)
+    found = smem_refusals(config.smem_bytes(problem), device, reserved_bytes=0)
     if config.block_m <= halo:
-        found.append(
+        found += refused(
             f"block_m is {config.block_m}: expected more pixels than the {halo} that taps of a row "
             "reach over"
         )
-    if needed > device.smem_bytes:
-        found.append(
-            f"its rows and filter take up to {needed} bytes of shared memory, a CTA has "
-            f"{device.smem_bytes}: expected a smaller block_m or fewer stages"
-        )
-    return refused(*found)
+    return found
 
 
 def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
@@ -275,10 +271,10 @@ def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
         is_large = num_stages == 1 and thread_elements > _PREFETCHED
         if is_large or _launch_refusals(one, problem, device):
             continue
+        # Strips are rows here.
         schedule = Schedule.make(one, problem)
         at_once = _at_once(one, problem, device)
         for rounds in (1, 2, 3):
-            # Strips are rows here.
             strips = max(1, rounds * at_once * schedule.strips // schedule.programs)
             config = replace(one, rows=math.ceil(schedule.strips / strips))
             if not config.refusals():
@@ -297,10 +293,6 @@ def _at_once(config: Col2ImConfig, problem: ConvProblem, device: Device) -> int:
 def _halo(problem: ConvProblem) -> int:
     """Returns the pixels of a row that are read beside those of a segment."""
     return (problem.filter_size[-1] - 1) * problem.dilation[-1]
-
-
-def _filter_rows(problem: ConvProblem) -> int:
-    return math.prod(problem.filter_size[:-1])
 
 
 def _block_k(problem: ConvProblem) -> int:

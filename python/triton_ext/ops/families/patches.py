@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,33 +54,6 @@ class PatchConfig:
     config: ConvConfig  # the tiles of patches and of their elements, and the pipeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Patches:
-    """Sizes of patches; triples are (d, h, w)."""
-
-    taps: tuple[int, ...]  # of the filter, which are its strides
-    size: tuple[int, ...]  # pixels of dx
-    output: tuple[int, ...]  # patches of dy
-    covering: tuple[int, ...]  # patches of dx, incomplete ones at its end included
-    row: int  # S * Ci, elements of a row of a patch
-    columns: int  # T * R * S * Ci, elements of a patch
-    unit: int  # elements of which rows of patches and rows of dx are multiples: 1 to 8
-
-    @classmethod
-    def of(cls, problem: ConvProblem) -> _Patches:
-        ones, ci = (1,) * (3 - problem.dims), problem.in_channels
-        taps, size = (*ones, *problem.filter_size), (*ones, *problem.input_size)
-        return cls(
-            taps=taps,
-            size=size,
-            output=(*ones, *problem.output_size),
-            covering=tuple(-(-extent // count) for extent, count in zip(size, taps, strict=True)),
-            row=taps[-1] * ci,
-            columns=math.prod(taps) * ci,
-            unit=math.gcd(taps[-1] * ci, size[-1] * ci, 8),
-        )
-
-
 def has_patches(problem: ConvProblem) -> bool:
     """Tells whether the filter's windows are adjacent patches, from the first pixel on."""
     dims = zip(
@@ -99,40 +72,10 @@ def has_patches(problem: ConvProblem) -> bool:
     )
 
 
-def _describe(
-    problem: ConvProblem,
-    config: ConvConfig,
-    dy_desc: Any,
-    dy_row_stride: int | None,
-    filling: FilledChannels,
-) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
-    """Returns what describes dy, weight and dx to the kernel.
-
-    ``dy_desc`` is an im2col descriptor of dy [N, out_d, out_h, out_w, Co] without memory;
-    ``dy_row_stride`` the distance of two pixels where dy is read as a matrix, else None;
-    ``filling`` fills up channels of dy, and rows of w, to multiples of 16 bytes.
-    """
-    to_last, ones = TO_LAST[problem.dims], (1,) * (3 - problem.dims)
-
-    def described(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
-        dy_rows = dy.permute(to_last).unflatten(0, (-1, *ones)) if ones else dy.permute(to_last)
-        w_rows = weight.permute(to_last).reshape(problem.out_channels, -1)
-        w_block = [config.block_k, config.block_n]
-        if dy.dtype == torch.float32:
-            w_rows, w_block = w_rows.t(), [config.block_n, config.block_k]
-        dy_rows, w_rows = filling.fill(dy_rows, w_rows)
-        w_rows = aligned_rows(w_rows)
-        options = rounding(dy.dtype)
-        # Also where dy is read as a matrix: it checks the address.
-        rows_desc = dy_desc.with_base(dy_rows)
-        if dy_row_stride is not None:
-            shape = [math.prod(dy_rows.shape[:-1]), dy_rows.shape[-1]]
-            block = [config.block_m, config.block_k]
-            rows_desc = TensorDescriptor(dy_rows, shape, [dy_row_stride, 1], block, **options)
-        w_desc = TensorDescriptor(w_rows, [*w_rows.shape], [w_rows.shape[1], 1], w_block, **options)
-        return rows_desc, w_desc, dx
-
-    return described
+def _covering(problem: ConvProblem) -> tuple[int, ...]:
+    """Returns the patches of dx per dimension, incomplete ones at its end included."""
+    sizes = zip(problem.input_size, problem.filter_size, strict=True)
+    return tuple(math.ceil(size / taps) for size, taps in sizes)
 
 
 class Patches(Family[PatchConfig]):
@@ -158,10 +101,10 @@ class Patches(Family[PatchConfig]):
 
     def candidates(self, case: Case, device: Device) -> Mapping[PatchConfig, Expected]:
         problem, size = case.problem, case.dtype.itemsize
-        patches, co = _Patches.of(problem), problem.out_channels
+        co = problem.out_channels
         times = expected_times(
-            problem.batch * math.prod(patches.covering),
-            patches.columns,
+            problem.batch * math.prod(_covering(problem)),
+            problem.taps * problem.in_channels,
             co,
             (1,),
             device.num_sms,
@@ -182,16 +125,23 @@ class Patches(Family[PatchConfig]):
 
     def bind(self, config: PatchConfig, case: Case, device: Device) -> DgradPlan:
         problem, dtype, tiles = case.problem, case.dtype, config.config
-        patches, co = _Patches.of(problem), problem.out_channels
-        unit, is_fp32 = ROW_BYTES // dtype.itemsize, dtype == torch.float32
-        missing_co = -co % unit
-        shape = (problem.batch, *patches.output, co + missing_co)
+        to_last, ones = TO_LAST[problem.dims], (1,) * (3 - problem.dims)
+        taps, size = (*ones, *problem.filter_size), (*ones, *problem.input_size)
+        # Patches of dy, and of dx.
+        output, covering = (*ones, *problem.output_size), (*ones, *_covering(problem))
+        ci, co, is_fp32 = problem.in_channels, problem.out_channels, dtype == torch.float32
+        row, columns = taps[-1] * ci, problem.taps * ci
+        # Elements of which rows of patches and rows of dx are multiples: 1 to 8.
+        unit = math.gcd(row, size[-1] * ci, 8)
+        missing_co = -co % (ROW_BYTES // dtype.itemsize)
+        missing_columns = -columns % (ROW_BYTES // dtype.itemsize)
+        shape = (problem.batch, *output, co + missing_co)
         strides = packed_strides(shape)
         if not missing_co:
             dy_strides = case.strides_of_dy
             inner = (*dy_strides[2:], dy_strides[1])
             # Those of missing dimensions, as a tensor's view has them.
-            outer = (patches.output[-problem.dims] * inner[0],) * (3 - problem.dims)
+            outer = (output[-problem.dims] * inner[0],) * len(ones)
             strides = (dy_strides[0], *outer, *inner)
         dy_desc = Im2ColDescriptor(
             Layout(shape, strides, dtype),
@@ -200,46 +150,62 @@ class Patches(Family[PatchConfig]):
             [tiles.block_m, tiles.block_k],
             pixel_box_lower_corner=[0, 0, 0],
             pixel_box_upper_corner=[
-                count - whole for count, whole in zip(patches.covering, patches.output, strict=True)
+                count - whole for count, whole in zip(covering, output, strict=True)
             ],
             round_f32_to_tf32=is_fp32,
         )
-        is_whole = patches.covering == patches.output
-        row_stride = pixel_stride(dy_desc.geometry) if is_whole else None
-        m_gemm, ci = problem.batch * math.prod(patches.covering), problem.in_channels
-        num_tiles = math.ceil(m_gemm / tiles.block_m) * math.ceil(patches.columns / tiles.block_n)
-        filling = FilledChannels(missing_co, missing_co if is_fp32 else -patches.columns % unit)
+        row_stride = pixel_stride(dy_desc.geometry) if covering == output else None
+        # Fills up channels of dy, and rows of w, to multiples of 16 bytes.
+        filling = FilledChannels(missing_co, missing_co if is_fp32 else missing_columns)
+
+        def describe(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
+            dy_rows = dy.permute(to_last)
+            dy_rows = dy_rows.unflatten(0, (-1, *ones)) if ones else dy_rows
+            w_rows = weight.permute(to_last).reshape(co, -1)
+            w_block = [tiles.block_k, tiles.block_n]
+            if is_fp32:
+                w_rows, w_block = w_rows.t(), w_block[::-1]
+            dy_rows, w_rows = filling.fill(dy_rows, w_rows)
+            w_rows = aligned_rows(w_rows)
+            options = rounding(dtype)
+            # Also where dy is read as a matrix: it checks the address.
+            dy_tiles = dy_desc.with_base(dy_rows)
+            if row_stride is not None:
+                matrix = [math.prod(dy_rows.shape[:-1]), dy_rows.shape[-1]]
+                block = [tiles.block_m, tiles.block_k]
+                dy_tiles = TensorDescriptor(dy_rows, matrix, [row_stride, 1], block, **options)
+            w_strides = [w_rows.shape[1], 1]
+            w_tiles = TensorDescriptor(w_rows, [*w_rows.shape], w_strides, w_block, **options)
+            return dy_tiles, w_tiles, dx
+
+        m_gemm = problem.batch * math.prod(covering)
+        num_tiles = math.ceil(m_gemm / tiles.block_m) * math.ceil(columns / tiles.block_n)
+        launcher = Launcher(
+            kernel=patch_dgrad_kernel,
+            grid=(min(num_tiles, device.num_sms), 1, 1),
+            scalars=(m_gemm, *covering, *output, *size[:2], size[-1] * ci // unit),
+            constants={
+                "T": taps[0],
+                "R": taps[1],
+                "ROW": row,
+                "CI": ci,
+                "UNIT": unit,
+                "CHANNEL_BLOCKS": math.ceil(co / tiles.block_k),
+                "DY_IS_MATRIX": row_stride is not None,
+                "W_IS_NK": is_fp32,
+                **config_constants(tiles, "block_m", "block_n", "block_k"),
+                "DTYPE": TRITON_DTYPES[dtype],
+                "DOT_DTYPE": dot_dtype(dtype),
+            },
+            options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
+        )
         return DgradPlan(
             problem=problem,
             dtype=dtype,
             config=tiles,
-            describe=_describe(problem, tiles, dy_desc, row_stride, filling),
+            describe=describe,
             stores_aligned=False,
-            launcher=Launcher(
-                kernel=patch_dgrad_kernel,
-                grid=(min(num_tiles, device.num_sms), 1, 1),
-                scalars=(
-                    m_gemm,
-                    *patches.covering,
-                    *patches.output,
-                    *patches.size[:2],
-                    patches.size[-1] * ci // patches.unit,
-                ),
-                constants={
-                    "T": patches.taps[0],
-                    "R": patches.taps[1],
-                    "ROW": patches.row,
-                    "CI": ci,
-                    "UNIT": patches.unit,
-                    "CHANNEL_BLOCKS": math.ceil(co / tiles.block_k),
-                    "DY_IS_MATRIX": row_stride is not None,
-                    "W_IS_NK": is_fp32,
-                    **config_constants(tiles, "block_m", "block_n", "block_k"),
-                    "DTYPE": TRITON_DTYPES[dtype],
-                    "DOT_DTYPE": dot_dtype(dtype),
-                },
-                options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
-            ),
+            launcher=launcher,
         )
 
 

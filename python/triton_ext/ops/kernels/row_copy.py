@@ -11,8 +11,8 @@ others the other.  The same kernel fills up channels that TMA's rows of 16 bytes
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -136,7 +136,7 @@ def row_copy_kernel(
     SECOND_BLOCK_ROWS: tl.constexpr,
     SECOND_BLOCK: tl.constexpr,
 ):
-    # Assigning a tuple makes its type anew, as in conv_dgrad.py.
+    # Assigning a tuple makes its type anew, as in gemm.py.
     sizes = sizes
     second_sizes = second_sizes
     program = tl.program_id(0)
@@ -161,17 +161,16 @@ class RowCopy:
         UnsupportedError: Rows of the target have more elements than the kernel counts.
     """
 
-    size: tuple[int, ...]  # [N, D, H, W] of the source
-    strides: tuple[int, ...]  # of the source [N, D, H, W, C], in elements
+    shape: tuple[int, ...]  # of the source [N, ([D, [H, ]]W, )C]
+    strides: tuple[int, ...]  # of the source, in elements
     start: int = 0  # of the source's first element; not 0 where strides are negative
-    target_h: int  # rows of an image of the target
+    target_h: int | None = None  # rows of an image of the target; None: as many as of the source
     target_elements: int  # of a row of the target, a multiple of 16 bytes
+    target_channels: int  # of a pixel of the target
     low: tuple[int, int] = (0, 0)  # zeros above and in front of the source
     step_h: int = 1  # rows of the source from one row of the target to the next
     dilation_h: int = 1  # rows of the source from one pixel of a column to the next
-    channels: int  # of the source
     column: int = 1  # pixels of a column
-    target_channels: int  # of the target
     element_bytes: int  # size of an element
 
     def __post_init__(self) -> None:
@@ -182,74 +181,68 @@ class RowCopy:
             )
 
     @property
-    def rows(self) -> int:
-        """Rows of the target, all images together."""
-        return self.size[0] * self.size[1] * self.target_h
+    def sizes(self) -> CopySizes:
+        """The kernel's runtime arguments."""
+        missing = 5 - len(self.shape)
+        n, d, h, w = (self.shape[0], *(1,) * missing, *self.shape[1:-1])
+        strides = (self.strides[0], *(0,) * missing, *self.strides[1:])
+        target_h = h if self.target_h is None else self.target_h
+        units = self.target_elements * self.element_bytes // ROW_BYTES
+        return CopySizes(
+            n * d * target_h, d, h, w, target_h, units, *self.low, self.step_h, self.dilation_h,
+            self.start, *strides,
+        )  # fmt: skip
 
     @property
     def block(self) -> tuple[int, int]:
         """Rows and elements of a CTA's tile."""
         # All rows of a tile share what is computed of a column: more of them where there are many,
         # as long as every multiprocessor has some tiles.
-        tile = _TILE if self.rows * self.target_elements < _MANY_ELEMENTS else 4 * _TILE
+        rows = self.sizes.rows
+        tile = _TILE if rows * self.target_elements < _MANY_ELEMENTS else 4 * _TILE
         block = min(_TILE, triton.next_power_of_2(self.target_elements))
-        return min(tile // block, triton.next_power_of_2(self.rows)), block
+        return min(tile // block, triton.next_power_of_2(rows)), block
 
     @property
     def programs(self) -> int:
         """CTAs of the copy."""
         block_rows, block = self.block
-        return math.ceil(self.rows / block_rows) * math.ceil(self.target_elements / block)
-
-    @property
-    def sizes(self) -> CopySizes:
-        """The kernel's runtime arguments."""
-        _, d, h, w = self.size
-        units = self.target_elements * self.element_bytes // ROW_BYTES
-        return CopySizes(
-            self.rows, d, h, w, self.target_h, units, *self.low, self.step_h, self.dilation_h,
-            self.start, *self.strides,
-        )  # fmt: skip
+        return math.ceil(self.sizes.rows / block_rows) * math.ceil(self.target_elements / block)
 
     @property
     def constants(self) -> tuple[object, ...]:
         """The kernel's constants, in the order of its parameters."""
-        _, _, h, w = self.size
+        sizes = self.sizes
         # With padding, offsets reach further than the image: twice as far at most.
-        reach = 2 * max(h * abs(self.strides[2]), w * abs(self.strides[3]))
-        unit = ROW_BYTES // self.element_bytes
-        shape = (self.channels, self.column, self.target_channels)
-        return (*shape, unit, reach >= 1 << 30, *self.block)
+        reach = 2 * max(sizes.size_h * abs(sizes.stride_h), sizes.size_w * abs(sizes.stride_w))
+        channels = (self.shape[-1], self.column, self.target_channels)
+        return (*channels, ROW_BYTES // self.element_bytes, reach >= 1 << 30, *self.block)
 
 
 class CopyLauncher:
     """Makes one copy, or two in one launch, of elements of the same size; holds no tensor."""
 
-    def __init__(self, first: RowCopy, second: RowCopy | None = None) -> None:
-        names = row_copy_kernel.arg_names[-2 * len(first.constants) :]
+    def __init__(self, *copies: RowCopy) -> None:
         # None compiles for no type where nothing reads an integer.
-        others = (None,) * len(first.constants) if second is None else second.constants
-        self._bits = _INTEGERS[first.element_bytes]
+        nothing: tuple[Any, ...] = (None,) * (2 - len(copies))
+        constants = [value for copy in copies for value in copy.constants]
+        constants += len(copies[0].constants) * nothing
+        self._bits = _INTEGERS[copies[0].element_bytes]
+        self._others = 2 * nothing
         self.launcher = Launcher(
             kernel=row_copy_kernel,
-            grid=(first.programs + (0 if second is None else second.programs), 1, 1),
-            scalars=(first.programs, first.sizes, None if second is None else second.sizes),
-            constants=dict(zip(names, (*first.constants, *others), strict=True)),
+            grid=(sum(copy.programs for copy in copies), 1, 1),
+            scalars=(copies[0].programs, *(copy.sizes for copy in copies), *nothing),
+            constants=dict(
+                zip(row_copy_kernel.arg_names[-len(constants) :], constants, strict=True)
+            ),
             options={"num_warps": _NUM_WARPS},
         )
 
-    def launch(
-        self,
-        first: tuple[torch.Tensor, torch.Tensor],
-        second: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> None:
+    def launch(self, *pairs: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Launches; each copy has a source and a target."""
-        tensors = tuple(
-            None if tensor is None else tensor.view(self._bits)
-            for tensor in (*first, *(second or (None, None)))
-        )
-        sources = (tensors[0], tensors[2])
-        aligned = tuple(t is not None and t.data_ptr() % ROW_BYTES == 0 for t in sources)
+        tensors = (*(each.view(self._bits) for pair in pairs for each in pair), *self._others)
+        aligned = tuple(t is not None and t.data_ptr() % ROW_BYTES == 0 for t in tensors[::2])
         self.launcher.launch(tensors, aligned)
 
 
@@ -268,75 +261,60 @@ class RowCopies:
         equal = elements == math.prod(packing.weight_shape[1:])
         self._weight_is_packed = equal and not packing.columns and not packing.is_turned
         self._x_copy = self._copy_of_x(x_strides) if packing.is_copied else None
-        self._x = None if self._x_copy is None else CopyLauncher(self._x_copy)
-        # By the strides of a weight, and whether x is copied as well.
-        self._launchers: dict[tuple[tuple[int, ...], bool], CopyLauncher] = {}
+        # By the strides of a weight, if one is copied, and whether x is.
+        self._launchers: dict[tuple[tuple[int, ...] | None, bool], CopyLauncher] = {}
 
     def __repr__(self) -> str:
         return f"RowCopies({self.packing.kind}, is_copied={self.packing.is_copied})"
 
-    def both(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what :meth:`x` and :meth:`weight` do, of one launch where both are copied."""
-        rows = self._packed_already(weight)
-        if self._x_copy is None or rows is not None:
-            return self.x(x), self.weight(weight) if rows is None else rows
-        packed, memory = self._new(weight), self._new(x, of_x=True)
-        self._launcher(weight.stride(), True).launch((weight, packed), (x, memory))
-        return memory.as_strided(self.packing.x_shape, self.packing.strides), packed
-
-    def x(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the overlapping view of x or of a copy of it, of the packing's strides.
+    def pack(self, x: torch.Tensor | None, weight: torch.Tensor | None) -> tuple[Any, Any]:
+        """Returns x and the weight, packed, ``None`` for ``None``; one launch makes both copies.
 
         Args:
             x: [N, Ci, *input_size], of the strides that were given.
-        """
-        if self._x is not None:
-            memory = self._new(x, of_x=True)
-            self._x.launch((x, memory))
-            x = memory
-        return x.as_strided(self.packing.x_shape, self.packing.strides)
-
-    def weight(self, weight: torch.Tensor) -> torch.Tensor:
-        """Returns the packed weight, of the packing's shape.
-
-        Args:
             weight: [Co, Ci, *filter_size] in any memory format.
+
+        Returns:
+            The overlapping view of x or of a copy of it, of the packing's strides, and the packed
+            weight, of the packing's shape.
         """
-        packed = self._packed_already(weight)
-        if packed is None:
-            packed = self._new(weight)
-            self._launcher(weight.stride(), False).launch((weight, packed))
-        return packed
-
-    def _packed_already(self, weight: torch.Tensor) -> torch.Tensor | None:
-        if self._weight_is_packed:
+        packing, pairs, strides = self.packing, [], None
+        x_copy = None if x is None else self._x_copy
+        if weight is not None:
             rows = weight.permute(TO_LAST[weight.dim() - 2])
-            if rows.is_contiguous() and rows.data_ptr() % ROW_BYTES == 0:
-                return rows.view(self.packing.weight_shape)
-        return None
+            is_packed = self._weight_is_packed and rows.is_contiguous()
+            if is_packed and rows.data_ptr() % ROW_BYTES == 0:
+                weight = rows.view(packing.weight_shape)
+            else:
+                # The short copy first: the long one hides it.
+                strides = weight.stride()
+                pairs.append((weight, weight.new_empty(packing.weight_shape)))
+                weight = pairs[0][1]
+        if x_copy is not None and x is not None:
+            pairs.append((x, x.new_empty(packing.memory_shape)))
+            x = pairs[-1][1]
+        if pairs:
+            key = (strides, x_copy is not None)
+            launcher = self._launchers.get(key)
+            if launcher is None:
+                copies = [] if strides is None else [self._copy_of_weight(strides)]
+                launcher = CopyLauncher(*copies, *(() if x_copy is None else (x_copy,)))
+                self._launchers[key] = launcher
+            launcher.launch(*pairs)
+        return x if x is None else x.as_strided(packing.x_shape, packing.strides), weight
 
-    def _new(self, like: torch.Tensor, of_x: bool = False) -> torch.Tensor:
-        shape = self.packing.memory_shape if of_x else self.packing.weight_shape
-        return torch.empty(shape, device=like.device, dtype=like.dtype)
-
-    def _launcher(self, strides: tuple[int, ...], with_x: bool) -> CopyLauncher:
-        launcher = self._launchers.get((strides, with_x))
-        if launcher is None:
-            # The short copy first: the long one hides it.
-            copy = self._copy_of_weight(strides)
-            launcher = CopyLauncher(copy, self._x_copy if with_x else None)
-            self._launchers[strides, with_x] = launcher
-        return launcher
-
-    def _copy_of_x(self, x_strides: tuple[int, ...]) -> RowCopy:
+    def _copy_of_x(self, strides: tuple[int, ...]) -> RowCopy:
         packing, problem = self.packing, self.packing.problem
-        copy = self._copy(problem.x_shape, x_strides, packing.row_pixels * packing.channels)
+        elements = packing.row_pixels * packing.channels
+        low_w = problem.padding[-1][0]
         if not packing.columns:
-            return replace(copy, low=(0, problem.padding[-1][0]))
-        return replace(
-            copy,
+            return self._copy(problem.x_shape, strides, elements, low=(0, low_w))
+        return self._copy(
+            problem.x_shape,
+            strides,
+            elements,
             target_h=problem.output_size[-2],
-            low=(problem.padding[-2][0], problem.padding[-1][0]),
+            low=(problem.padding[-2][0], low_w),
             step_h=problem.stride[-2],
             dilation_h=problem.dilation[-2],
             column=problem.filter_size[-2],
@@ -348,25 +326,21 @@ class RowCopies:
             steps = zip(problem.filter_size, strides[2:], strict=True)
             start = sum((taps - 1) * stride for taps, stride in steps)
             strides = (*strides[:2], *(-stride for stride in strides[2:]))
-        copy = self._copy(problem.w_shape, strides, packing.weight_shape[-1])
-        if packing.columns:
-            copy = replace(copy, target_h=1, column=copy.size[2])
-        return replace(copy, start=start)
+        columns = {"target_h": 1, "column": problem.filter_size[-2]} if packing.columns else {}
+        elements = packing.weight_shape[-1]
+        return self._copy(problem.w_shape, strides, elements, start=start, **columns)
 
     def _copy(
-        self, shape: tuple[int, ...], strides: tuple[int, ...], target_elements: int
+        self, shape: tuple[int, ...], strides: tuple[int, ...], target_elements: int, **others: Any
     ) -> RowCopy:
-        """Returns the copy of a tensor in torch's order, of as many rows."""
-        missing = 5 - len(shape)
-        size = (shape[0], *(1,) * missing, *shape[2:])
+        """Returns the copy of a tensor in torch's order; ``others`` are further fields."""
         return RowCopy(
-            size=size,
-            strides=(strides[0], *(0,) * missing, *strides[2:], strides[1]),
-            target_h=size[2],
+            shape=(shape[0], *shape[2:], shape[1]),
+            strides=(strides[0], *strides[2:], strides[1]),
             target_elements=target_elements,
-            channels=self.packing.problem.in_channels,
             target_channels=self.packing.channels,
             element_bytes=self.packing.element_bytes,
+            **others,
         )
 
 
@@ -407,16 +381,11 @@ class FilledChannels:
 
 def _filling(source: torch.Tensor, target: torch.Tensor) -> RowCopy:
     """Returns the copy of a tensor into one of more channels."""
-    ones = 5 - source.dim()
-    n, *inner, channels = source.shape
-    outer, *strides = source.stride()
-    size = (n, *(1,) * ones, *inner)
+    pixels = source.shape[-2] if source.dim() > 2 else 1
     return RowCopy(
-        size=size,
-        strides=(outer, *(0,) * ones, *strides),
-        target_h=size[2],
-        target_elements=size[3] * target.shape[-1],
-        channels=channels,
+        shape=source.shape,
+        strides=source.stride(),
+        target_elements=pixels * target.shape[-1],
         target_channels=target.shape[-1],
         element_bytes=source.itemsize,
     )
