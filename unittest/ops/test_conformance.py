@@ -274,9 +274,9 @@ def refused_operands(name, which):
             tensors, _ = operands(case)
             tensors[place] = LAYOUTS[which](tensors[place])
             case = replace(case, **strides_of(case, tensors))
-            # Functions refuse or copy pixels whose channels are not neighbours.
-            is_pixels = place == 0 and case.direction != "wgrad"
-            if is_pixels and layout_refusal(name, "x", tensors[0]):
+            # Functions refuse an x whose channels are not neighbours.
+            is_x = place == 0 and case.direction == "fprop"
+            if is_x and layout_refusal(name, "x", tensors[0]):
                 continue
             if refusals_of(family, case):
                 refused.add(place)
@@ -293,7 +293,7 @@ MEMORY = ("same", "odd-channels", "rgb", "end", "patches", "small-groups", "dept
 TMA = "by-one slice one-image"
 REFUSED_LAYOUTS = {
     **dict.fromkeys(("fprop-gemm", "fprop-merged"), TMA),
-    **dict.fromkeys(("dgrad-gemm", "dgrad-merged", "dgrad-patches"), TMA),
+    **dict.fromkeys(("dgrad-gemm", "dgrad-merged", "dgrad-patches"), f"contiguous one-number {TMA}"),
     "fprop-col2im": "one-image",
     "wgrad-wgrad": f"contiguous one-number {TMA}",
     "wgrad-swapped": "contiguous inside one-image one-number",
