@@ -39,6 +39,7 @@ CLEAN = (
     "python/triton_ext/selftest",
     "python/triton_ext/strings.py",
     "python/triton_ext/tools",
+    "third_party/nvidia",
     "tools/check_prose.py",
 )
 
