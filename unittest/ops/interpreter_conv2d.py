@@ -25,9 +25,9 @@ from torch.nn.functional import pad
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
+from planned import conv2d_with_config
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import conv2d
-from triton_ext.ops.api.execution import conv2d_with_config
 from triton_ext.ops.families.gemm_config import ConvConfig
 
 FLOOR = {

@@ -31,13 +31,13 @@ from gpu_comparison import (
     poison,
     skip_without_gpu,
 )
+from planned import conv2d_with_config
 from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.backends.nvidia.backend import im2col_model
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.ops import conv2d
-from triton_ext.ops.api.execution import conv2d_with_config
 from triton_ext.ops.families.gemm_config import CONFIGS
 
 skip_without_gpu()

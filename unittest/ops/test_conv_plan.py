@@ -9,8 +9,8 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 from emulated import without_gluon
 from looking_kernel import LookingKernel
+from planned import conv2d_with_config
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.api.execution import conv2d_with_config
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.families import gemm
