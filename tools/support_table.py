@@ -326,9 +326,9 @@ ROWS = (
         _shown("wait counts"),
     ),
     Row(
-        "AMD: `tritonext-verify-async-waits` and `triton-ext waits`",
+        "AMD: `triton-ext-verify-async-waits` and `triton-ext waits`",
         "0.1.0",
-        lambda: _optimizes("-tritonext-verify-async-waits=gfx-arch=gfx1250", "--host=none"),
+        lambda: _optimizes("-triton-ext-verify-async-waits=gfx-arch=gfx1250", "--host=none"),
     ),
     Row(
         "AMD: TDM copies compiled for gfx1250",

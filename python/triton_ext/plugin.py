@@ -34,9 +34,16 @@ from functools import lru_cache, partial
 from typing import Any
 
 from triton_ext import backends, host
-from triton_ext.errors import PassError, SourceError, UnsupportedError, VerifyError
+from triton_ext.errors import (
+    PassError,
+    SourceError,
+    TritonExtError,
+    UnsupportedError,
+    VerifyError,
+)
 from triton_ext.host import module as host_module
 from triton_ext.host import seams
+from triton_ext.host.detect import wrap_create_driver
 from triton_ext.host.dots import wrap_interpreted_dot
 from triton_ext.ir import Module, parse
 from triton_ext.ir.functions import FUNCTIONS, symbol_of, visibility_of
@@ -155,6 +162,7 @@ def _seams() -> tuple[seams.Seam, ...]:
         seams.make_ir(_wrapper("wrap_make_ir"), gluon=True),
         *_signature_seams(),
         *seams.before_compile(_keep),
+        seams.create_driver(lambda previous: wrap_create_driver(previous, _is_active)),
         *_interpreter_seams(),
     )
 
@@ -378,12 +386,14 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
             )
         if now is not None:
             _asked.wrapped = stages
+            changed: list[str] = []
             for name in STAGES:
                 if name in stages:
                     is_gluon = seams.is_gluon(language)
-                    stages[name] = _wrap_stage(name, stages[name], now, is_gluon)
+                    inner = _naming(name, stages[name], changed)
+                    stages[name] = _wrap_stage(name, inner, now, is_gluon, changed)
             if "llir" in stages:
-                stages["llir"] = _wrap_llir(stages["llir"])
+                stages["llir"] = _wrap_llir(_naming("llir", stages["llir"], changed))
         return None
 
     mine = _key_maker()
@@ -401,10 +411,51 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
     return hook
 
 
-def _wrap_stage(
-    stage: str, inner: Callable[[Any, Any], Any], extra: tuple[_Extra, ...], is_gluon: bool
+def _naming(
+    stage: str, inner: Callable[[Any, Any], Any], changed: list[str]
 ) -> Callable[[Any, Any], Any]:
-    """Puts passes behind a stage: those that the key was made of, whatever is added since."""
+    """Makes a failure of a stage name the passes of others that changed its input.
+
+    Triton's verifier accepts operations that no later pass of Triton's can lower.
+
+    Args:
+        stage: The stage.
+        inner: Runs it.
+        changed: The passes that changed the module so far, each with its stage.
+    """
+
+    def named(source: Any, metadata: Any) -> Any:
+        try:
+            return inner(source, metadata)
+        except RuntimeError as error:
+            if not changed or isinstance(error, TritonExtError):
+                raise
+            raise PassError(
+                f"triton's stage '{stage}' failed on a module that {' and '.join(changed)} "
+                f"changed: {error}",
+                filename=f"<{stage}>",
+                notes=("triton printed the operation that it cannot lower to standard error",),
+            ) from error
+
+    return named
+
+
+def _wrap_stage(
+    stage: str,
+    inner: Callable[[Any, Any], Any],
+    extra: tuple[_Extra, ...],
+    is_gluon: bool,
+    changed: list[str],
+) -> Callable[[Any, Any], Any]:
+    """Puts passes behind a stage: those that the key was made of, whatever is added since.
+
+    Args:
+        stage: The stage.
+        inner: Runs it.
+        extra: The passes of others.
+        is_gluon: Whether the kernel is a Gluon kernel.
+        changed: Gets the passes of others that changed the module, each with its stage.
+    """
     has_extra = any(entry.stage == stage for entry in extra)
 
     def wrapped(source: Any, metadata: Any) -> Any:
@@ -425,6 +476,7 @@ def _wrap_stage(
             own = own_for(stage, text, is_gluon)
             error.notes += tuple(each.way_out for each in own if each.way_out)
             raise
+        changed.extend(f"'{each.pipeline}' behind {stage}" for each in extra if each.stage == stage)
         if stage == "ttgir":
             # As Triton does at the end of this stage; what it noted is of the module before.
             entries = lowered.get_tensordesc_metadata()

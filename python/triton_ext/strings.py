@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-__all__ = ["STRING", "STRING_BODY", "lines_of", "quote", "unquote"]
+__all__ = ["STRING", "STRING_BODY", "lines_of", "quote", "unquote", "without_leak_report"]
 
 # A group that is repeated takes Python about 190 bytes for each time, in case that it has to go
 # back; Python 3.10 cannot be told that it never has to.
@@ -15,6 +15,11 @@ STRING_BODY = r'[^"\\\n]*(?:\\.[^"\\\n]*)' + _TIMES
 #: A regular expression of a string with its quotes.
 STRING = f'"{STRING_BODY}"'
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_LEAK_REPORT = re.compile(
+    r"^(?:nanobind: (?:leaked|this is likely caused)| - leaked | - \.\.\. skipped|"
+    r"See https://nanobind\.)[^\n]*\n?",
+    re.M,
+)
 _ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|([nt\\"]))')
 
 
@@ -56,3 +61,14 @@ def lines_of(text: str, *, keep_ends: bool = False) -> list[str]:
     """
     lines: list[str] = _LINE.findall(text)
     return lines if keep_ends else [line.removesuffix("\n").removesuffix("\r") for line in lines]
+
+
+def without_leak_report(text: str) -> str:
+    """Drops the lines in which nanobind lists what Triton's library never frees.
+
+    Triton 3.9 prints them when a process ends, behind the error that ended it.
+
+    Args:
+        text: What a process wrote to standard error.
+    """
+    return _LEAK_REPORT.sub("", text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXPORTS", "PASSES"]
+__all__ = ["ALIASES", "EXPORTS", "PASSES"]
 
 _HERE: Final = "triton_ext.backends.amd"
 
@@ -63,9 +63,16 @@ PASSES: Final = {
     "tritonamdgpu-update-async-wait-count": (
         f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount"
     ),
-    "tritonext-align-partitioned-shared": (
+    "triton-ext-align-partitioned-shared": (
         f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared"
     ),
-    "tritonext-partition-shared": f"{_HERE}.passes.partition_shared:PartitionShared",
-    "tritonext-verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
+    "triton-ext-partition-shared": f"{_HERE}.passes.partition_shared:PartitionShared",
+    "triton-ext-verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
+}
+
+# Names that these passes had before 0.2.0.
+ALIASES: Final = {
+    "tritonext-align-partitioned-shared": "triton-ext-align-partitioned-shared",
+    "tritonext-partition-shared": "triton-ext-partition-shared",
+    "tritonext-verify-async-waits": "triton-ext-verify-async-waits",
 }

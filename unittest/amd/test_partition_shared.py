@@ -1,4 +1,4 @@
-"""``tritonext-partition-shared``: only encodings change, products stay, waves meet less often."""
+"""``triton-ext-partition-shared``: only encodings change, products stay, waves meet less often."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def compiled(source, passes=True):
     target = GPUTarget("hip", "gfx1250", 32)
     if not passes:
         return triton.compile(source, target=target, options={"num_warps": 4})
-    with plugin.extra_passes("ttgir", "tritonext-partition-shared"):
+    with plugin.extra_passes("ttgir", "triton-ext-partition-shared"):
         return triton.compile(source, target=target, options={"num_warps": 4})
 
 

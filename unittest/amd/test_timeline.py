@@ -160,7 +160,7 @@ def test_what_is_unsafe_is_what_the_verifier_refuses(arch):
     for seed in range(KERNELS + 8):
         text = generate(seed, "3.9.0", arch, "arbitrary" if seed % 2 else "intended")
         shown = unsafe_of(timeline(text))
-        verifier = registry.lookup("tritonext-verify-async-waits")()
+        verifier = registry.lookup("triton-ext-verify-async-waits")()
         errors: set[str] = set()
         try:
             verifier.run(parse(text), PassContext())

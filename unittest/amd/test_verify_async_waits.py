@@ -1,4 +1,4 @@
-"""tritonext-verify-async-waits: against an executable model of the queues, on kernels and mutants.
+"""triton-ext-verify-async-waits: against an executable model of the queues, on kernels and mutants.
 
 The model runs a kernel in adversarial schedules and tells which operation read LDS too early, or
 wrote it while a copy was at it.  What it finds must be reported at the same operation; kernels that

@@ -24,7 +24,7 @@ from triton_ext.passes import PassManager  # noqa: E402
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 KERNELS = 800 if NIGHTLY else 80
 COUNT = "tritonamdgpu-update-async-wait-count"
-VERIFY = "tritonext-verify-async-waits"
+VERIFY = "triton-ext-verify-async-waits"
 
 
 def draw(rng, number, wait):

@@ -133,3 +133,59 @@ def test_a_first_channel_at_which_the_hardware_stops_is_an_error(fresh_triton_ca
         launch(x_desc, torch.ones(1), y_desc, 0, 0, 0, TAP=1, channel=12)
     assert "load_im2col(x_desc" in caught.value.source_line
     assert caught.value.column
+
+
+@triton.jit
+def pool(x_desc, y_ptr, m_gemm, taps, SPATIAL_RANK: tl.constexpr):
+    PIXELS: tl.constexpr = x_desc.block_shape[0]
+    CHANNELS: tl.constexpr = x_desc.block_shape[1]
+    row = tl.program_id(0) * PIXELS
+    y = tl.full((PIXELS, CHANNELS), float("nan"), tl.float32)
+    for tap in range(taps):
+        if SPATIAL_RANK == 1:
+            n, w = tle.im2col_start(row, x_desc, spatial_rank=1)
+            tile = tle.load_im2col(x_desc, [n, w, 0], [tap])
+        elif SPATIAL_RANK == 2:
+            n, h, w = tle.im2col_start(row, x_desc)
+            tile = tle.load_im2col(x_desc, [n, h, w, 0], [0, tap])
+        else:
+            n, d, h, w = tle.im2col_start(row, x_desc, spatial_rank=3)
+            tile = tle.load_im2col(x_desc, [n, d, h, w, 0], [0, 0, tap])
+        y = tl.maximum(y, tile.to(tl.float32))
+    rows = row + tl.arange(0, PIXELS)[:, None]
+    where = rows * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    tl.store(y_ptr + where, y, mask=rows < m_gemm)
+
+
+@pytest.mark.parametrize("spatial_rank", [1, 2, 3])
+def test_a_start_that_the_descriptor_gives(spatial_rank, fresh_triton_cache):
+    """A pooling along W: the padding is NaN, which loses against every pixel."""
+    size, stride = (5, 6, 11)[-spatial_rank:], (2, 3, 2)[-spatial_rank:]
+    padding = ((0, 0), (0, 0), (1, 2))[-spatial_rank:]
+    x = (torch.randn(2, *size, 64) - 5).half()
+    taps = (*(1,) * (spatial_rank - 1), 3)
+    x_desc = Im2ColDescriptor.for_conv(x, taps, stride, padding, block_shape=[64, 64], fill="nan")
+    y = torch.zeros(x_desc.m_gemm, 64)
+    grid = (triton.cdiv(x_desc.m_gemm, 64),)
+    xnv.emulated(pool)[grid](x_desc, y, x_desc.m_gemm, 3, spatial_rank)
+    padded = torch.nn.functional.pad(x.float(), (0, 0, 1, 2), value=-100)
+    windows = padded.movedim(-1, 1).unfold(-1, 3, stride[-1]).amax(-1)
+    for dim, step in enumerate(stride[:-1], 2):
+        windows = windows.index_select(dim, torch.arange(0, windows.shape[dim], step))
+    assert torch.equal(y, windows.movedim(1, -1).reshape(-1, 64))
+
+
+@pytest.mark.parametrize(
+    ("start", "tap", "match"),
+    [
+        ((0, 1, 0), 1, r"start coordinate 1 of dim 1 \(H\) is where no output pixel starts"),
+        ((0, 0, 0), 2, r"offset 2 of dim 2 \(W\) belongs to no filter tap: 2 taps"),
+    ],
+)
+def test_operands_of_another_convolution_are_errors(start, tap, match, fresh_triton_cache):
+    x = torch.zeros(2, 5, 6, 64, dtype=torch.float16)
+    x_desc = Im2ColDescriptor.for_conv(x, (1, 2), (2, 1), block_shape=[64, 64])
+    y_desc = TensorDescriptor(torch.zeros(64, 64).half(), [64, 64], [64, 1], [64, 64])
+    with pytest.raises(EmulationError, match=match) as caught:
+        xnv.emulated(copy_pixels)[(1,)](x_desc, torch.ones(1), y_desc, *start, TAP=tap)
+    assert "load_im2col(x_desc" in caught.value.source_line

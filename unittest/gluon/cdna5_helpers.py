@@ -115,7 +115,7 @@ def recorded(folder):
 def verifier_objects(ttgir):
     """What the verifier of waits says against a kernel, or ``None``."""
     try:
-        PassManager("tritonext-verify-async-waits").run(parse(ttgir))
+        PassManager("triton-ext-verify-async-waits").run(parse(ttgir))
     except PassError as error:
         return error
     return None

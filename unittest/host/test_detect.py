@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import subprocess
 import sys
 
 import pytest
 import triton
-from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.errors import DriverError, TritonExtError, UnsupportedError
 from triton_ext.host import SUPPORTED, HostError, capabilities, detect, require
 from triton_ext.host import capabilities as capabilities_module
+from triton_ext.host.detect import wrap_create_driver
 
 
 @pytest.fixture(autouse=True)
@@ -144,3 +147,50 @@ def test_a_host_without_im2col_in_gluon_is_refused_by_name(monkeypatch, version)
     )
     with pytest.raises(UnsupportedError, match=message):
         require("im2col-gluon")
+
+
+def test_a_launch_without_a_gpu_says_both_ways_out(tmp_path):
+    """In a process of its own: Triton keeps the driver that it finds."""
+    script = tmp_path / "no_gpu.py"
+    script.write_text(
+        "import os\n"
+        "import triton, triton_ext\n"
+        "from triton.runtime.driver import driver\n"
+        "from triton.backends import backends\n"
+        "triton_ext.install()\n"
+        "for backend in backends.values():\n"
+        "    backend.driver.is_active = staticmethod(lambda: False)\n"
+        "@triton.jit\n"
+        "def nothing():\n"
+        "    pass\n"
+        "try:\n"
+        "    nothing[(1,)]()\n"
+        "except triton_ext.errors.DriverError as error:\n"
+        "    assert isinstance(error, RuntimeError)\n"
+        "    print(error)\n"
+        "triton_ext.uninstall()\n"
+        "try:\n"
+        "    nothing[(1,)]()\n"
+        "except RuntimeError as error:\n"
+        "    print(type(error).__name__)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment, capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    message, stock = done.stdout.splitlines()
+    assert "set TRITON_INTERPRET=1 before the program starts" in message
+    assert "triton_ext.gluon.nvidia.emulated(kernel)[grid](...)" in message
+    assert "0 active drivers" in message
+    assert stock == "RuntimeError"
+
+
+def test_other_failures_of_drivers_stay_as_they_are():
+    def fails():
+        raise RuntimeError("2 active drivers ([a, b]). There should only be one.")
+
+    wrapped = wrap_create_driver(fails, lambda: True)
+    with pytest.raises(RuntimeError, match=r"^2 active drivers") as caught:
+        wrapped()
+    assert not isinstance(caught.value, DriverError)

@@ -182,6 +182,33 @@ class TestRefusals:
             builder.create("t.a", [], text="t.a {0}")
         assert str(parse(str(memory))) == text
 
+    @pytest.mark.parametrize(
+        ("name", "given", "template", "found"),
+        [
+            ("arith.trunci", "i8", "{results} = arith.trunci {0} : {0.type} to i16", "i16"),
+            ("arith.addi", "i64", "{results} = arith.addi {0}, {0} : i32", "i32"),
+            ("arith.cmpi", "i32", "{results} = arith.cmpi eq, {0}, {0} : {0.type}", "i1"),
+            ("t.a", "i32", '{results} = "t.a"({0}) : (i32) -> tensor<4xi32>', "tensor<4xi32>"),
+        ],
+    )
+    def test_types_that_the_text_contradicts(self, memory, name, given, template, found):
+        marker = named(memory, "tt.extern_elementwise")[0]
+        i = marker.operands[1]
+        uses, text = i.uses, str(memory)
+        match = rf"result 0 has type '{found}' in the text, and '{given}' was given"
+        with pytest.raises(VerifyError, match=match):
+            Builder.before(marker).create(name, [i], [given], text=template)
+        assert i.uses == uses
+        assert str(parse(str(memory))) == text
+
+    def test_types_that_are_spelled_otherwise(self):
+        module = parse('#a = #ttg.x<{v = 1}>\nt.a {\n  %0 = "t.b"() : () -> tensor<1xi8, #a>\n}\n')
+        op = named(module, "t.b")[0]
+        spelled = "tensor<1xi8, #ttg.x<{v = 1}>>"
+        text = '{results} = "t.c"({0}) : (tensor<1xi8, #a>) -> tensor<1xi8,#a>'
+        made = Builder.after(op).create("t.c", op.results, [spelled], text=text)
+        assert made.results[0].type == spelled
+
     def test_erased_anchor(self, memory):
         op = named(memory, "ttng.async_tma_store_wait")[0]
         op.erase()

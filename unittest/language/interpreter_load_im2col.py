@@ -55,6 +55,39 @@ def starts(y_ptr, PIXELS: tl.constexpr):
         tl.store(y_ptr + pixel * 3 + 2, w)
 
 
+@triton.jit
+def starts_of(x_desc, y_ptr, m_gemm, SPATIAL_RANK: tl.constexpr):
+    for row in range(m_gemm):
+        if SPATIAL_RANK == 2:
+            start = tle.im2col_start(row, x_desc)
+        else:
+            start = tle.im2col_start(row, x_desc, spatial_rank=SPATIAL_RANK)
+        for i in tl.static_range(SPATIAL_RANK + 1):
+            tl.store(y_ptr + row * (SPATIAL_RANK + 1) + i, start[i])
+
+
+@triton.jit
+def starts_of_conv(y_ptr, m_gemm, size, stride, padding):
+    for row in range(m_gemm):
+        n, h, w = tle.im2col_start(row, size, stride, padding)
+        tl.store(y_ptr + row * 3, n)
+        tl.store(y_ptr + row * 3 + 1, h)
+        tl.store(y_ptr + row * 3 + 2, w)
+
+
+@triton.jit
+def max_pool(x_desc, y_ptr, R, S, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
+    row = tl.program_id(0) * PIXELS
+    n, h, w = tle.im2col_start(row, x_desc)
+    largest = tl.full((PIXELS, CHANNELS), float("nan"), tl.float32)
+    for tap in range(R * S):
+        # In fp32, because the interpreter compares the bits of bf16 as integers.
+        tile = tle.load_im2col(x_desc, [n, h, w, 0], [tap // S, tap % S]).to(tl.float32)
+        largest = tl.maximum(largest, tile)  # NaN, what the padding reads as, loses
+    rows, columns = row + tl.arange(0, PIXELS)[:, None], tl.arange(0, CHANNELS)[None, :]
+    tl.store(y_ptr + rows * CHANNELS + columns, largest)
+
+
 SHAPES = {1: (2, 11, 24), 2: (2, 7, 9, 24), 3: (2, 4, 5, 6, 24)}
 KERNELS = {1: load_1d, 2: load_2d, 3: load_3d}
 PIXELS, CHANNELS = 16, 16
@@ -108,6 +141,51 @@ def test_start_pixels():
     starts[(1,)](y, PIXELS=24)
     expected = [(m // 12, m // 4 % 3 * 2 - 1, m % 4 * 3 - 5) for m in range(24)]
     assert [tuple(row) for row in y.tolist()] == expected
+
+
+@pytest.mark.parametrize("spatial_rank", [1, 2, 3])
+def test_start_pixels_by_the_descriptor(spatial_rank):
+    _, desc = descriptor(spatial_rank)
+    y = torch.zeros(desc.m_gemm, spatial_rank + 1, dtype=torch.int32)
+    starts_of[(1,)](desc, y, desc.m_gemm, SPATIAL_RANK=spatial_rank)
+    assert [tuple(row) for row in y.tolist()] == [desc.conv.start(m) for m in range(desc.m_gemm)]
+
+
+def test_start_pixels_by_the_convolution():
+    """What ``desc.conv`` has can be passed on, pairs of padding as well."""
+    x = torch.zeros(2, 7, 9, 16)
+    conv = triton_ext.Im2ColDescriptor.for_conv(
+        x, 3, (2, 1), ((1, 2), (0, 1)), block_shape=[PIXELS, CHANNELS]
+    ).conv
+    again = triton_ext.Im2ColDescriptor.for_conv(
+        x, conv.filter_size, conv.stride, conv.padding, conv.dilation, block_shape=[16, 16]
+    ).conv
+    assert again == conv
+    y = torch.zeros(conv.m_gemm, 3, dtype=torch.int32)
+    starts_of_conv[(1,)](y, conv.m_gemm, conv.output_size, conv.stride, conv.padding)
+    assert [tuple(row) for row in y.tolist()] == [conv.start(m) for m in range(conv.m_gemm)]
+
+
+def test_a_descriptor_of_another_rank_has_no_such_start():
+    y = torch.zeros(64, 3, dtype=torch.int32)
+    with pytest.raises(Exception, match=r"called for 2 spatial dimensions.*pass spatial_rank=3"):
+        starts_of[(1,)](descriptor(3)[1], y, 1, SPATIAL_RANK=2)
+    tiled = TensorDescriptor.from_tensor(torch.zeros(64, 16), [PIXELS, CHANNELS])
+    with pytest.raises(Exception, match="a tiled TensorDescriptor was passed"):
+        starts_of[(1,)](tiled, y, 1, SPATIAL_RANK=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_max_pooling_ignores_its_padding(dtype):
+    x = (torch.randn(2, 9, 8, CHANNELS) - 5).to(dtype)  # all are less than a padding of zeros
+    desc = triton_ext.Im2ColDescriptor.for_conv(
+        x, 3, stride=2, padding=1, block_shape=[PIXELS, CHANNELS], fill="nan"
+    )
+    programs = triton.cdiv(desc.m_gemm, PIXELS)
+    y = torch.empty(programs * PIXELS, CHANNELS, dtype=dtype)
+    max_pool[(programs,)](desc, y, 3, 3, PIXELS, CHANNELS)
+    expected = torch.nn.functional.max_pool2d(x.movedim(-1, 1), 3, 2, 1).movedim(1, -1)
+    assert torch.equal(y[: desc.m_gemm].view(expected.shape), expected)
 
 
 def refused(match, kernel, *arguments):
@@ -170,3 +248,23 @@ def test_an_uninstalled_plugin():
             load_1d[(1,)](desc, torch.zeros(16, 16), 0, 0, 0, 0, PIXELS=PIXELS, CHANNELS=CHANNELS)
     finally:
         triton_ext.install()
+
+
+def test_a_start_that_no_output_pixel_has():
+    # Stride 2 and padding 1: starts are -1, 1, 3, ...
+    refused(r"start coordinate 2 of dim 1 \(W\)", load_1d, descriptor(1)[1], 0, 2, 0, 0)
+
+
+def test_an_offset_that_no_tap_has():
+    refused(r"offset 3 of dim 1 \(W\) belongs to no", load_1d, descriptor(1)[1], 0, -1, 0, 3)
+
+
+def test_a_descriptor_of_corners_takes_any_start_and_offset():
+    x = torch.arange(11.0 * 24).view(1, 11, 24)
+    desc = triton_ext.Im2ColDescriptor(
+        x, x.shape, x.stride(), [PIXELS, CHANNELS],
+        pixel_box_lower_corner=[-1], pixel_box_upper_corner=[-1], element_strides=[1, 2, 1],
+    )  # fmt: skip
+    y = torch.zeros(PIXELS, CHANNELS)
+    load_1d[(1,)](desc, y, 0, 2, 0, 3, PIXELS=PIXELS, CHANNELS=CHANNELS)
+    assert torch.equal(y[0], x[0, 5, :CHANNELS])

@@ -1,4 +1,4 @@
-"""``tritonext-verify-async-waits`` on what Triton's own pipeliner makes for NVIDIA."""
+"""``triton-ext-verify-async-waits`` on what Triton's own pipeliner makes for NVIDIA."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triton_ext.errors import PassError
 from triton_ext.ir import parse
 from triton_ext.passes import PassManager
 
-VERIFIER = PassManager("tritonext-verify-async-waits")
+VERIFIER = PassManager("triton-ext-verify-async-waits")
 FILES = [
     path for path in sorted(CORPUS.glob("*/cuda-*/*.ttgir")) if "ttg.async_wait" in path.read_text()
 ]

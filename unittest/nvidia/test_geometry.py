@@ -8,6 +8,7 @@ import pytest
 from triton_ext.backends.nvidia.backend.geometry import (
     ConvGeometry,
     Im2ColGeometry,
+    PackedWalk,
     dim_name,
     normalize_dtype,
     packed_size_one_strides,
@@ -148,3 +149,32 @@ def test_dtype_names() -> None:
     assert normalize_dtype("torch.bfloat16") == "bf16"
     assert normalize_dtype("fp8e4nv") == "fp8e4nv"
     assert normalize_dtype("torch.complex64") == "complex64"
+
+
+@pytest.mark.parametrize(
+    ("first", "steps", "shape", "last"),
+    [
+        ((-32768,), (8,), (1 << 31,), (-1,)),
+        ((32767,), (1,), (40000,), (0,)),
+        ((-128, 127), (8, 1), (200, 300), (0, 3)),
+        ((-16, 15, 0), (3, 8, 1), (40, 50, 60), (1, -2, 0)),
+    ],
+)
+def test_a_walk_fits_two_numbers(first, steps, shape, last) -> None:
+    """Read as a kernel reads it (``language.im2col.descriptor_walk``)."""
+    geometry = Im2ColGeometry(
+        shape=(1, *shape, 8), strides=(0,) * (len(shape) + 2), element_bytes=2, dtype="fp16",
+        pixel_box_lower_corner=first, pixel_box_upper_corner=last,
+        element_strides=(1, *steps, 1), pixels_per_column=16, channels_per_pixel=8,
+    )  # fmt: skip
+    high, low = geometry.packed_walk
+    assert 0 <= high < 1 << 63
+    assert 0 <= low < 1 << 63
+    rank = len(shape)
+    sizes = [high & 0x7FFFFFFF, low >> 31, low & 0x7FFFFFFF][3 - rank :]
+    assert tuple(sizes) == geometry.walk_size
+    found = [(high >> PackedWalk.STEP + 3 * index & 7) + 1 for index in range(3)][3 - rank :]
+    assert tuple(found) == steps
+    bits = 16 // rank
+    starts = [high >> PackedWalk.START + bits * (rank - 1 - index) for index in range(rank)]
+    assert tuple((each & (1 << bits) - 1) - (1 << bits - 1) for each in starts) == first

@@ -294,3 +294,24 @@ def test_block_and_channel_of_the_load() -> None:
 def test_a_first_channel_that_the_hardware_stops_at(channel: int) -> None:
     with pytest.raises(DescriptorError, match=rf"channel {channel} of 4-byte.* a multiple of 4: "):
         element_offsets(GEOMETRY, (0, 1, 0), (0, 0), channel)
+
+
+@pytest.mark.parametrize(
+    ("start", "offsets", "message"),
+    [
+        ((0, 0, 0), (0, 0), r"start coordinate 0 of dim 1 \(H\) is where no output pixel starts"),
+        ((0, -1, 0), (1, 0), None),
+        ((0, -1, 0), (3, 0), r"offset 3 of dim 1 \(H\) belongs to no filter tap: 3 taps with dil"),
+        ((0, -1, 0), (0, 1), r"dilation 2 have 0, 2 \(offsets \(0, 1\)\)"),
+        ((1, 1, 0), (2, 2), None),
+    ],
+)
+def test_operands_that_do_not_belong_to_the_convolution(start, offsets, message) -> None:
+    conv = ConvGeometry.make((2, 5, 4, 16), (3, 2), (2, 1), (1, 0), (1, 2))
+    geometry = geometry_of(conv, (320, 64, 16, 1), (4, 16))
+    element_offsets(geometry, start, offsets)  # the hardware does not know the convolution
+    if message is None:
+        element_offsets(geometry, start, offsets, conv=conv)
+        return
+    with pytest.raises(DescriptorError, match=message):
+        element_offsets(geometry, start, offsets, conv=conv)

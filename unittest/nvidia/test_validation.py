@@ -567,11 +567,15 @@ def test_nan_fill(dtype: str, message: str | None) -> None:
     assert found == (() if message is None else (message,))
 
 
-def test_nan_fill_of_a_convolution(make_tensor: MakeTensor) -> None:
-    descriptor = Im2ColDescriptor.for_conv(make_tensor((2, 14, 14, 64)), **GOOD_CONV)
-    assert violations(descriptor.geometry, conv=descriptor.conv, padding="nan") == (
-        'NaN fill makes conv padding NaN: a convolution needs padding="zero"',
-    )
+def test_nan_fill_of_a_pooling(make_tensor: MakeTensor) -> None:
+    x = make_tensor((2, 14, 14, 64))
+    descriptor = Im2ColDescriptor.for_conv(x, **GOOD_CONV, fill="nan")
+    assert descriptor.padding == "nan"
+    assert descriptor.with_block_shape([32, 64]).padding == "nan"
+    with pytest.raises(DescriptorError, match='fill must be "zero" or "nan", got \'inf\''):
+        Im2ColDescriptor.for_conv(x, **GOOD_CONV, fill="inf")
+    with pytest.raises(DescriptorError, match='fill="nan" needs a float dtype'):
+        Im2ColDescriptor.for_conv(make_tensor((2, 14, 14, 64), "int32"), **GOOD_CONV, fill="nan")
 
 
 def test_unknown_fill() -> None:

@@ -85,6 +85,19 @@ class Break(Pass):
 
 
 @dataclass(frozen=True, slots=True)
+class Atan2(Pass):
+    """Leaves a valid operation behind that Triton cannot lower."""
+
+    name: ClassVar[str] = "test-atan2"
+
+    def run(self, module: Module, context: PassContext) -> None:
+        add = next(op for op in module.walk() if op.name == "arith.addf")
+        text = "{results} = math.atan2 {0}, {1} : {results.type}"
+        types = [add.results[0].type]
+        add.replace_with(Builder.before(add).create("math.atan2", add.operands, types, text))
+
+
+@dataclass(frozen=True, slots=True)
 class Double(Pass):
     """Puts an operation behind each addition."""
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 import triton
 import triton.language as tl
-from pass_helpers import Break, CountFunction, EraseKernel, Mark, Shorten
+from pass_helpers import Atan2, Break, CountFunction, EraseKernel, Mark, Shorten
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -33,8 +33,8 @@ def add_two_to_a_row(x_ptr):
     tl.store(x_ptr + row, tl.load(x_ptr + row) + 2)
 
 
-def compiled(kernel=add_two):
-    source = ASTSource(kernel, {"x_ptr": "*i32"}, constexprs={})
+def compiled(kernel=add_two, pointer="*i32"):
+    source = ASTSource(kernel, {"x_ptr": pointer}, constexprs={})
     return triton.compile(source, target=GPUTarget("cuda", 90, 32))
 
 
@@ -161,6 +161,20 @@ def test_the_pass_is_named_whose_module_triton_refuses(stage):
     ):
         compiled(add_two_to_a_row)
     assert (caught.value.filename, caught.value.line) == (__file__, line)
+
+
+@needs_key
+@pytest.mark.parametrize(("stage", "fails"), [("ttir", "ttgir"), ("ttgir", "llir")])
+def test_the_pass_is_named_whose_module_triton_cannot_lower(stage, fails, capfd):
+    """Triton's verifier takes it, and a later stage fails."""
+    expected = rf"stage '{fails}' failed on .*test-atan2\)' behind {stage} changed: PassManager"
+    with (
+        plugin.extra_passes(stage, [Mark(), Atan2()]),
+        pytest.raises(PassError, match=expected) as caught,
+    ):
+        compiled(add_two_to_a_row, "*fp32")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert "atan2" in capfd.readouterr().err
 
 
 @needs_key

@@ -19,6 +19,7 @@ from triton_ext.errors import PipelineError
 from triton_ext.passes import Pass, PassManager, PassSpec, options, registry
 from triton_ext.passes.options import options_of, spec_of
 from triton_ext.passes.pipeline import parse_pipeline
+from triton_ext.tools import opt
 
 
 def build(text: str) -> Pass:
@@ -30,6 +31,36 @@ def test_every_registered_pass_loads_under_its_name():
     for name in registry.names():
         assert registry.lookup(name).name == name
         assert options_of(registry.lookup(name)) is not None
+
+
+def test_one_prefix():
+    """A pass has the name of Triton's pass that it ports, or the prefix of this package."""
+    prefixes = ("triton-ext-", "tritongpu-", "tritonamdgpu-", "test-", "allocate-")
+    ours = [name for name, entry in registry.entries().items() if "triton_ext." in entry.target]
+    assert not [name for name in ours if not name.startswith(prefixes)]
+
+
+@pytest.mark.parametrize("former", registry.aliases())
+def test_former_names_are_aliases(former, capsys, tmp_path):
+    name = registry.aliases()[former]
+    assert former not in registry.names()
+    assert registry.lookup(former) is registry.lookup(name)
+    assert registry.lookup(former).name == name
+    assert str(PassManager(former)) == f"builtin.module({name})"
+    file = tmp_path / "module.ttgir"
+    file.write_text('module attributes {ttg.target = "hip:gfx1250"} {\n}\n')
+    for arguments in ([f"-{former}"], [f"--pass-pipeline=builtin.module({former})"]):
+        printing = f"--mlir-print-ir-after={former}"
+        assert opt.main([str(file), "--host=none", printing, *arguments]) == 0
+        assert f"({name}) //-" in capsys.readouterr().err
+
+
+def test_the_former_names():
+    assert set(registry.aliases()) == {
+        "tritonext-align-partitioned-shared",
+        "tritonext-partition-shared",
+        "tritonext-verify-async-waits",
+    }
 
 
 def test_names_load_nothing_of_a_pass():

@@ -149,7 +149,7 @@ def test_a_missing_file_is_a_sentence(capsys):
         (["--cse", "--host=none"], "Triton's own passes are not there: --host=none was given"),
         (["--cse", "--pass-provider=ext"], "--pass-provider=ext leaves out Triton's own passes"),
         (["--triton-ext-lower-im2col", "--pass-provider=host"], "there is no pass 'triton-ext"),
-        (["--tritonext-partition-shared", "--pass-provider=host"], "--pass-provider=host leaves"),
+        (["--triton-ext-partition-shared", "--pass-provider=host"], "--pass-provider=host leaves"),
         (["--pass-provider=me"], "takes auto or host or ext, found 'me'"),
         (["--canonicalize=max-iterations=3"], "its binding always uses max-iterations=10"),
         (["-o"], "option '-o' needs a value: FILE"),

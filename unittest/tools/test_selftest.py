@@ -144,3 +144,15 @@ def test_a_selftest_that_does_not_start_is_a_failure(monkeypatch, capsys):
     monkeypatch.setattr(doctor.selftest, "run_checks", broken)
     assert cli.main(["doctor", "--selftest"]) == 1
     assert "the selftest does not start: gone" in capsys.readouterr().out
+
+
+def test_a_list_of_leaks_does_not_hide_the_error():
+    errors = (
+        b"Traceback (most recent call last):\nValueError: the cause\n"
+        b'nanobind: leaked 2 types!\n - leaked type "triton._C.libtriton.ir.attribute"\n'
+        b" - ... skipped remainder\n"
+        b"nanobind: this is likely caused by a reference counting issue in the binding code.\n"
+        b"See https://nanobind.readthedocs.io/en/latest/refleaks.html"
+    )
+    said = selftest._how_it_ended(1, errors)
+    assert said == "the process ended with status 1: ValueError: the cause"

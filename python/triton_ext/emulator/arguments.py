@@ -117,7 +117,8 @@ def _sizes(
     parameters: Sequence[tuple[Value, Type]], start: int, parameter: Value, argument: Any
 ) -> list[Any]:
     """Sizes and strides that follow a descriptor, whose names differ between releases of Triton."""
-    numbers = [*argument.shape, *argument.strides]
+    # An im2col descriptor passes other numbers in place of the strides.
+    numbers = [*argument.shape, *getattr(argument, "kernel_strides", argument.strides)]
     expected = ["i32"] * len(argument.shape) + ["i64"] * len(argument.strides)
     types = [type_ for _, type_ in parameters[start : start + len(numbers)]]
     if [str(type_) for type_ in types] != expected:

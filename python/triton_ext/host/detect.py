@@ -9,13 +9,15 @@ import importlib.metadata
 import pathlib
 import re
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
-from triton_ext.errors import UnsupportedError
+from triton_ext.errors import DriverError, UnsupportedError
+from triton_ext.host.chain import PROBE
 
-__all__ = ["SUPPORTED", "Host", "HostError", "changed_files", "detect"]
+__all__ = ["SUPPORTED", "Host", "HostError", "changed_files", "detect", "wrap_create_driver"]
 
 # First and last release that the test run covers.  A newer one is used for what its probes confirm.
 SUPPORTED = ((3, 6), (3, 9))
@@ -186,3 +188,32 @@ def changed_files() -> tuple[str, ...]:
             if not path.is_file() or path.stat().st_size != file.size:
                 changed.append(str(file))
     return tuple(changed)
+
+
+def wrap_create_driver(
+    previous: Callable[..., Any], is_active: Callable[[], bool]
+) -> Callable[..., Any]:
+    """Wraps the choice of the GPU driver so that a launch without a GPU says what to do.
+
+    Args:
+        previous: ``triton.runtime.driver._create_driver``.
+        is_active: Tells whether the plugin is installed; without it nothing is changed.
+    """
+
+    def create_driver(*args: Any) -> Any:
+        if args and args[0] is PROBE:
+            return PROBE
+        try:
+            return previous(*args)
+        except RuntimeError as error:
+            if not is_active() or not str(error).startswith("0 active drivers"):
+                raise
+            raise DriverError(
+                f"Triton finds no GPU to launch a kernel on ({error}); run it on a machine with a "
+                "GPU and its driver, or on the CPU: for @triton.jit kernels set "
+                "TRITON_INTERPRET=1 before the program starts, and for Gluon kernels, or the "
+                "compiled form of either, launch "
+                "triton_ext.gluon.nvidia.emulated(kernel)[grid](...) or gluon.amd.emulated"
+            ) from error
+
+    return create_driver

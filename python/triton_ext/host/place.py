@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from triton_ext.errors import UnsupportedError
 
-__all__ = ["located", "place"]
+__all__ = ["gluon_builtin", "located", "place"]
 
 _PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
 
@@ -39,6 +39,16 @@ def located(function: F) -> F:
             raise
 
     return wrapper  # type: ignore[return-value]
+
+
+def gluon_builtin(function: F) -> F:
+    """Marks a function as a device function of Gluon whose errors name the user's line.
+
+    Type checkers see the function's own signature; Triton's decorator has no types.
+    """
+    from triton.experimental.gluon.language._core import builtin
+
+    return builtin(located(function))  # type: ignore[no-any-return]
 
 
 def place(semantic: Any) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "asks_hook_for_key",
     "before_compile",
     "cache_key",
+    "create_driver",
     "gluon_signature",
     "interpreter_cvt",
     "interpreter_dot",
@@ -227,6 +228,18 @@ def interpreter_dot(make: Callable[[Callable[..., Any]], Callable[..., Any]]) ->
 
     name = "create_dot"
     return Seam(f"InterpreterBuilder.{name}", InterpreterBuilder, name, make, arguments=3)
+
+
+def create_driver(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
+    """Patches the choice of the GPU driver, which Triton makes at the first launch.
+
+    Args:
+        make: Returns the replacement, which returns :data:`PROBE` for itself.
+    """
+    # ``triton.runtime.driver`` as an attribute is an object of this module.
+    module = importlib.import_module("triton.runtime.driver")
+    name = "_create_driver"
+    return Seam(f"{module.__name__}.{name}", module, name, make)
 
 
 def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: bool) -> Seam:

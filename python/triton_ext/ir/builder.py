@@ -20,6 +20,7 @@ from .reader import parse_fragment
 from .result_counts import ONE_RESULT
 from .segments import cut, set_location
 from .text_checks import check_attribute, check_location, check_type, require_text
+from .type_slots import bind_types
 from .values import Value
 
 __all__ = ["Builder", "fresh_name", "indentation"]
@@ -100,9 +101,9 @@ class Builder:
         Raises:
             ParseError: The text is malformed.
             TypeError: Something is no text, or an operand no value.
-            VerifyError: It is not one operation of this name and with these results; a type, an
-                attribute or the location is malformed; a slot stands for no operand, or an operand
-                has no slot.
+            VerifyError: It is not one operation of this name and with these results, or the text
+                gives a result another type; a type, an attribute or the location is malformed; a
+                slot stands for no operand, or an operand has no slot.
         """
         require_text(name, "the name of an operation")
         if isinstance(result_types, str):
@@ -143,6 +144,7 @@ class Builder:
             )
         if count > 1:
             _check_results(made, text)
+        _check_types(made, result_types, text)
         for result, type_ in zip(made._results, result_types, strict=False):
             result._type = type_
         return made
@@ -269,6 +271,30 @@ def _check_results(made: Operation, text: str) -> None:
         count = len(made._results)
         made.erase()
         raise VerifyError(f"'{made.name}' has one result, found {count} types of results: {text}")
+
+
+def _check_types(made: Operation, types: Sequence[str], text: str) -> None:
+    """Erases an operation whose text gives a result another type than the caller does.
+
+    Raises:
+        VerifyError: It does; printed, the operation would have the type of the text.
+    """
+    bind_types(made)
+    for number, (result, given) in enumerate(zip(made._results, types, strict=False)):
+        found = result._type
+        if found is None or found == given:
+            continue
+        from .rules import Facts
+
+        module = made.module
+        if Facts(module.aliases if module is not None else {}).equal(found, given):
+            continue
+        made.erase()
+        raise VerifyError(
+            f"'{made.name}': result {number} has type '{found}' in the text, and '{given}' was "
+            f"given: {text}",
+            notes=("write {results.type} in the text, and the given types stand there",),
+        )
 
 
 def _check_slots(name: str, text: str, count: int) -> None:

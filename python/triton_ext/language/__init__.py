@@ -6,11 +6,16 @@ kernel's stages before it traces the kernel's body.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from triton_ext import backends, plugin
 
 __all__ = ["im2col_start", "load_im2col"]
 
 plugin.install()
 
-im2col_start = backends.load("nvidia", "im2col_start")
-load_im2col = backends.load("nvidia", "load_im2col")
+if TYPE_CHECKING:
+    from triton_ext.backends.nvidia.language.im2col import im2col_start, load_im2col
+else:
+    im2col_start = backends.load("nvidia", "im2col_start")
+    load_im2col = backends.load("nvidia", "load_im2col")

@@ -10,6 +10,9 @@ the group ``triton_ext.passes``::
 Nothing of a pass is imported before the pass is asked for.  Asking for a name that two of them
 claim is an error that names both: which of them runs must not depend on the order of installation.
 Every other name stays usable.
+
+A pass that is only in this package has the prefix ``triton-ext-``; a port of one of Triton's passes
+has Triton's name.  A vendor package lists former names in ``ALIASES``, former name to name.
 """
 
 from __future__ import annotations
@@ -27,7 +30,18 @@ from triton_ext.passes.base import Pass
 from triton_ext.passes.options import near, options_of, with_options
 from triton_ext.passes.pipeline import PassSpec
 
-__all__ = ["GROUP", "PASSES", "Entry", "build", "entries", "lookup", "names", "refresh"]
+__all__ = [
+    "GROUP",
+    "PASSES",
+    "Entry",
+    "aliases",
+    "build",
+    "canonical",
+    "entries",
+    "lookup",
+    "names",
+    "refresh",
+]
 
 GROUP = "triton_ext.passes"
 
@@ -123,8 +137,25 @@ def refresh() -> None:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all passes, sorted."""
+    """Returns the names of all passes, sorted, without former names."""
     return tuple(entries())
+
+
+@lru_cache(maxsize=1)
+def aliases() -> Mapping[str, str]:
+    """Returns the present name of a pass for each former name."""
+    found: dict[str, str] = {}
+    for vendor in backends.VENDORS:
+        if backends.folders(vendor):
+            package = importlib.import_module(f"triton_ext.backends.{vendor}")
+            found.update(getattr(package, "ALIASES", {}))
+    return MappingProxyType(found)
+
+
+def canonical(name: str) -> str:
+    """Returns the present name of a pass; a name that is no former one stays as it is."""
+    known = entries()
+    return name if name in known else aliases().get(name, name)
 
 
 def lookup(name: str) -> type[Pass]:
@@ -148,7 +179,7 @@ def build(spec: PassSpec) -> Pass:
 
 def _entry(spec: PassSpec) -> Entry:
     known = entries()
-    entry = known.get(spec.name)
+    entry = known.get(canonical(spec.name))
     if entry is None:
         spec.fail(f"there is no pass '{spec.name}'", near(spec.name, known))
     return entry

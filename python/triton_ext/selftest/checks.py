@@ -15,6 +15,7 @@ from typing import Any
 
 from triton_ext import backends, host
 from triton_ext.host.children import command
+from triton_ext.strings import without_leak_report
 
 __all__ = ["CHECKS", "CPU", "GPU", "NUMPY", "TORCH", "Check", "NotShown"]
 
@@ -196,7 +197,7 @@ def _triton_opt(_: str) -> str:
         timeout=60,
     )
     if done.returncode != 0:
-        raise NotShown(f"status {done.returncode}: {done.stderr.strip()}")
+        raise NotShown(f"status {done.returncode}: {_said(done.stderr)}")
     if "arith.addi" in done.stdout or "tt.return" not in done.stdout:
         raise NotShown(f"-canonicalize left {done.stdout!r}")
     return "Triton's -canonicalize folds an addition of 0, through triton-opt"
@@ -209,6 +210,10 @@ def _emulator(_: str) -> str:
     if wrong:
         raise NotShown(f"{wrong} elements are not what was copied")
     return "a TDM copy for gfx1250, run over numpy, copies what it should"
+
+
+def _said(errors: str) -> str:
+    return without_leak_report(errors).strip()
 
 
 _CONV2D = """
@@ -235,7 +240,7 @@ def _interpreted(_: str) -> str:
     )
     found = re.search(r"^off by (\S+)$", done.stdout, re.M)
     if found is None:
-        raise NotShown(f"status {done.returncode}: {done.stderr.strip()[-300:]}")
+        raise NotShown(f"status {done.returncode}: {_said(done.stderr)[-300:]}")
     # fp16 sums of 144 products of about 1.
     if not float(found[1]) < 4e-3:
         raise NotShown(f"off by {found[1]}, 0.004 is allowed")

@@ -7,9 +7,10 @@ is no option of the tool is a pass, with its options behind ``=``; passes run in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from triton_ext.errors import PipelineError, TritonExtError
+from triton_ext.passes import registry
 from triton_ext.passes.options import near
 from triton_ext.passes.pipeline import MODULE, PassSpec, Pipeline, parse_pipeline
 from triton_ext.tools.mlir_options import REFUSED
@@ -130,7 +131,8 @@ def _optional(name: str, default: str, text: str, meta: str, *choices: str) -> O
 
 def _names(name: str, text: str) -> Option:
     def apply(arguments: Arguments, value: str) -> None:
-        getattr(arguments, name).update(part for part in value.split(",") if part)
+        parts = (registry.canonical(part) for part in value.split(",") if part)
+        getattr(arguments, name).update(parts)
 
     return Option(help=text, value="required", meta="PASS,...", apply=apply)
 
@@ -294,7 +296,7 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
                 raise CommandLineError(
                     f"option '{word}' needs a pipeline; the empty one is 'builtin.module()'"
                 )
-            pipeline = parse_pipeline(value)
+            pipeline = _present(parse_pipeline(value))
         option.apply(arguments, value)
     if len(files) > 1:
         raise CommandLineError(f"more than one input: {', '.join(files)}")
@@ -303,9 +305,22 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
             f"'--pass-pipeline' cannot be used together with single passes ('-{specs[0].name}')"
         )
     arguments.file = files[0] if files else "-"
-    arguments.pipeline = pipeline if pipeline is not None else Pipeline(MODULE, tuple(specs))
+    if pipeline is None:
+        pipeline = _present(Pipeline(MODULE, tuple(specs)))
+    arguments.pipeline = pipeline
     _check(arguments)
     return arguments
+
+
+def _present(pipeline: Pipeline) -> Pipeline:
+    """Returns a pipeline with the present names of passes that are given by former names."""
+    items = [
+        _present(item)
+        if isinstance(item, Pipeline)
+        else replace(item, name=registry.canonical(item.name))
+        for item in pipeline.items
+    ]
+    return replace(pipeline, items=tuple(items))
 
 
 def _check_output(arguments: Arguments, word: str, value: str) -> None:

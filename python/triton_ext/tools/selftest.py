@@ -17,6 +17,7 @@ from typing import Literal
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.host.children import TemporaryFolder, command
+from triton_ext.strings import without_leak_report
 
 __all__ = ["Outcome", "run_checks"]
 
@@ -128,7 +129,8 @@ def _lines(output: bytes) -> list[dict[str, object]]:
 def _how_it_ended(status: int, errors: bytes) -> str:
     if status == 0:
         return ""
-    said = [line for line in errors.decode(errors="replace").splitlines() if line.strip()]
+    text = without_leak_report(errors.decode(errors="replace"))
+    said = [line for line in text.splitlines() if line.strip()]
     last = f": {said[-1].strip()}" if said else ""
     if status < 0:
         return f"Triton ended the process ({signal.Signals(-status).name}){last}"

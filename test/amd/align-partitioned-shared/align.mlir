@@ -1,7 +1,7 @@
 // What Triton's own allocation gets wrong is aligned, so that it gets it right.
 
-// RUN: triton-opt %s --tritonext-align-partitioned-shared -split-input-file | FileCheck %s --check-prefixes=CHECK,%{blind}
-// RUN: triton-opt %s --tritonext-align-partitioned-shared=arch=gfx950 -split-input-file | FileCheck %s --check-prefixes=GFX950
+// RUN: triton-opt %s --triton-ext-align-partitioned-shared -split-input-file | FileCheck %s --check-prefixes=CHECK,%{blind}
+// RUN: triton-opt %s --triton-ext-align-partitioned-shared=arch=gfx950 -split-input-file | FileCheck %s --check-prefixes=GFX950
 
 // REQUIRES: triton-3.8-or-newer
 #s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>

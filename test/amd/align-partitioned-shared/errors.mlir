@@ -1,6 +1,6 @@
 // What no alignment mends.
 
-// RUN: triton-opt %s --pass-provider=ext --tritonext-align-partitioned-shared -split-input-file -verify-diagnostics -o /dev/null
+// RUN: triton-opt %s --pass-provider=ext --triton-ext-align-partitioned-shared -split-input-file -verify-diagnostics -o /dev/null
 
 #pad = #ttg.padded_shared<[64:+4] {order = [1, 0], shape = [8, 64]}>
 #p = #ttg.partitioned_shared<{numPartitions = 2, numGroups = 128, partitionDim = 0, partitionLayout = #pad}>

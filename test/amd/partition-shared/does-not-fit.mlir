@@ -1,7 +1,7 @@
 // LDS that the kernel may not take: everything stays where it was.
 
-// RUN: triton-opt %s --pass-provider=ext --tritonext-partition-shared=capacity=40000 -split-input-file -verify-diagnostics | FileCheck %s
-// RUN: triton-opt %s --pass-provider=ext --tritonext-partition-shared -split-input-file 2>/dev/null | FileCheck %s --check-prefix=ALL
+// RUN: triton-opt %s --pass-provider=ext --triton-ext-partition-shared=capacity=40000 -split-input-file -verify-diagnostics | FileCheck %s
+// RUN: triton-opt %s --pass-provider=ext --triton-ext-partition-shared -split-input-file 2>/dev/null | FileCheck %s --check-prefix=ALL
 
 // REQUIRES: triton-3.8-or-newer
 

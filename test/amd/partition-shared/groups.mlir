@@ -1,6 +1,6 @@
 // What belongs to a group, whatever comes first.
 
-// RUN: triton-opt %s --pass-provider=ext --tritonext-partition-shared -split-input-file -verify-diagnostics | FileCheck %s
+// RUN: triton-opt %s --pass-provider=ext --triton-ext-partition-shared -split-input-file -verify-diagnostics | FileCheck %s
 
 // REQUIRES: triton-3.8-or-newer
 

@@ -1,7 +1,7 @@
 // What is left alone, and why. Waves 0 and 1 read tiles 0 and 1 of the rows of every buffer here: each
 // would be worth it.
 
-// RUN: triton-opt %s --pass-provider=ext --tritonext-partition-shared -split-input-file -verify-diagnostics | FileCheck %s
+// RUN: triton-opt %s --pass-provider=ext --triton-ext-partition-shared -split-input-file -verify-diagnostics | FileCheck %s
 // CHECK-NOT: partitioned_shared<
 
 // REQUIRES: triton-3.8-or-newer

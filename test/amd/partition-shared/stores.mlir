@@ -1,6 +1,6 @@
 // Buffers that waves write with ttg.local_store; what control flow hands on; partitions of waves.
 
-// RUN: triton-opt %s --pass-provider=ext --tritonext-partition-shared -split-input-file | FileCheck %s
+// RUN: triton-opt %s --pass-provider=ext --triton-ext-partition-shared -split-input-file | FileCheck %s
 
 // REQUIRES: triton-3.8-or-newer
 

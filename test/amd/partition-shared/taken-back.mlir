@@ -1,8 +1,8 @@
 // Marks, attributes and remarks of a choice that came to nothing are taken back.
 
-// RUN: triton-opt %s --pass-provider=ext --tritonext-partition-shared -verify-diagnostics | FileCheck %s
-// RUN: not triton-opt %s --pass-provider=ext --tritonext-partition-shared=arch=gfx9999 2>&1 | FileCheck %s --check-prefix=ARCH
-// RUN: not triton-opt %s --pass-provider=ext --tritonext-partition-shared=capacity=-5 2>&1 | FileCheck %s --check-prefix=BYTES
+// RUN: triton-opt %s --pass-provider=ext --triton-ext-partition-shared -verify-diagnostics | FileCheck %s
+// RUN: not triton-opt %s --pass-provider=ext --triton-ext-partition-shared=arch=gfx9999 2>&1 | FileCheck %s --check-prefix=ARCH
+// RUN: not triton-opt %s --pass-provider=ext --triton-ext-partition-shared=capacity=-5 2>&1 | FileCheck %s --check-prefix=BYTES
 
 // ARCH: expected a GPU whose LDS is known ({{.*}}gfx1250{{.*}}) for option 'arch', found 'gfx9999'
 // BYTES: expected bytes of LDS, or 0 for all of it, for option 'capacity', found -5

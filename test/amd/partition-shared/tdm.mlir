@@ -1,10 +1,10 @@
 // Operands of a dot that TDM loads: descriptor arguments, buffers, their views and what a loop
 // carries change together, and waves 0 and 1 get tiles in different rows and columns.
 
-// RUN: triton-opt %s --tritonext-partition-shared -split-input-file | FileCheck %s
-// RUN: triton-opt %s --host=none --tritonext-partition-shared -split-input-file | FileCheck %s
-// RUN: triton-opt %s --tritonext-partition-shared=reorder-waves=false -split-input-file | FileCheck %s --check-prefix=ORDER
-// RUN: triton-opt %s --tritonext-partition-shared -split-input-file --allocate-amdgpu-shared-memory | FileCheck %s --check-prefix=OFFSETS
+// RUN: triton-opt %s --triton-ext-partition-shared -split-input-file | FileCheck %s
+// RUN: triton-opt %s --host=none --triton-ext-partition-shared -split-input-file | FileCheck %s
+// RUN: triton-opt %s --triton-ext-partition-shared=reorder-waves=false -split-input-file | FileCheck %s --check-prefix=ORDER
+// RUN: triton-opt %s --triton-ext-partition-shared -split-input-file --allocate-amdgpu-shared-memory | FileCheck %s --check-prefix=OFFSETS
 
 // REQUIRES: triton-3.8-or-newer
 

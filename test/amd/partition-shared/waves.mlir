@@ -1,7 +1,7 @@
 // The order of the waves of a dot: waves 0 and 1 read the same rows of the left operand, and are given
 // others where everything that has the result's encoding can follow.
 
-// RUN: triton-opt %s --pass-provider=ext --tritonext-partition-shared -split-input-file -verify-diagnostics | FileCheck %s
+// RUN: triton-opt %s --pass-provider=ext --triton-ext-partition-shared -split-input-file -verify-diagnostics | FileCheck %s
 
 // REQUIRES: triton-3.8-or-newer
 

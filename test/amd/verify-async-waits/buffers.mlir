@@ -1,4 +1,4 @@
-// RUN: not triton-opt %s --tritonext-verify-async-waits 2>&1 | FileCheck %s
+// RUN: not triton-opt %s --triton-ext-verify-async-waits 2>&1 | FileCheck %s
 
 // What the IR calls a buffer is told together with the variable, and where it was allocated.
 

@@ -1,6 +1,6 @@
 // The end of a kernel: its LDS is another workgroup's from there on, so no copy may be in flight.
 
-// RUN: triton-opt %s -split-input-file --tritonext-verify-async-waits --verify-diagnostics
+// RUN: triton-opt %s -split-input-file --triton-ext-verify-async-waits --verify-diagnostics
 // REQUIRES: triton-3.7-or-newer
 
 #b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>

@@ -1,8 +1,8 @@
 // Numbers that are changed where a proof exists, and remarks about those that could be.
 
-// RUN: triton-opt %s --tritonext-verify-async-waits=fix=unsafe | FileCheck %s --check-prefixes=CHECK,UNSAFE
-// RUN: triton-opt %s --tritonext-verify-async-waits=fix=all | FileCheck %s --check-prefixes=CHECK,ALL
-// RUN: triton-opt %s --tritonext-verify-async-waits=fix=unsafe --tritonext-verify-async-waits=report=all --verify-diagnostics
+// RUN: triton-opt %s --triton-ext-verify-async-waits=fix=unsafe | FileCheck %s --check-prefixes=CHECK,UNSAFE
+// RUN: triton-opt %s --triton-ext-verify-async-waits=fix=all | FileCheck %s --check-prefixes=CHECK,ALL
+// RUN: triton-opt %s --triton-ext-verify-async-waits=fix=unsafe --triton-ext-verify-async-waits=report=all --verify-diagnostics
 
 #b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
 #s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>

@@ -1,7 +1,7 @@
 // Waits that somebody else relies on: no number is raised, and none is said to be too low.
 
-// RUN: triton-opt %s --tritonext-verify-async-waits=fix=all | FileCheck %s
-// RUN: triton-opt %s --tritonext-verify-async-waits=report=all --verify-diagnostics
+// RUN: triton-opt %s --triton-ext-verify-async-waits=fix=all | FileCheck %s
+// RUN: triton-opt %s --triton-ext-verify-async-waits=report=all --verify-diagnostics
 
 #b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
 #s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>

@@ -1,6 +1,6 @@
 // Copies that arrive at an mbarrier: whoever waits there has the data, nobody else.
 
-// RUN: triton-opt %s --tritonext-verify-async-waits --verify-diagnostics
+// RUN: triton-opt %s --triton-ext-verify-async-waits --verify-diagnostics
 
 #b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
 #s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>

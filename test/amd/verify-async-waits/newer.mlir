@@ -1,7 +1,7 @@
 // An asynchronous operation of a newer Triton: what it issues is not known, so nothing is said about
 // the waits around it.  By its name, or by its token.
 
-// RUN: triton-opt %s --host=none --tritonext-verify-async-waits -split-input-file -verify-diagnostics
+// RUN: triton-opt %s --host=none --triton-ext-verify-async-waits -split-input-file -verify-diagnostics
 // RUN: triton-opt %s --host=none --tritonamdgpu-update-async-wait-count -split-input-file -verify-diagnostics
 
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {

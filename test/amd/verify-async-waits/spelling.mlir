@@ -1,6 +1,6 @@
 // Types behind aliases and results without names, which only people write.
 
-// RUN: triton-opt %s --tritonext-verify-async-waits --verify-diagnostics
+// RUN: triton-opt %s --triton-ext-verify-async-waits --verify-diagnostics
 
 #b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
 #s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>

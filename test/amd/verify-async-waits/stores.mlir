@@ -1,7 +1,7 @@
 // Copies from LDS and the tensor data mover: sources that have to be there, slots that are filled
 // again, loads and stores that do not wait for each other.
 
-// RUN: triton-opt %s --tritonext-verify-async-waits --verify-diagnostics
+// RUN: triton-opt %s --triton-ext-verify-async-waits --verify-diagnostics
 // REQUIRES: triton-3.7-or-newer
 
 #b = #ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [1, 32], warpsPerCTA = [4, 1], order = [1, 0]}>

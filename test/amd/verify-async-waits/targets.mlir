@@ -1,8 +1,8 @@
 // GPUs that are known to have no asynchronous copies are left alone, those not known with a warning.
 
-// RUN: triton-opt %s -split-input-file --tritonext-verify-async-waits --verify-diagnostics
+// RUN: triton-opt %s -split-input-file --triton-ext-verify-async-waits --verify-diagnostics
 // RUN: triton-opt %s -split-input-file --host=none --tritonamdgpu-update-async-wait-count --verify-diagnostics
-// RUN: not triton-opt %s -split-input-file --tritonext-verify-async-waits=gfx-arch=gfx125 2>&1 | FileCheck %s
+// RUN: not triton-opt %s -split-input-file --triton-ext-verify-async-waits=gfx-arch=gfx125 2>&1 | FileCheck %s
 // RUN: not triton-opt %s -split-input-file --host=none --tritonamdgpu-update-async-wait-count=gfx-arch=gfx125 2>&1 | FileCheck %s
 // CHECK: expected a GPU with asynchronous copies to LDS (gfx942, gfx950, gfx1250, gfx1251), found 'gfx125'
 

@@ -1,7 +1,7 @@
 // Groups of cp.async on NVIDIA: a wait names how many may stay in flight, and its tokens do not get to
 // the hardware.
 
-// RUN: triton-opt %s --host=none -split-input-file -verify-diagnostics -tritonext-verify-async-waits
+// RUN: triton-opt %s --host=none -split-input-file -verify-diagnostics -triton-ext-verify-async-waits
 
 #b = #ttg.blocked<{sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
 #s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>

@@ -1,6 +1,6 @@
 // What ends at an mbarrier or at a wait of its own is not looked at, and a warning names it.
 
-// RUN: triton-opt %s --host=none -split-input-file -verify-diagnostics -tritonext-verify-async-waits
+// RUN: triton-opt %s --host=none -split-input-file -verify-diagnostics -triton-ext-verify-async-waits
 
 #s = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
 #bar = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>

@@ -4,8 +4,8 @@
 // C0: error: pass 'allocate-amdgpu-shared-memory': {{.*}}expected an AMD GPU as 'arch', found 'gfx1520'; known are gfx90a, gfx942, gfx950, gfx1250, gfx1251
 // RUN: not triton-opt %s --allocate-amdgpu-shared-memory=arch=GFX1250 2>&1 | FileCheck %s --check-prefix=C1
 // C1: error: pass 'allocate-amdgpu-shared-memory': {{.*}}found 'GFX1250'
-// RUN: not triton-opt %s --tritonext-align-partitioned-shared=arch=sm_90 2>&1 | FileCheck %s --check-prefix=C2
-// C2: error: pass 'tritonext-align-partitioned-shared': {{.*}}found 'sm_90'
+// RUN: not triton-opt %s --triton-ext-align-partitioned-shared=arch=sm_90 2>&1 | FileCheck %s --check-prefix=C2
+// C2: error: pass 'triton-ext-align-partitioned-shared': {{.*}}found 'sm_90'
 // RUN: not triton-opt %s --allocate-shared-memory-nv=compute-capability=7777 2>&1 | FileCheck %s --check-prefix=C3
 // C3: error: pass 'allocate-shared-memory-nv': {{.*}}expected a compute capability as 'compute-capability', such as 90, found 7777
 // RUN: not triton-opt %s --allocate-shared-memory-nv=capacity=-1 2>&1 | FileCheck %s --check-prefix=C4

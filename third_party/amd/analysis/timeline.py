@@ -1,7 +1,7 @@
 """The timeline of a module for an AMD GPU (:mod:`triton_ext.analysis.timeline`).
 
 Numbers are those of ``tritonamdgpu-update-async-wait-count``, verdicts those of
-``tritonext-verify-async-waits``.
+``triton-ext-verify-async-waits``.
 
 Safe direction: what is shown as retired is; what is shown as in flight may be, on some path.
 Copies that arrive at an mbarrier are ended by no wait, and are shown up to where what is around

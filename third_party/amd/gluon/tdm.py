@@ -9,12 +9,12 @@ not stored.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from triton.experimental.gluon.language import _core as ttgl
-from triton.experimental.gluon.language._core import builtin
 from triton.language import core
-from triton_ext.host.place import located
+from triton_ext.host.place import gluon_builtin
 
 from . import checks, hosts
 from .arguments import (
@@ -45,9 +45,22 @@ __all__ = [
 ]
 
 
-@builtin
-@located
-def make_tensor_descriptor(base, shape, strides, block_shape, layout, _semantic=None):  # type: ignore[no-untyped-def]
+#: A number of a kernel: a scalar tensor, or a constant.
+Scalar: TypeAlias = "core.tensor | core.constexpr | int"
+#: Numbers of a kernel, one per dimension.
+Scalars: TypeAlias = "Sequence[Scalar] | core.tuple"
+Predicate: TypeAlias = "core.tensor | core.constexpr | bool"
+
+
+@gluon_builtin
+def make_tensor_descriptor(
+    base: core.tensor,
+    shape: Scalars,
+    strides: Scalars,
+    block_shape: Sequence[int | core.constexpr],
+    layout: Any,
+    _semantic: Any = None,
+) -> Any:
     """Describes a tensor in global memory to the tensor data mover.
 
     Args:
@@ -88,11 +101,15 @@ def make_tensor_descriptor(base, shape, strides, block_shape, layout, _semantic=
     )
 
 
-@builtin
-@located
-def update_tensor_descriptor(  # type: ignore[no-untyped-def]
-    desc, add_offsets=None, set_bounds=None, pred=None, clamp_bounds=False, _semantic=None
-):
+@gluon_builtin
+def update_tensor_descriptor(
+    desc: Any,
+    add_offsets: Scalars | None = None,
+    set_bounds: Scalars | None = None,
+    pred: Predicate | None = None,
+    clamp_bounds: core.constexpr | bool = False,
+    _semantic: Any = None,
+) -> Any:
     """Returns a descriptor that is moved, bounded or switched off (Triton 3.8 or newer).
 
     Args:
@@ -133,9 +150,15 @@ def update_tensor_descriptor(  # type: ignore[no-untyped-def]
     )
 
 
-@builtin
-@located
-def async_load(desc, offsets, smem, pred=None, warp_used_hint=None, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def async_load(
+    desc: Any,
+    offsets: Scalars,
+    smem: ttgl.shared_memory_descriptor,
+    pred: Predicate | None = None,
+    warp_used_hint: core.constexpr | int | None = None,
+    _semantic: Any = None,
+) -> None:
     """Starts the copy of a block into LDS.
 
     Args:
@@ -161,9 +184,11 @@ def async_load(desc, offsets, smem, pred=None, warp_used_hint=None, _semantic=No
     hosts.tdm().async_load(desc, offsets, smem, **options, _semantic=_semantic)
 
 
-@builtin
-@located
-def async_load_fused(members, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def async_load_fused(
+    members: Sequence[tuple[Any, ttgl.shared_memory_descriptor, int]],
+    _semantic: Any = None,
+) -> None:
     """Starts 2 to 4 loads with one instruction (Triton 3.9 or newer).
 
     Args:
@@ -195,9 +220,13 @@ def async_load_fused(members, _semantic=None):  # type: ignore[no-untyped-def]
     hosts.tdm().async_load_fused(members, _semantic=_semantic)
 
 
-@builtin
-@located
-def async_store(desc, offsets, smem, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def async_store(
+    desc: Any,
+    offsets: Scalars,
+    smem: ttgl.shared_memory_descriptor,
+    _semantic: Any = None,
+) -> None:
     """Starts the copy of a block from LDS, which may not be overwritten before a wait.
 
     Args:
@@ -213,9 +242,15 @@ def async_store(desc, offsets, smem, _semantic=None):  # type: ignore[no-untyped
     hosts.tdm().async_store(desc, offsets, smem, _semantic=_semantic)
 
 
-@builtin
-@located
-def async_gather(desc, rows, column, smem, pred=None, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def async_gather(
+    desc: Any,
+    rows: core.tensor,
+    column: Scalar,
+    smem: ttgl.shared_memory_descriptor,
+    pred: Predicate | None = None,
+    _semantic: Any = None,
+) -> None:
     """Starts the copy of rows of a matrix into the rows of an LDS buffer (3.7 or newer).
 
     Args:
@@ -233,9 +268,14 @@ def async_gather(desc, rows, column, smem, pred=None, _semantic=None):  # type: 
     _copy_rows("async_gather", "gather", desc, rows, column, smem, pred, _semantic)
 
 
-@builtin
-@located
-def async_scatter(desc, rows, column, smem, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def async_scatter(
+    desc: Any,
+    rows: core.tensor,
+    column: Scalar,
+    smem: ttgl.shared_memory_descriptor,
+    _semantic: Any = None,
+) -> None:
     """Starts the copy of the rows of an LDS buffer to rows of a matrix (3.7 or newer).
 
     Args:
@@ -251,9 +291,11 @@ def async_scatter(desc, rows, column, smem, _semantic=None):  # type: ignore[no-
     _copy_rows("async_scatter", "scatter", desc, rows, column, smem, None, _semantic)
 
 
-@builtin
-@located
-def async_wait(num_ops=0, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def async_wait(
+    num_ops: core.constexpr | int = 0,
+    _semantic: Any = None,
+) -> None:
     """Waits until at most ``num_ops`` TDM operations, the newest ones, are in flight.
 
     Raises:
@@ -263,9 +305,13 @@ def async_wait(num_ops=0, _semantic=None):  # type: ignore[no-untyped-def]
     _wait("async_wait", num_ops, _semantic)
 
 
-@builtin
-@located
-def async_wait_stage(stage, behind=0, newer=0, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def async_wait_stage(
+    stage: TdmStage | core.constexpr,
+    behind: core.constexpr | int = 0,
+    newer: core.constexpr | int = 0,
+    _semantic: Any = None,
+) -> None:
     """Waits for all of a stage.
 
     Args:
@@ -283,9 +329,12 @@ def async_wait_stage(stage, behind=0, newer=0, _semantic=None):  # type: ignore[
     _wait(name, number, _semantic)
 
 
-@builtin
-@located
-def async_wait_instructions(count, stage, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def async_wait_instructions(
+    count: core.constexpr | int,
+    stage: TdmStage | core.constexpr,
+    _semantic: Any = None,
+) -> None:
     """Waits until at most ``count`` TDM instructions of a wave are in flight.
 
     Args:
@@ -301,9 +350,13 @@ def async_wait_instructions(count, stage, _semantic=None):  # type: ignore[no-un
     _wait(name, stage.within(constant(name, "count", count)), _semantic)
 
 
-@builtin
-@located
-def wmma(a, b, acc, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def wmma(
+    a: core.tensor,
+    b: core.tensor,
+    acc: core.tensor,
+    _semantic: Any = None,
+) -> core.tensor:
     """``a @ b + acc`` on the matrix cores.
 
     Args:

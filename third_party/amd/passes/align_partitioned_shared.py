@@ -1,4 +1,4 @@
-"""``tritonext-align-partitioned-shared``: partitioned values get places that Triton can keep.
+"""``triton-ext-align-partitioned-shared``: partitioned values get places that Triton can keep.
 
 Triton's own allocation is wrong about some ``#ttg.partitioned_shared`` values, and nothing can run
 between it and the lowering that reads it.  But it heeds the alignment of a buffer, so a buffer
@@ -67,7 +67,7 @@ class AlignPartitionedShared(Pass):
         arch: The GPU, ``"gfx1250"``; by default what the module's ``ttg.target`` says.
     """
 
-    name: ClassVar[str] = "tritonext-align-partitioned-shared"
+    name: ClassVar[str] = "triton-ext-align-partitioned-shared"
 
     arch: str = ""
 

@@ -1,4 +1,4 @@
-"""``tritonext-partition-shared``: the operands of dots in several physical partitions of LDS.
+"""``triton-ext-partition-shared``: the operands of dots in several physical partitions of LDS.
 
 Before (gfx1250: waves 0 and 1 read the same 64 KiB of LDS, one after the other)::
 
@@ -71,7 +71,7 @@ class PartitionShared(Pass):
         capacity: Bytes of LDS that the kernel may take, so that several workgroups fit; 0 for all.
     """
 
-    name: ClassVar[str] = "tritonext-partition-shared"
+    name: ClassVar[str] = "triton-ext-partition-shared"
 
     arch: str = ""
     reorder_waves: bool = True

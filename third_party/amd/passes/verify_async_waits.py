@@ -1,4 +1,4 @@
-"""``tritonext-verify-async-waits``: every use of LDS is covered by a wait, or is an error.
+"""``triton-ext-verify-async-waits``: every use of LDS is covered by a wait, or is an error.
 
 For every read of LDS, every copy from it, every write to it and the end of every kernel the pass
 shows that the copies that may be in its way were retired by a wait, on every path; what that means
@@ -58,7 +58,7 @@ class VerifyAsyncWaits(Pass):
         fix: Which numbers to change: ``none``, ``unsafe`` ones, or ``all`` that are not the best.
     """
 
-    name: ClassVar[str] = "tritonext-verify-async-waits"
+    name: ClassVar[str] = "triton-ext-verify-async-waits"
 
     gfx_arch: str = ""
     report: Literal["errors", "all"] = "errors"

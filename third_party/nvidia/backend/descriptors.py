@@ -17,7 +17,7 @@ import operator
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext.backends.nvidia.backend import driver
@@ -175,15 +175,20 @@ class PixelShape(FrozenList):
 
     Attributes:
         im2col: The geometry of the tensor map.
+        conv: The convolution that the descriptor was made for, or ``None``.
     """
 
-    __slots__ = ("im2col",)
+    __slots__ = ("conv", "im2col")
 
     im2col: Im2ColGeometry
+    conv: ConvGeometry | None
 
-    def __init__(self, sizes: Iterable[int], im2col: Im2ColGeometry) -> None:
+    def __init__(
+        self, sizes: Iterable[int], im2col: Im2ColGeometry, conv: ConvGeometry | None
+    ) -> None:
         super().__init__(sizes)
         self.im2col = im2col
+        self.conv = conv
 
 
 class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships no types
@@ -271,8 +276,9 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         *,
         block_shape: Sequence[int],
         round_f32_to_tf32: bool = False,
+        fill: Literal["zero", "nan"] = "zero",
     ) -> Im2ColDescriptor:
-        """Builds the descriptor through which a convolution reads its input.
+        """Builds the descriptor through which a convolution or a pooling reads its input.
 
         Args:
             x: Input, N(D)(H)WC of rank 3 to 5, 16-byte aligned.
@@ -283,6 +289,8 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             dilation: One int or one per spatial dimension.
             block_shape: [pixels, channels] of one load, powers of two; pixels 1..1024.
             round_f32_to_tf32: Round fp32 elements to tf32.
+            fill: What pixels in the padding, and channels beyond the last, read as: ``"zero"`` for
+                convolutions, or ``"nan"`` for poolings of fp16, bf16 and fp32, which ignore NaN.
 
         Raises:
             DescriptorError: TMA cannot express the convolution; all violations are listed. Or x is
@@ -310,7 +318,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             lower=() if conv is None else conv.pixel_box_lower_corner,
             upper=() if conv is None else conv.pixel_box_upper_corner,
             steps=() if conv is None else conv.element_strides,
-            padding="zero",
+            padding=fill,
             round_f32_to_tf32=round_f32_to_tf32,
             conv=conv,
             wrong_lengths={} if conv is None else problems,
@@ -390,7 +398,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         # replace them, so its __init__ is not called.
         self.__dict__.update(
             base=base,
-            shape=PixelShape((pixels, channels), geometry),
+            shape=PixelShape((pixels, channels), geometry, conv),
             strides=FrozenList((geometry.strides[-2], 1)),
             block_shape=FrozenList(block),
             padding=padding,
@@ -467,6 +475,11 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
     def input_strides(self) -> tuple[int, ...]:
         """Strides of the tensor in elements; those of size-1 dimensions are the packed ones."""
         return self.geometry.strides
+
+    @property
+    def kernel_strides(self) -> tuple[int, int]:
+        """Numbers that a kernel gets as strides: the walk, for ``im2col_start(row, desc)``."""
+        return self.geometry.packed_walk
 
     def _conv_or_raise(self, name: str) -> ConvGeometry:
         if self.conv is None:

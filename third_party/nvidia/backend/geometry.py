@@ -27,6 +27,7 @@ __all__ = [
     "DTYPE_BYTES",
     "ConvGeometry",
     "Im2ColGeometry",
+    "PackedWalk",
     "dim_letter",
     "dim_name",
     "is_sequence",
@@ -261,6 +262,20 @@ class ConvGeometry:
         return tuple(t * d for t, d in zip(tap, self.dilation, strict=True))
 
 
+class PackedWalk:
+    """Where a walk stands in the two 64-bit numbers that a kernel gets as strides.
+
+    A kernel of an im2col load reads no strides, so the launcher passes the walk in their place, and
+    ``im2col_start(row, desc)`` needs no further arguments.  The last number has the sizes of W and
+    H; the one before the size of D, the steps less 1 of D, H and W, and the starts, 16 bits shared
+    by the dimensions that the tensor has.
+    """
+
+    SIZE_BITS = 31
+    STEP, STEP_BITS = 31, 3
+    START, START_BITS = 40, 16
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Im2ColGeometry:
     """An im2col tensor map as the driver sees it, arrays outermost first.
@@ -322,6 +337,23 @@ class Im2ColGeometry:
                 self.box_first, self.box_last, self.element_strides[1:-1], strict=True
             )
         )
+
+    @property
+    def packed_walk(self) -> tuple[int, int]:
+        """Size, step and start of the walk as two numbers of 62 bits; see ``PackedWalk``."""
+        sizes, steps, starts = [0] * 3, [0] * 3, 0
+        rank = len(self.box_first)
+        bits = PackedWalk.START_BITS // rank
+        for index in range(rank):
+            sizes[3 - rank + index] = self.walk_size[index]
+            steps[3 - rank + index] = self.element_strides[index + 1] - 1
+            # Corners are signed: the sign bit is flipped.
+            starts |= (self.box_first[index] + (1 << bits - 1)) << bits * (rank - 1 - index)
+        low = sizes[2] | sizes[1] << PackedWalk.SIZE_BITS
+        high = sizes[0]
+        for index, step in enumerate(steps):
+            high |= step << PackedWalk.STEP + PackedWalk.STEP_BITS * index
+        return high | starts << PackedWalk.START, low
 
     @property
     def walk_pixels(self) -> int:

@@ -18,7 +18,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from triton_ext.backends.nvidia.backend.geometry import Im2ColGeometry, dim_name
+from triton_ext.backends.nvidia.backend.geometry import ConvGeometry, Im2ColGeometry, dim_name
 from triton_ext.backends.nvidia.backend.validation import SPATIAL_LIMITS
 from triton_ext.errors import DescriptorError
 from triton_ext.markers import channel_problem
@@ -120,6 +120,34 @@ def walk(
     return coords, valid
 
 
+def _check_conv(conv: ConvGeometry, start: Sequence[int], offsets: Sequence[int]) -> None:
+    """Refuses operands that no output pixel and no filter tap of a convolution has.
+
+    Raises:
+        DescriptorError: The hardware would read them, and the result would be wrong.
+    """
+    problems: list[str] = []
+    for index, (position, offset) in enumerate(zip(start[1:], offsets, strict=True)):
+        name = dim_name(conv.rank, index + 1)
+        stride, (low, _) = conv.stride[index], conv.padding[index]
+        if (position + low) % stride:
+            problems.append(
+                f"start coordinate {position} of {name} is where no output pixel starts: with "
+                f"stride {stride} and padding {low} they start at {-low}, {stride - low}, "
+                f"{2 * stride - low}, ... (start {tuple(start)}; im2col_start gives them)"
+            )
+        dilation, taps = conv.dilation[index], conv.filter_size[index]
+        if offset % dilation or offset > conv.filter_reach[index]:
+            taken = ", ".join(str(tap * dilation) for tap in range(min(taps, 4)))
+            more = ", ..." if taps > 4 else ""
+            problems.append(
+                f"im2col offset {offset} of {name} belongs to no filter tap: {taps} taps with "
+                f"dilation {dilation} have {taken}{more} (offsets {tuple(offsets)})"
+            )
+    if problems:
+        raise DescriptorError("; ".join(problems))
+
+
 def element_offsets(
     geometry: Im2ColGeometry,
     start: Sequence[int],
@@ -127,6 +155,7 @@ def element_offsets(
     channel: int = 0,
     *,
     block_shape: tuple[int, int] | None = None,
+    conv: ConvGeometry | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns where in memory the elements of one im2col block lie.
 
@@ -136,13 +165,16 @@ def element_offsets(
         offsets: As for :func:`walk`.
         channel: First channel of the block, at a multiple of 16 bytes.
         block_shape: (pixels, channels) of the block; the descriptor's by default.
+        conv: The convolution that the descriptor was made for: start and offsets have to be a
+            start and a tap of it.  ``None`` for any that the hardware takes.
 
     Returns:
         Offsets from the base address in elements, int64 [pixels, channels], 0 where masked; and
         the mask, bool [pixels, channels]: false means the element reads as the fill value.
 
     Raises:
-        DescriptorError: As for :func:`walk`, or the first channel is not at a multiple of 16 bytes.
+        DescriptorError: As for :func:`walk`; the first channel is not at a multiple of 16 bytes;
+            or the start or the offsets do not belong to the convolution.
     """
     import numpy as np
 
@@ -154,6 +186,8 @@ def element_offsets(
         block_shape = (geometry.pixels_per_column, geometry.channels_per_pixel)
     pixels, channels = block_shape
     coords, pixel_valid = walk(geometry, start, offsets, pixels)
+    if conv is not None:
+        _check_conv(conv, start, offsets)
     channel_index: np.ndarray = channel + np.arange(channels, dtype=np.int64)
     channel_valid = (channel_index >= 0) & (channel_index < geometry.shape[-1])
     strides = np.asarray(geometry.strides[:-1], dtype=np.int64)

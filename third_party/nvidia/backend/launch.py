@@ -190,7 +190,8 @@ def _first_im2col_args(arg: Im2ColDescriptor, layout: KernelLayout) -> Any:
     family = MAPS.families.get(key[1:])
     if family is None:
         _check_kernel(arg, layout)
-        family = _new_family(arg, layout, key[1:], (*arg.shape, *arg.strides))
+        sizes = (*arg.shape, *arg.kernel_strides)
+        family = _new_family(arg, layout, key[1:], sizes)
     arg.families[id(layout.metadata)] = Known(layout.metadata, layout.number, family)
     return MAPS.get(key) or _args_of(family, key[0], key)
 

@@ -15,8 +15,7 @@ for a kernel:
 - blocks are powers of two, as Triton's are, are at least 16 bytes of channels wide, which their
   boxes must divide, and fit the shared memory of a CTA;
 - spatial dimensions and the pixels of the walk fit an int32, the index type of kernels (the driver
-  takes a dimension of 2^32, but refuses one of 2^31 and more that is walked in steps above 1);
-- NaN fill is for explicit descriptors only: a convolution's padding would become NaN.
+  takes a dimension of 2^32, but refuses one of 2^31 and more that is walked in steps above 1).
 
 Strides of dimensions of size 1 mean nothing and are never a reason to refuse: they are replaced by
 the packed stride first (``geometry.packed_size_one_strides``).
@@ -164,16 +163,12 @@ def _element_problems(
     problems: list[str] = []
     if dtype not in DTYPE_BYTES:
         problems.append(f"dtype {dtype} not supported (8-, 16-, 32-bit only)")
+    name = "fill" if is_conv else "padding"
     if padding not in ("zero", "nan"):
-        problems.append(f'padding must be "zero" or "nan", got {padding!r}')
-    if padding == "nan":
-        if is_conv:
-            problems.append('NaN fill makes conv padding NaN: a convolution needs padding="zero"')
-        if dtype not in ("fp16", "bf16", "fp32"):
-            note = " (TMA moves fp8 as 8-bit integers)" if dtype.startswith("fp8") else ""
-            problems.append(
-                f'padding="nan" needs a float dtype of 16 or 32 bits, got {dtype}{note}'
-            )
+        problems.append(f'{name} must be "zero" or "nan", got {padding!r}')
+    if padding == "nan" and dtype not in ("fp16", "bf16", "fp32"):
+        note = " (TMA moves fp8 as 8-bit integers)" if dtype.startswith("fp8") else ""
+        problems.append(f'{name}="nan" needs a float dtype of 16 or 32 bits, got {dtype}{note}')
     if round_f32_to_tf32 and dtype != "fp32":
         problems.append(f"round_f32_to_tf32 needs dtype fp32, got {dtype}")
     return problems

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from triton_ext.emulator.elements import Array, Element
 
-from ..backend.geometry import Im2ColGeometry
+from ..backend.geometry import ConvGeometry, Im2ColGeometry
 from ..backend.im2col_model import element_offsets
 
 __all__ = ["Descriptor", "Im2Col", "Tiled", "make_descriptor"]
@@ -91,12 +91,14 @@ class Im2Col:
         address: Of the tensor.
         geometry: What the driver sees.
         fills_nan: Whether what is out of bounds arrives as NaN, not as zeros.
+        conv: The convolution that it was made for, or ``None``.
     """
 
     element: Element
     address: int
     geometry: Im2ColGeometry
     fills_nan: bool = False
+    conv: ConvGeometry | None = None
 
     def block(
         self, shape: Sequence[int], coord: Sequence[int], offsets: Sequence[int]
@@ -106,7 +108,12 @@ class Im2Col:
         # The operands are 16 bits without a sign.
         unsigned = [offset % (1 << 16) for offset in offsets]
         flat, inside = element_offsets(
-            self.geometry, coord[:-1], unsigned, coord[-1], block_shape=(pixels, channels)
+            self.geometry,
+            coord[:-1],
+            unsigned,
+            coord[-1],
+            block_shape=(pixels, channels),
+            conv=self.conv,
         )
         return self.address + flat * self.element.size_bytes, inside
 
@@ -125,7 +132,7 @@ def make_descriptor(host: Any, element: Element, address: int) -> Descriptor:
     fills_nan = getattr(host, "padding", "zero") == "nan"
     geometry = getattr(host, "geometry", None)
     if geometry is not None:
-        return Im2Col(element, address, geometry, fills_nan)
+        return Im2Col(element, address, geometry, fills_nan, getattr(host, "conv", None))
     if hasattr(host, "pixel_box_lower_corner"):
         raise TypeError(
             "expected an im2col descriptor of triton_ext (TensorDescriptorIm2Col, "

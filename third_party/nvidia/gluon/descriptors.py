@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from triton_ext.errors import DescriptorError
 from triton_ext.host import capabilities, require
@@ -202,8 +202,9 @@ class TensorDescriptorIm2Col(metaclass=_HostType):
         block_shape: Sequence[int],
         layout: Any = None,
         round_f32_to_tf32: bool = False,
+        fill: Literal["zero", "nan"] = "zero",
     ) -> Any:
-        """Builds the descriptor through which a convolution reads its input.
+        """Builds the descriptor through which a convolution or a pooling reads its input.
 
         Args:
             x: Input, N(D)(H)WC of rank 3 to 5, 16-byte aligned.
@@ -214,6 +215,8 @@ class TensorDescriptorIm2Col(metaclass=_HostType):
             block_shape: [pixels, channels] of one load, powers of two.
             layout: NVMMASharedLayout of the block; :func:`im2col_layout` by default.
             round_f32_to_tf32: Round fp32 elements to tf32.
+            fill: What pixels in the padding, and channels beyond the last, read as: ``"zero"`` for
+                convolutions, or ``"nan"`` for poolings of fp16, bf16 and fp32, which ignore NaN.
 
         Raises:
             DescriptorError: TMA cannot express the convolution; all violations are listed.
@@ -227,6 +230,7 @@ class TensorDescriptorIm2Col(metaclass=_HostType):
             dilation,
             block_shape=block_shape,
             round_f32_to_tf32=round_f32_to_tf32,
+            fill=fill,
         )
         return _host_descriptor(checked, layout)
 

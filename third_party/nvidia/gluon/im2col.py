@@ -11,18 +11,18 @@ Coordinates and offsets are outermost first, (n, [d, [h,]] w, c) and ([d, [h,]] 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from triton.experimental.gluon.language import _core as ttgl
-from triton.experimental.gluon.language._core import builtin
 from triton.language import core
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities, require
-from triton_ext.host.place import located
+from triton_ext.host.place import gluon_builtin
 
 from ..dialect.cluster import CTA_RANK_ASM, Walk, advance, first_pixel, splits_pixels
-from ..language.builtin import as_int32, as_list, describe
+from ..language.builtin import Scalar, Scalars, as_int32, as_list, describe
 from ..language.im2col import (
     MAX_OFFSET,
     check_channel,
@@ -37,20 +37,19 @@ __all__ = ["async_load_im2col", "im2col_start"]
 _NAME: Final = "async_load_im2col"
 
 
-@builtin
-@located
-def async_load_im2col(  # type: ignore[no-untyped-def]
-    desc,
-    coord,
-    offsets,
-    barrier,
-    result,
-    pred=True,
-    multicast=False,
-    cache_policy=None,
-    walk=None,
-    _semantic=None,
-):
+@gluon_builtin
+def async_load_im2col(
+    desc: Any,
+    coord: Scalars,
+    offsets: Scalars,
+    barrier: ttgl.shared_memory_descriptor,
+    result: ttgl.shared_memory_descriptor,
+    pred: core.tensor | core.constexpr | bool = True,
+    multicast: core.constexpr | bool = False,
+    cache_policy: Any = None,
+    walk: tuple[Scalars, Scalars, Scalars] | None = None,
+    _semantic: Any = None,
+) -> None:
     """Starts the copy of a [pixels, channels] tile of an N(D)(H)WC tensor into shared memory.
 
     Asynchronous: the barrier must expect ``desc.nbytes_per_cta`` bytes, all of them also where
@@ -209,11 +208,17 @@ def _no_cache_policy() -> UnsupportedError:
     return UnsupportedError(f"{_NAME}: this triton has no cache_policy; install 3.9 or newer")
 
 
-@builtin
-@located
-def im2col_start(pixel, output_size, stride, padding, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def im2col_start(
+    pixel: Scalar,
+    output_size: Scalars,
+    stride: Scalars,
+    padding: Scalars | Sequence[tuple[int, int]],
+    _semantic: Any = None,
+) -> tuple[core.tensor, ...]:
     """Returns the start pixel (n, [d, [h,]] w) of an output pixel; see ``tle.im2col_start``."""
-    return ttgl.tuple(start_of(pixel, output_size, stride, padding, _semantic))
+    start = start_of(pixel, output_size, stride, padding, _semantic)
+    return ttgl.tuple(start)  # type: ignore[no-any-return]
 
 
 def _check_barrier(barrier: Any) -> None:

@@ -7,10 +7,10 @@ lowers it, ``passes/join_wgmma.py``, that the kernel wants that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from triton.experimental.gluon.language import _core as ttgl
-from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language._layouts import NVMMADistributedLayout, NVMMASharedLayout
 from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
-from triton_ext.host.place import located
+from triton_ext.host.place import gluon_builtin
 
 from ..dialect.wgmma_asm import MAX_N
 from ..language.builtin import describe, sm_of
@@ -39,9 +39,13 @@ _DTYPES: Final = ("fp16", "bf16", "fp32", *_FP8)
 _PERMUTE: Final = "of a buffer [N, K], give .permute((1, 0))"
 
 
-@builtin
-@located
-def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-def]
+@gluon_builtin
+def warpgroup_mma_joined(
+    a: ttgl.shared_memory_descriptor,
+    b: Sequence[ttgl.shared_memory_descriptor],
+    acc: Sequence[Any],
+    _semantic: Any = None,
+) -> tuple[Any, ...]:
     """Starts products of ``a`` with several right operands, in WGMMAs over the columns of all.
 
     The columns of each right operand lie in shared memory right behind those of the one before:
@@ -106,7 +110,7 @@ def warpgroup_mma_joined(a, b, acc, _semantic=None):  # type: ignore[no-untyped-
     for each, count in zip(acc, columns, strict=True):
         _check_layout(_tensor_type(each).layout, [_INSTRUCTION_M, count, depth], a.dtype)
     mark_join(columns, _semantic)
-    return ttgl.tuple(
+    return ttgl.tuple(  # type: ignore[no-any-return]
         [
             warpgroup_mma(a, operand, each, is_async=True, _semantic=_semantic)
             for operand, each in zip(b, acc, strict=True)

@@ -7,16 +7,30 @@ builtins of its own modules only, so a builtin of ours fetches the interpreter's
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from triton import knobs
 from triton.language import core
 from triton_ext.host.place import located
 
-__all__ = ["as_int32", "as_list", "builtin", "describe", "interpreting", "sm_of"]
+__all__ = [
+    "Scalar",
+    "Scalars",
+    "as_int32",
+    "as_list",
+    "builtin",
+    "describe",
+    "interpreting",
+    "sm_of",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: A number of a kernel: a scalar tensor, or a constant.
+Scalar: TypeAlias = "core.tensor | core.constexpr | int"
+#: Numbers of a kernel, one per dimension.
+Scalars: TypeAlias = "Sequence[Scalar] | core.tuple"
 
 
 def builtin(function: F) -> F:

@@ -15,7 +15,8 @@ passes have pipelined it.  The interpreted form walks the pixels in software.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 from triton.language import core
 from triton_ext.errors import UnsupportedError
@@ -23,9 +24,22 @@ from triton_ext.host import require
 from triton_ext.host.seams import plugin_is_reached
 from triton_ext.markers import CHANNEL, LIBRARY, PIXEL, channel_problem
 
-from .builtin import as_int32, as_list, builtin, describe, interpreting, sm_of
+from ..backend.geometry import PackedWalk
+from .builtin import (
+    Scalar,
+    Scalars,
+    as_int32,
+    as_list,
+    builtin,
+    describe,
+    interpreting,
+    sm_of,
+)
 
 __all__ = ["im2col_start", "load_im2col"]
+
+#: (output_size, stride, padding), each outermost first.
+Walk: TypeAlias = "tuple[Scalars, Scalars, Scalars]"
 
 # Largest filter offset by the number of spatial dimensions (PTX ISA, im2col offsets).
 MAX_OFFSET: Final = {1: 65535, 2: 255, 3: 31}
@@ -34,7 +48,13 @@ MAX_STRIDE: Final = 8
 
 
 @builtin
-def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignore[no-untyped-def]
+def load_im2col(
+    desc: core.tensor_descriptor_base,
+    coord: Scalars,
+    offsets: Scalars,
+    walk: Walk | core.tensor_descriptor_base | None = None,
+    _semantic: Any = None,
+) -> core.tensor:
     """Loads a [pixels, channels] tile of an N(D)(H)WC tensor through hardware im2col.
 
     The tile holds the pixels that a walk visits from the start pixel on, inside the descriptor's
@@ -51,8 +71,9 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
             illegal instruction, Triton's interpreter and the emulator with an error.
         offsets: int32 scalars, one per spatial dimension, outermost first: filter tap times
             dilation.  0 to 65535, 255 or 31 for 1, 2 or 3 spatial dimensions; never negative.
-        walk: (output_size, stride, padding) as for :func:`im2col_start`.  Needed where num_ctas > 1
-            splits the pixels of the tile over CTAs: each CTA's start is derived from it.
+        walk: ``desc``, or (output_size, stride, padding) as for :func:`im2col_start`.  Needed where
+            num_ctas > 1 splits the pixels of the tile over CTAs: each CTA's start is derived from
+            it.
 
     Returns:
         A tensor of the descriptor's dtype, shape [pixels, channels].
@@ -92,25 +113,92 @@ def load_im2col(desc, coord, offsets, walk=None, _semantic=None):  # type: ignor
 
 
 @builtin
-def im2col_start(pixel, output_size, stride, padding, _semantic=None):  # type: ignore[no-untyped-def]
+def im2col_start(
+    pixel: Scalar,
+    output_size: Scalars | core.tensor_descriptor_base,
+    stride: Scalars | None = None,
+    padding: Scalars | Sequence[tuple[int, int]] | None = None,
+    spatial_rank: Literal[1, 2, 3] | core.constexpr = 2,
+    _semantic: Any = None,
+) -> tuple[core.tensor, ...]:
     """Returns the start pixel of an output pixel: where filter tap 0 reads for it.
 
     Call it once per tile with the tile's first row; the K loop changes channel and offsets only.
+    ``im2col_start(row, x_desc)`` takes size, stride and padding from the descriptor.
 
     Args:
         pixel: int32 scalar: index of the output pixel, counted over [N, (P_d, (P_h,)) P_w].
-        output_size: Output size per spatial dimension, outermost first.
-        stride: Stride per spatial dimension, 1 to 8.
-        padding: Padding in front of each spatial dimension (the lower side where sides differ).
+        output_size: Output size per spatial dimension, outermost first; or the kernel argument for
+            which an ``Im2ColDescriptor`` is passed.
+        stride: Stride per spatial dimension, 1 to 8; left out with a descriptor.
+        padding: Padding per spatial dimension: an integer, the pixels in front, or a (low, high)
+            pair, of which low counts; left out with a descriptor.
+        spatial_rank: With a descriptor: how many spatial dimensions its tensor has, a constant.  A
+            kernel cannot ask the descriptor, which looks like [pixels, channels] to Triton.
 
     Returns:
         A tuple (n, [d, [h,]] w) of int32 scalars.
 
     Raises:
         TypeError, ValueError: At compile time: sequences of different length, or not 1 to 3 long;
-            a constant size below 1 or stride outside of 1 to 8.
+            a constant size below 1 or stride outside of 1 to 8; a descriptor together with a
+            stride or a padding.
+        LaunchError: In Triton's interpreter: the descriptor has no im2col geometry, or one of
+            another rank.
     """
-    return core.tuple(start_of(pixel, output_size, stride, padding, _semantic))
+    walk: tuple[Any, Any, Any] = (output_size, stride, padding)
+    if isinstance(output_size, core.tensor_descriptor_base):
+        if any(core._unwrap_if_constexpr(each) is not None for each in (stride, padding)):
+            raise TypeError(
+                "im2col_start: a descriptor and a stride or padding were given; the descriptor "
+                "has both: im2col_start(row, x_desc)"
+            )
+        rank = core._unwrap_if_constexpr(spatial_rank)
+        if rank not in (1, 2, 3):
+            raise ValueError(f"im2col_start: spatial_rank must be 1, 2 or 3, got {rank!r}")
+        walk = descriptor_walk("im2col_start", output_size, rank, _semantic)
+    # To a kernel it is what Triton makes of a tuple.
+    return core.tuple(start_of(pixel, *walk, _semantic))  # type: ignore[no-any-return]
+
+
+def descriptor_walk(
+    name: str, desc: Any, spatial_rank: int, semantic: Any
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Returns (output_size, stride, padding) of an im2col descriptor of a ``@triton.jit`` kernel.
+
+    The launcher passes them in place of the descriptor's strides (``geometry.PackedWalk``); the
+    interpreter has the geometry itself.
+    """
+    if interpreting(semantic):
+        from .interpreter import geometry_of
+
+        geometry = geometry_of(name, desc, spatial_rank + 2)
+        return (
+            list(geometry.walk_size),
+            list(geometry.element_strides[1:-1]),
+            [-first for first in geometry.box_first],
+        )
+    high, low = desc.strides[0], desc.strides[1]
+
+    def bits(number: Any, first: int, count: int) -> Any:
+        shifted = semantic.lshr(number, semantic.to_tensor(first)) if first else number
+        mask = semantic.to_tensor((1 << count) - 1)
+        return semantic.cast(semantic.and_(shifted, mask), core.int32)
+
+    size_bits, step_bits = PackedWalk.SIZE_BITS, PackedWalk.STEP_BITS
+    one = semantic.to_tensor(1)
+    sizes = [bits(high, 0, size_bits), bits(low, size_bits, size_bits), bits(low, 0, size_bits)]
+    steps = [
+        semantic.add(bits(high, PackedWalk.STEP + step_bits * index, step_bits), one, True)
+        for index in range(3)
+    ]
+    start_bits = PackedWalk.START_BITS // spatial_rank
+    bias = semantic.to_tensor(1 << start_bits - 1)
+    fronts = []
+    for index in range(spatial_rank):
+        first = PackedWalk.START + start_bits * (spatial_rank - 1 - index)
+        fronts.append(semantic.sub(bias, bits(high, first, start_bits), True))
+    return sizes[3 - spatial_rank :], steps[3 - spatial_rank :], fronts
 
 
 def start_of(
@@ -142,6 +230,8 @@ def walk_scalars(
     """
     if core._unwrap_if_constexpr(walk) is None:
         return ()
+    if isinstance(walk, core.tensor_descriptor_base) and not hasattr(walk, "layout"):
+        walk = descriptor_walk(name, walk, spatial_rank, semantic)
     parts = check_walk(name, walk, spatial_rank)
     return tuple(tuple(as_int32(x, f"{name} walk", semantic) for x in part) for part in parts)
 
@@ -162,6 +252,7 @@ def check_walk(
         )
     names = ("output_size", "stride", "padding")
     size, step, front = (as_list(x, f"{name} {y}") for x, y in zip(parts, names, strict=True))
+    front = [_low_side(name, item) for item in front]
     if spatial_rank is not None and len(size) != spatial_rank:
         raise ValueError(
             f"{name}: expected a walk of {spatial_rank} spatial dimensions, got {len(size)}"
@@ -182,6 +273,19 @@ def check_walk(
         if isinstance(value, int) and value > MAX_STRIDE:
             raise ValueError(f"{name}: stride {value}: TMA supports 1..{MAX_STRIDE}")
     return size, step, front
+
+
+def _low_side(name: str, padding: Any) -> Any:
+    """Returns the padding in front of a dimension, also of a (low, high) pair."""
+    padding = core._unwrap_if_constexpr(padding)
+    if not isinstance(padding, (list, tuple, core.tuple)):
+        return padding
+    if len(padding) != 2:
+        raise ValueError(
+            f"{name}: padding must be an integer or a (low, high) pair per dimension, got "
+            f"{len(padding)} entries"
+        )
+    return padding[0]
 
 
 def _check_counts(desc: Any, coord: list[Any], offsets: list[Any]) -> None:

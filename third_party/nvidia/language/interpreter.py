@@ -15,7 +15,9 @@ from triton_ext.backends.nvidia.backend.launch import UNINSTALLED
 from triton_ext.errors import LaunchError
 from triton_ext.host.chain import PROBE
 
-__all__ = ["load", "wrap_implicit_cvt"]
+__all__ = ["geometry_of", "load", "wrap_implicit_cvt"]
+
+_NAN_OF_BF16 = 0x7FC0
 
 
 def wrap_implicit_cvt(
@@ -51,6 +53,7 @@ def wrap_implicit_cvt(
                 stock.base, stock.shape, stock.strides, stock.block_shape, stock.padding
             )
             handle.im2col = geometry
+            handle.conv = arg.shape.conv
             # From 3.9 on.
             handle.round_f32_to_tf32 = getattr(stock, "round_f32_to_tf32", False)
             value.handle = handle
@@ -79,19 +82,7 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any], walk: li
     from triton.runtime.interpreter import TensorHandle, _get_np_dtype
     from triton_ext.backends.nvidia.backend import im2col_model
 
-    geometry = getattr(desc.handle, "im2col", None)
-    if geometry is None:
-        raise LaunchError(
-            "the kernel reads this descriptor with load_im2col, but no im2col geometry came with "
-            "it: a tiled TensorDescriptor was passed (pass triton_ext.Im2ColDescriptor.for_conv), "
-            "or TRITON_INTERPRET was set after triton_ext was imported (call triton_ext.install())"
-        )
-    rank = len(geometry.shape)
-    if len(pixel) + 1 != rank:
-        raise LaunchError(
-            f"load_im2col was called with {len(pixel) + 1} coordinates, the descriptor was built "
-            f"for a tensor of rank {rank}"
-        )
+    geometry = geometry_of("load_im2col", desc, len(pixel) + 1)
 
     def scalar(value: Any) -> int:
         return int(value.handle.data.item())
@@ -103,12 +94,16 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any], walk: li
         start=[scalar(x) for x in pixel],
         offsets=[scalar(x) for x in offsets],
         channel=scalar(channel),
+        conv=desc.handle.conv,
     )
     dtype = desc.dtype
     np_dtype = _get_np_dtype(dtype)
     base = np.uint64(desc.handle.base.data.item())
     addresses = base + (elements * (dtype.primitive_bitwidth // 8)).astype(np.uint64)
-    fill = np.nan if desc.handle.padding == ir.PADDING_OPTION.PAD_NAN else 0
+    fill: float = 0
+    if desc.handle.padding == ir.PADDING_OPTION.PAD_NAN:
+        # The interpreter holds bf16 as the integers of its bits.
+        fill = np.nan if np.issubdtype(np_dtype, np.floating) else _NAN_OF_BF16
     data = memory.load(addresses, valid, np.full(elements.shape, fill, np_dtype), np_dtype)
     if getattr(desc.handle, "round_f32_to_tf32", False) and np_dtype == np.float32:
         # As the interpreter rounds what it loads through tiled descriptors.
@@ -116,6 +111,37 @@ def load(desc: Any, pixel: list[Any], channel: Any, offsets: list[Any], walk: li
 
         data = _round_f32_to_tf32(data)
     return core.tensor(TensorHandle(data, dtype), core.block_type(dtype, list(elements.shape)))
+
+
+def geometry_of(name: str, desc: Any, rank: int) -> Any:
+    """Returns the im2col geometry of a descriptor of a kernel.
+
+    Args:
+        name: The device function that asks.
+        desc: The kernel's descriptor value.
+        rank: Of the tensor, as the kernel has it.
+
+    Raises:
+        LaunchError: A tiled descriptor was passed, or one of another rank.
+    """
+    geometry = getattr(desc.handle, "im2col", None)
+    if geometry is None:
+        raise LaunchError(
+            f"the kernel reads this descriptor with {name}, but no im2col geometry came with "
+            "it: a tiled TensorDescriptor was passed (pass triton_ext.Im2ColDescriptor.for_conv), "
+            "or TRITON_INTERPRET was set after triton_ext was imported (call triton_ext.install())"
+        )
+    if geometry.rank == rank:
+        return geometry
+    if name == "load_im2col":
+        raise LaunchError(
+            f"load_im2col was called with {rank} coordinates, the descriptor was built "
+            f"for a tensor of rank {geometry.rank}"
+        )
+    raise LaunchError(
+        f"{name} was called for {rank - 2} spatial dimensions, the descriptor was built for "
+        f"{geometry.rank - 2}: pass spatial_rank={geometry.rank - 2}"
+    )
 
 
 def _check_walk(walk: list[int], geometry: Any) -> None:
