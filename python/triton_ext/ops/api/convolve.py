@@ -38,6 +38,7 @@ from triton_ext.ops.core.dispatch_cache import (
     cached,
     cast_dtype,
     function_key,
+    get,
     is_differentiated,
     keep,
 )
@@ -78,7 +79,7 @@ def convolve(
     if output_padding is not None:
         name, words = _TRANSPOSED[dims], (*given, output_padding)
     key = function_key(name, (x, weight, bias), words, how)
-    bound = cached(key)
+    bound = None if key is None else get(key)
     if bound is not None:
         if is_differentiated(x, weight, bias):
             return bound.differentiate(x, weight, bias)

@@ -31,6 +31,7 @@ __all__ = [
     "cast_operands",
     "clear",
     "function_key",
+    "get",
     "is_autocast",
     "is_cast",
     "is_differentiated",
@@ -89,7 +90,8 @@ class DispatchCache(Generic[Value]):
 
 
 _cache: DispatchCache[Any] = DispatchCache()
-_get = _cache.get
+#: Returns the cached value of a call key, which is not None here, or None.
+get = _cache.get
 
 
 def clear() -> None:
@@ -100,7 +102,7 @@ def clear() -> None:
 def cached(key: Hashable) -> Any:
     """Returns the cached value of a call key; ``None`` if there is none, or for no key."""
     # A traced call has no key, and torch.compile must not trace the look-up.
-    return None if key is None else _get(key)
+    return None if key is None else get(key)
 
 
 def keep(key: Hashable, value: Value) -> Value:
