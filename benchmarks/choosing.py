@@ -124,7 +124,7 @@ def _run_model(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         pool = None
         if not arguments.dry_run:
-            from triton_ext.ops.tuning.processes import CompilePool
+            from triton_ext.ops.tuning.measure import CompilePool
 
             pool = stack.enter_context(CompilePool(arguments.jobs))
         for start in range(0, len(cases), GROUP):

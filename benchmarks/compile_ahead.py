@@ -15,7 +15,7 @@ from typing import Any
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
 from triton_ext.ops.families.gemm_config import ConvConfig
-from triton_ext.ops.tuning.processes import Compiled, Processes, compile_plan, serve, target_only
+from triton_ext.ops.tuning.measure import Compiled, Processes, compile_plan, serve, target_only
 
 from benchmarks.harness import ROOT
 from benchmarks.shapes import ConvShape, select_shapes

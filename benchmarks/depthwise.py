@@ -129,7 +129,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     from triton_ext.ops.core.case import Case
     from triton_ext.ops.core.device import SMEM_BYTES, Device
     from triton_ext.ops.core.tables import decode
-    from triton_ext.ops.tuning.processes import compile_plan
+    from triton_ext.ops.tuning.measure import compile_plan
 
     dtype = getattr(torch, job["dtype"])
     case = Case(

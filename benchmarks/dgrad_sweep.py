@@ -89,7 +89,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     """
     from triton_ext.ops.core.device import SMEM_BYTES, Device
     from triton_ext.ops.families.gemm_config import ConvConfig
-    from triton_ext.ops.tuning.processes import compile_plan
+    from triton_ext.ops.tuning.measure import compile_plan
 
     (layer,) = select_layers("all", [job["layer"]])
     machine = Device(job["num_sms"], capability, SMEM_BYTES)

@@ -6,7 +6,7 @@ Prints, per layer, how much slower the chosen configuration is than the best mea
 geometric mean.  ``--pick N`` finds by greedy search the N configurations that lose least when the
 best of them is always chosen.  ``--fit`` prints the numbers of the models for all configurations
 that ran on enough layers: those of each, and those that all configurations share; for the
-@triton.jit kernel as ``triton_ext.ops.families.wgrad_config`` has them, for the Gluon kernel as
+@triton.jit kernel as ``triton_ext.ops.families.wgrad`` has them, for the Gluon kernel as
 ``gluon_wgrad`` does.
 """
 
@@ -64,7 +64,7 @@ def _jit_features(tiles: Any) -> tuple[list[float], list[float]]:
 
 
 def _jit_memory_us(tiles: Any, mib: float) -> float:
-    from triton_ext.ops.families.wgrad_config import memory_us
+    from triton_ext.ops.families.wgrad import memory_us
 
     return memory_us(tiles)
 
@@ -263,7 +263,7 @@ def _nonnegative(rows: Any, targets: Any) -> Any:
 
 
 def print_fit(measured: list[Measured]) -> None:
-    """Prints the models' numbers as ``wgrad_config`` and ``gluon_wgrad`` have them."""
+    """Prints the models' numbers as ``wgrad`` and ``gluon_wgrad`` have them."""
     for kernel in (JIT, GLUON):
         shared, costs, error = fit(measured, kernel)
         if not costs:
@@ -284,7 +284,7 @@ def _row(config: Any, numbers: tuple[float, ...]) -> str:
             if getattr(config, field.name) != field.default
         ]
         return f"WgradTileConfig({', '.join(changed)}): {numbers[0]:.3f}"
-    pieces = f", parts={config.store_parts}" if config.store_parts > 1 else ""
+    pieces = f", store_parts={config.store_parts}" if config.store_parts > 1 else ""
     return (
         f"_config({config.block_co}, {config.block_ci}, {config.taps}, {config.num_stages}, "
         f"{config.num_warps}{pieces}): Cost({numbers[0]:.3f}, {numbers[1]:.2f})"

@@ -61,7 +61,7 @@ def _ranking(kernel: Any, problem: Any, dtype: Any, num_sms: int) -> list[Any]:
 def jit_config(kernel: str, problem: Any, dtype: Any, num_sms: int) -> Any:
     """What the model of the @triton.jit kernel takes for the fastest."""
     from triton_ext.ops.families.gemm_config import ConvConfig
-    from triton_ext.ops.families.wgrad_config import WgradChoice
+    from triton_ext.ops.families.wgrad import WgradChoice
 
     ranked = _ranking(kernel, problem, dtype, num_sms)
     return next(config for config in ranked if isinstance(config, (ConvConfig, WgradChoice)))
@@ -109,7 +109,7 @@ def candidates(
     """Returns what is tried of the Gluon kernel, what its model takes for the fastest first."""
     import torch
     from triton_ext.ops.families.gluon_config import TileConfig, keep_filter
-    from triton_ext.ops.families.wgrad_config import WgradChoice
+    from triton_ext.ops.families.wgrad import WgradChoice
 
     ranked = _ranking(kernel, problem, dtype or torch.float16, num_sms)
     if kernel == "wgrad":
@@ -182,7 +182,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     """
     from triton_ext.ops.core.device import SMEM_BYTES, Device
     from triton_ext.ops.core.tables import decode
-    from triton_ext.ops.tuning.processes import compile_plan
+    from triton_ext.ops.tuning.measure import compile_plan
 
     (shape,) = select_shapes([job["shape"]])
     case = case_of(job["kernel"], shape.problem(), job["dtype"])

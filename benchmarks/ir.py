@@ -107,7 +107,7 @@ def _compiled() -> Any:
     from triton_ext.ops.families.gemm_config import CONFIGS
     from triton_ext.ops.kernels.gemm import conv_fprop_kernel
     from triton_ext.ops.tuning import parse_shape
-    from triton_ext.ops.tuning.processes import compile_kernels, target_only
+    from triton_ext.ops.tuning.measure import compile_kernels, target_only
 
     target_only((9, 0))
     # Kernels that this process has compiled before.

@@ -30,14 +30,14 @@ def run(arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def norms_on_stand_in() -> Iterator[None]:
     """Within, normalizations take tensors on the CPU for those of a GPU, as operators do."""
-    from triton_ext.ops.norms import calls, checks
+    from triton_ext.ops.norms import calls
 
     # Triton's driver, which this patches, is there in the process of the stand-in only.
     stand_in: Any = importlib.import_module("benchmarks.stand_in_operators")
     with (
         stand_in.operators_on_stand_in(),
-        mock.patch.object(checks, "IS_INTERPRETED", True),
-        mock.patch.object(calls, "_INTERPRETED_SMS", stand_in.H200.num_sms),
+        mock.patch.object(calls, "IS_INTERPRETED", True),
+        mock.patch.object(calls, "describe", return_value=stand_in.H200),
     ):
         yield
 

@@ -202,7 +202,7 @@ def describe(layer: FewChannels) -> dict[str, object]:
     costs = {name: way.cost(H200_MULTIPROCESSORS) for name, way in ways.items()}
     fastest = min(costs, key=lambda name: costs[name].packed_us)
     cost = costs[fastest]
-    row: dict[str, object] = {"layer": layer.name, "chosen": fastest if cost.pays else "taps"}
+    row: dict[str, object] = {"layer": layer.name, "chosen": "taps" if cost.too_slow else fastest}
     case = Case(direction="fprop", problem=layer.problem, dtype=torch.float16)
     choice = planner.cheapest(case, _H200)
     if choice is not None and choice.family.kind == "gather":

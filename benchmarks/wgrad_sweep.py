@@ -2,7 +2,7 @@
 
 Of the @triton.jit kernel, and of the Gluon kernel where that takes a layer.  The JSON that it
 writes, after each layer, is what ``python -m benchmarks.fit_wgrad`` fits the models of
-``wgrad_config`` and ``gluon_wgrad`` of ``triton_ext.ops.families`` to.  Compiling runs ahead
+``wgrad`` and ``gluon_wgrad`` of ``triton_ext.ops.families`` to.  Compiling runs ahead
 in other processes while the GPU times what is ready.  What does not compile or computes something
 wrong is recorded as such and skipped; what hangs or breaks the CUDA context ends the process after
 it has been recorded, and ``--resume`` goes on behind it.
@@ -91,19 +91,19 @@ class Choice:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Choice:
         """The inverse of :meth:`fields`."""
-        from triton_ext.ops.families.wgrad_config import WgradConfig
+        from triton_ext.ops.families.wgrad import WgradConfig
 
         return cls(WgradConfig(**fields["config"]), fields["part_rounds"])
 
     def entry(self) -> Any:
         """What plans take and tables hold."""
-        from triton_ext.ops.families.wgrad_config import WgradChoice
+        from triton_ext.ops.families.wgrad import WgradChoice
 
         return WgradChoice(config=self.config, part_rounds=self.part_rounds)
 
     def tiles(self, problem: Any, num_sms: int) -> Any:
         """The tiles of a problem."""
-        from triton_ext.ops.families.wgrad_config import WgradTiles
+        from triton_ext.ops.families.wgrad import WgradTiles
 
         return WgradTiles.make(self.config, problem, num_sms, self.part_rounds)
 
@@ -180,7 +180,7 @@ def candidates(problem: Any, num_sms: int, narrow: bool = False) -> list[Candida
 
 
 def _jit_candidates(problem: Any, num_sms: int, narrow: bool) -> dict[Any, tuple[float, Candidate]]:
-    from triton_ext.ops.families.wgrad_config import CONFIGS, MOST_PART_ROUNDS
+    from triton_ext.ops.families.wgrad import CONFIGS, MOST_PART_ROUNDS
 
     wide = [] if narrow else list(_tiles())
     found: dict[Any, tuple[float, Candidate]] = {}
@@ -271,7 +271,7 @@ def _gluon_estimate_us(work: Any) -> float:
 
 def _tiles() -> Iterator[Any]:
     """Every tile with 4 and 8 warps and as many stages as fit."""
-    from triton_ext.ops.families.wgrad_config import WgradConfig
+    from triton_ext.ops.families.wgrad import WgradConfig
 
     for block_co in BLOCKS_CO:
         for block_ci in BLOCKS_CI:
@@ -320,7 +320,7 @@ def compile_job(job: dict[str, Any], capability: tuple[int, int]) -> int:
     import torch
     from triton_ext.ops.core.case import Case
     from triton_ext.ops.core.device import KNOWN, Device
-    from triton_ext.ops.tuning.processes import compile_plan
+    from triton_ext.ops.tuning.measure import compile_plan
 
     (layer,) = select_layers("all", [job["layer"]])
     case = Case(direction="wgrad", problem=layer.problem, dtype=getattr(torch, job["dtype"]))

@@ -18,7 +18,7 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.tuning import parse_shape
-from triton_ext.ops.tuning.processes import compile_kernels, target_only
+from triton_ext.ops.tuning.measure import compile_kernels, target_only
 
 # A [128, 64] tile of pixels by a [128, 64] tile of weights.
 CONFIG = ConvConfig(block_m=128, block_n=128, num_stages=4, num_warps=8)

@@ -25,6 +25,7 @@ if not CAPABILITY.available:
 # without im2col cannot import them.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from problem_cases import segments_of  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.families.gluon_config import RESERVED_BYTES  # noqa: E402
@@ -36,7 +37,7 @@ from triton_ext.ops.families.gluon_wgrad import (  # noqa: E402
     WgradWork,
     ranked_work,
 )
-from triton_ext.ops.families.wgrad_config import Partition  # noqa: E402
+from triton_ext.ops.kernels.gemm_wgrad import Partition  # noqa: E402
 
 from examples.gluon.hopper import wgrad  # noqa: E402
 
@@ -145,7 +146,7 @@ def test_every_step_of_every_tile_has_one_cta(tiles, steps, num_sms, most_splits
     owners: dict[int, list[tuple[int, range]]] = {}
     busiest = 0
     for cta in range(partition.programs):
-        own = list(partition.segments(cta))
+        own = list(segments_of(partition, cta))
         assert all(part for _, part in own), "an empty segment would leave a barrier waiting"
         busiest = max(busiest, sum(len(part) for _, part in own))
         for tile, part in own:
@@ -168,7 +169,7 @@ def test_neighbours_have_the_same_steps():
     partition = Partition.make(9, 392, 132)
     assert (partition.programs, partition.splits) == (126, 14)
     for cta in range(0, 126, 9):
-        group = [list(partition.segments(cta + i)) for i in range(9)]
+        group = [list(segments_of(partition, cta + i)) for i in range(9)]
         assert len({part for ((_, part),) in group}) == 1
         assert [tile for ((tile, _),) in group] == list(range(9))
 

@@ -13,8 +13,12 @@ from triton_ext.ops.core.device import KNOWN, Device, assumed_device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.launcher import compiling
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.tuning.measure import make_tensors, run_plan
-from triton_ext.ops.tuning.processes import TargetOnlyDriver, target_only
+from triton_ext.ops.tuning.measure import (
+    TargetOnlyDriver,
+    make_tensors,
+    run_plan,
+    target_only,
+)
 
 __all__ = ["H200", "META", "case_of", "compiled", "compiling_for", "configs_of", "plan_of"]
 

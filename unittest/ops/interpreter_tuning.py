@@ -25,7 +25,6 @@ from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Table, TuningWarning, read_table
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.few_channels import GatherConfig
-from triton_ext.ops.tuning import job as jobs
 from triton_ext.ops.tuning import measure, runs
 from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning.measure import make_tensors, run_plan
@@ -35,6 +34,7 @@ from tuning_fakes import GPU, MACHINE, InstantCompiler, MadeUpClock, last_is_fas
 from benchmarks import suites, tune_suites
 
 CPU = torch.device("cpu")
+jobs = sys.modules[tuning.Warmup.__module__]
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +9,15 @@ import torch
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.packing import RowPacking
-from triton_ext.ops.core.problem import ConvParameters, ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.partial_im2col import (
     PARTIAL_IM2COL,
     PARTIAL_IM2COL_WGRAD,
     SwappedConfig,
 )
-from triton_ext.ops.families.wgrad_config import WgradChoice, WgradConfig
+from triton_ext.ops.families.wgrad import WgradChoice, WgradConfig
 
 Strides = tuple[int, ...]
 
@@ -41,23 +40,6 @@ def plan_fprop(
     if pack_rows is None:
         return planner.make_plan(case, device, config)
     return _packed(case, device, config, pack_rows, PARTIAL_IM2COL)
-
-
-def conv2d_with_config(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    config: Any = None,
-) -> torch.Tensor:
-    """y by a configuration; padding is (top, bottom, left, right)."""
-    parameters = ConvParameters(tuple(stride), tuple(padding), tuple(dilation), 1)
-    problem = parameters.problem(tuple(x.shape), tuple(weight.shape))
-    epilogue = EpilogueSpec(bias=bias is not None)
-    plan = plan_fprop(problem, x.stride(), x.dtype, x.device, epilogue, config)
-    return plan.run(x, weight, EpilogueArguments(bias).operands())
 
 
 def plan_dgrad(

@@ -36,7 +36,7 @@ from triton_ext.ops.families import gluon_wgrad
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.families.gluon_wgrad import WgradTileChoice
-from triton_ext.ops.families.wgrad_config import WgradChoice
+from triton_ext.ops.families.wgrad import WgradChoice
 
 from benchmarks.calls import through
 from benchmarks.stand_in_operators import H200, operators_on_stand_in

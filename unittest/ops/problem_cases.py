@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +10,7 @@ from triton_ext.ops.core.problem import ConvProblem
 
 if TYPE_CHECKING:
     from conv_cases import Case
+    from triton_ext.ops.kernels.gemm_wgrad import Partition
 
 __all__ = [
     "channels_last",
@@ -17,6 +18,7 @@ __all__ = [
     "misaligned_slice",
     "problem_of",
     "problem_of_case",
+    "segments_of",
 ]
 
 
@@ -91,3 +93,12 @@ def finite_of_torch(theirs: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     strided and dilated): what lay in that memory before shows.
     """
     return theirs if theirs.isfinite().all() else exact.to(theirs.dtype)
+
+
+def segments_of(partition: Partition, program: int) -> Iterator[tuple[int, range]]:
+    """The tiles of a program of wgrad in its order, with the k iterations it computes of each."""
+    for wave in range(partition.waves):
+        yield wave * partition.programs + program, range(partition.steps)
+    for slot in range(program, partition.slots, partition.programs):
+        number, tile = divmod(slot, partition.rest)
+        yield partition.tiles - partition.rest + tile, partition.part(number)

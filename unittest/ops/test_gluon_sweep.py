@@ -242,7 +242,7 @@ def test_choosing_runs_over_the_layers_of_resnet():
 def test_models_are_judged_on_some_layers_within_the_time(tmp_path, monkeypatch, capsys):
     """What ``choosing --what model`` asks of the tuning, and what it says of its answers."""
     from triton_ext.ops.core.tables import Entry
-    from triton_ext.ops.tuning import processes, runs
+    from triton_ext.ops.tuning import measure, runs
 
     asked = []
 
@@ -259,7 +259,7 @@ def test_models_are_judged_on_some_layers_within_the_time(tmp_path, monkeypatch,
         return runs.Report("NVIDIA Test GPU", tuple(outcomes), 1.0)
 
     monkeypatch.setattr(runs, "tune", tune)
-    monkeypatch.setattr(processes, "CompilePool", lambda jobs: contextlib.nullcontext("the pool"))
+    monkeypatch.setattr(measure, "CompilePool", lambda jobs: contextlib.nullcontext("the pool"))
     monkeypatch.setattr(choosing, "opened_suite", opened_without_a_gpu)
     parser = argparse.ArgumentParser()
     choosing.add_arguments(parser)

@@ -51,9 +51,9 @@ from triton_ext.ops.families.gluon_wgrad import (  # noqa: E402
     WgradWork,
 )
 from triton_ext.ops.families.partial_im2col import PackedConfig  # noqa: E402
-from triton_ext.ops.families.wgrad_config import WgradChoice  # noqa: E402
+from triton_ext.ops.families.wgrad import WgradChoice  # noqa: E402
 from triton_ext.ops.kernels import gluon_wgrad as kernels  # noqa: E402
-from triton_ext.ops.tuning.processes import target_only  # noqa: E402
+from triton_ext.ops.tuning.measure import target_only  # noqa: E402
 from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"

@@ -14,7 +14,8 @@ import torch
 from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.tables import file_name, read_table
-from triton_ext.ops.families import gemm_config, wgrad_config
+from triton_ext.ops.families import gemm_config
+from triton_ext.ops.families import wgrad as wgrad_family
 from triton_ext.ops.tuning import Case
 from triton_ext.ops.tuning.collect import parse_shape
 
@@ -96,7 +97,7 @@ def test_the_fastest_right_configuration_is_found_by_plans(made, found):
 
 def test_gradients_go_by_the_names_of_their_layers(made, found):
     dgrad = forward({"32x64x56x56_64_k3x3": {"results": [result(FIRST, 0.1)]}})
-    config = wgrad_config.CONFIGS[4]
+    config = wgrad_family.CONFIGS[4]
     wgrad = {
         "environment": ENVIRONMENT,
         "dtype": "bfloat16",
@@ -112,7 +113,7 @@ def test_gradients_go_by_the_names_of_their_layers(made, found):
     assert len(table.entries) == 2
     assert found("dgrad", "32x64x56x56_64_k3x3") == FIRST
     choice = found("wgrad", "32x64x56x56_64_k3x3", torch.bfloat16)
-    assert choice == wgrad_config.WgradChoice(config=config, part_rounds=2)
+    assert choice == wgrad_family.WgradChoice(config=config, part_rounds=2)
 
 
 def test_of_sizes_that_share_a_key_the_least_loss_counts(made, found):

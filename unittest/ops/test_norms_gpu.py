@@ -14,7 +14,7 @@ from recorded_graphs import recording
 from torch.nn import functional
 from triton_ext.ops import batch_norm, group_norm
 from triton_ext.ops.norms.calls import Call
-from triton_ext.ops.norms.library import IS_OPERATOR
+from triton_ext.ops.norms.functional import IS_OPERATOR
 
 skip_without_gpu()
 pytestmark = MARKS

@@ -53,7 +53,7 @@ from triton_ext.ops.core.tables import (  # noqa: E402
     merged,
     read_table,
 )
-from triton_ext.ops.families import gemm_config, gluon_config, wgrad_config  # noqa: E402
+from triton_ext.ops.families import gemm_config, gluon_config, wgrad  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
 from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
@@ -204,14 +204,14 @@ def every_config():
     yield from gemm_config.CONFIGS
     yield from gluon_config.CONFIGS
     yield PackedConfig(gemm_config.CONFIGS[0])
-    yield PackedConfig(wgrad_config.WgradChoice(config=wgrad_config.CONFIGS[0]))
+    yield PackedConfig(wgrad.WgradChoice(config=wgrad.CONFIGS[0]))
     yield AsFpropConfig(gluon_config.CONFIGS[0])
     yield PatchConfig(gemm_config.CONFIGS[0])
     yield DirectConfig(block_m=64, block_n=32)
     yield GatherConfig(block_m=64, block_n=32, block_k=32)
     yield Col2ImConfig(block_m=64, rows=20)
-    for config in wgrad_config.CONFIGS:
-        yield wgrad_config.WgradChoice(config=config, part_rounds=3)
+    for config in wgrad.CONFIGS:
+        yield wgrad.WgradChoice(config=config, part_rounds=3)
 
 
 def test_configurations_survive_json():

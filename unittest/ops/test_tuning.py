@@ -6,6 +6,7 @@ import collections
 import concurrent.futures
 import copy
 import functools
+import importlib.metadata
 import json
 import pathlib
 import re
@@ -24,11 +25,18 @@ from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.planner import make_plan
-from triton_ext.ops.core.tables import Table, read_table, shipped_path
+from triton_ext.ops.core.tables import (
+    Entry,
+    Table,
+    encode,
+    kind_of,
+    lookup,
+    read_table,
+    shipped_path,
+)
 from triton_ext.ops.tuning import measure, runs, store
 from triton_ext.ops.tuning.collect import parse_shape
-from triton_ext.ops.tuning.measure import make_tensors
-from triton_ext.ops.tuning.processes import Processes
+from triton_ext.ops.tuning.measure import Processes, make_tensors
 from triton_ext.ops.tuning.store import write_table
 from triton_ext.tools import cli
 from tuning_fakes import GPU, MadeUpClock
@@ -562,7 +570,7 @@ def test_every_other_measurement_being_longer_favours_no_candidate(count):
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capsys):
-    with measure.make_progress(True) as shown:
+    with runs.Progress(True) as shown:
         shown.begin(6, 2)
         shown.compiled()
         shown.tuned("a")
@@ -572,7 +580,7 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys):
         "[1/2] a",
         "[2/2] b",
     ]
-    with measure.make_progress(False) as shown:
+    with runs.Progress(False) as shown:
         shown.begin(1, 1)
         shown.tuned("x")
     assert capsys.readouterr().err == ""
@@ -587,7 +595,7 @@ def test_progress_is_bars_on_a_terminal(capsys):
             return True
 
     stream = Terminal()
-    with measure.make_progress(True, stream) as shown:
+    with runs.Progress(True, stream) as shown:
         shown.begin(2, 1)
         shown.compiled()
         shown.tuned("fprop [1x1]")
@@ -891,6 +899,79 @@ def test_what_the_time_leaves_is_an_exit_status(with_a_gpu, monkeypatch, capsys,
     assert told.count(": no time left") == 2
 
 
+@pytest.fixture
+def dry_run(monkeypatch, capsys, tmp_path):
+    """Runs ``tune --dry-run`` where there is no GPU, and nothing may be compiled; returns lines."""
+    from triton_ext.ops.tuning import command
+
+    monkeypatch.setattr(command, "tune", None)
+    monkeypatch.setattr(command, "CompilePool", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
+    tuning.reload()
+
+    def run(*words):
+        assert cli.main(["tune", "--dry-run", *words]) == 0
+        assert not list(tmp_path.glob("*.v1.json"))
+        return capsys.readouterr().out.splitlines()
+
+    yield run
+    tuning.reload()
+
+
+def test_a_dry_run_lists_what_would_be_measured(dry_run, monkeypatch):
+    words = ("--shapes", "32x64x56x56_128_k3x3", "--direction", "fprop", "wgrad", "--jobs", "4")
+    *listed, total = dry_run(*words, "--candidates", "3")
+    heads = [line for line in listed if not line.startswith(" ")]
+    assert heads == [
+        "fprop 32x64x56x56 -> 128 k3x3 bfloat16: 3 candidates",
+        "wgrad 32x64x56x56 -> 128 k3x3 bfloat16: 3 candidates",
+    ]
+    for head, direction in zip(heads, ("fprop", "wgrad"), strict=True):
+        first = listed.index(head) + 1
+        configs = tuning.candidates(
+            parse_shape("32x64x56x56_128_k3x3"), direction, torch.bfloat16, H200, count=3
+        )
+        for line, config in zip(listed[first : first + 3], configs, strict=True):
+            kind, *fields = line.split()
+            assert kind == kind_of(config)
+            assert all("=" in field for field in fields)
+            assert fields
+    assert total == (
+        "2 of 2 convolutions to measure, 6 configurations to compile, about 3 s with --jobs 4; "
+        "for NVIDIA H200, which is assumed: there is no GPU"
+    )
+
+
+def test_a_dry_run_knows_what_was_measured(dry_run, monkeypatch, tmp_path):
+    case = tuning.Case(
+        direction="fprop", problem=parse_shape("32x64x56x56_128_k3x3"), dtype=torch.bfloat16
+    )
+    (config, *_) = tuning.candidates(case.problem, "fprop", case.dtype, H200)
+    entry = Entry(
+        kind=kind_of(config), config=encode(config), us=12.5, measured="2026-11-28T00:00:00Z",
+        triton=importlib.metadata.version("triton"),
+    )  # fmt: skip
+    path = tmp_path / "shared.json"
+    write_table(path, Table(H200.name, {case.key(H200.num_sms): entry.raw()}))
+    tuning.use(path)
+    words = ("--shapes", "32x64x56x56_128_k3x3", "--jobs", "1")
+    known, total = dry_run(*words)
+    assert known == f"{case}: 12.5 us (known)"
+    assert total.startswith("0 of 1 convolutions to measure, 0 configurations to compile, about 0")
+    assert dry_run(*words, "--force")[0] == f"{case}: 6 candidates"
+    lookup.forget(added=True)
+
+
+def test_a_dry_run_reads_models_and_refuses_files(dry_run, capsys, tmp_path):
+    (tmp_path / "m.py").write_text(MODEL)
+    assert dry_run(str(tmp_path / "m.py"))[0].startswith("fprop 2x8x16x16 -> 16 k3x3 float32: ")
+    assert cli.main(["tune", "--dry-run", "--merge", "a.json"]) == 2
+    assert "--merge takes files only" in capsys.readouterr().err
+    assert cli.main(["tune", "--dry-run"]) == 2
+    assert "expected a model's file, --shapes or --merge" in capsys.readouterr().err
+
+
 def raw(us, day):
     return {"kind": "gemm", "config": {}, "us": us, "measured": f"2026-11-{day:02}", "triton": ""}
 
@@ -966,7 +1047,6 @@ FEW_CHANNELS = [
 def test_what_was_measured_is_what_plans_are_made_of(direction, monkeypatch, tmp_path):
     """Through the table, every candidate makes the plan that it made while it was measured."""
     from triton_ext.ops.core.device import assumed_device
-    from triton_ext.ops.core.tables import encode, kind_of, lookup
 
     monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
     monkeypatch.delenv("TRITON_EXT_TUNING", raising=False)
@@ -1009,7 +1089,7 @@ def launches(plan) -> tuple:
 
 
 def test_the_shipped_tables_are_tables():
-    from triton_ext.ops.core.tables import Entry, decode
+    from triton_ext.ops.core.tables import decode
 
     paths = sorted(shipped_path("NVIDIA H200").parent.glob("*.json"))
     assert shipped_path("NVIDIA H200") in paths

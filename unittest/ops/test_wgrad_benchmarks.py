@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="the benchmarks need torch, which is not ins
 
 from triton_ext.host import capabilities
 from triton_ext.ops.families import gluon_wgrad
-from triton_ext.ops.families.wgrad_config import CONFIGS
+from triton_ext.ops.families.wgrad import CONFIGS
 
 from benchmarks.compile_ahead import CompilePool
 from benchmarks.suites import select_layers
@@ -59,11 +59,11 @@ def test_a_dry_run_writes_what_the_fit_reads(tmp_path):
 
 def model_us(choice, problem):
     """What the model of the choice's kernel expects."""
-    from triton_ext.ops.families import wgrad_config
+    from triton_ext.ops.families import wgrad
 
     tiles = choice.tiles(problem, 132)
     if isinstance(choice, Choice):
-        return wgrad_config.expected_us(tiles)
+        return wgrad.expected_us(tiles)
     elements = math.prod(problem.x_shape) + math.prod(problem.y_shape)
     return gluon_wgrad.expected_us(tiles, elements * 2 / 2**20)
 
@@ -90,18 +90,18 @@ def modelled(tmp_path):
 
 
 def test_the_fit_finds_the_numbers_of_the_model(modelled):
-    from triton_ext.ops.families import wgrad_config
+    from triton_ext.ops.families import wgrad
 
     from benchmarks.fit_wgrad import JIT, fit, load
 
     shared, costs, error = fit(load([modelled]))
     # A few layers are bound by memory all the same.
     assert error < 1e-3
-    wanted = [getattr(wgrad_config, name) for name in JIT.shared]
+    wanted = [getattr(wgrad, name) for name in JIT.shared]
     assert shared == pytest.approx(wanted, rel=0.05, abs=0.02)
     assert len(costs) >= 5
     for config, (step_us, segment_us) in costs.items():
-        cost = wgrad_config._COSTS[config]
+        cost = wgrad._COSTS[config]
         assert step_us == pytest.approx(cost.step_us, rel=0.05)
         assert segment_us == pytest.approx(cost.segment_us, rel=0.2)
 

@@ -18,15 +18,19 @@ from triton_ext.host import capabilities
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.launcher import compiling
-from triton_ext.ops.families.wgrad import WGRAD
-from triton_ext.ops.families.wgrad_config import (
+from triton_ext.ops.families.wgrad import (
     CONFIGS,
+    WGRAD,
     WgradChoice,
     WgradConfig,
     WgradTiles,
 )
-from triton_ext.ops.tuning.measure import make_tensors, run_plan
-from triton_ext.ops.tuning.processes import TargetOnlyDriver, target_only
+from triton_ext.ops.tuning.measure import (
+    TargetOnlyDriver,
+    make_tensors,
+    run_plan,
+    target_only,
+)
 
 pytestmark = pytest.mark.skipif(
     not capabilities()["im2col"].available, reason=capabilities()["im2col"].reason

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+from problem_cases import segments_of
 from triton_ext.ops.core.device import KNOWN
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import smem_refusals
-from triton_ext.ops.families.wgrad_config import (
+from triton_ext.ops.families.wgrad import (
     CONFIGS,
     MOST_PART_ROUNDS,
-    Partition,
     WgradConfig,
     WgradTiles,
     expected_us,
     memory_us,
     ranked_tiles,
-    reduction,
     stores_through_tma,
 )
+from triton_ext.ops.kernels.gemm_wgrad import Partition
 
 H200 = KNOWN["h200"]
 
@@ -38,7 +38,7 @@ def test_every_step_of_every_tile_is_done_once(tiles, steps, num_sms, part_round
     assert 1 <= partition.programs <= num_sms
     done = {}
     for program in range(partition.programs):
-        segments = list(partition.segments(program))
+        segments = list(segments_of(partition, program))
         assert segments, "a program has nothing to do"
         for tile, some in segments:
             assert len(some) > 0
@@ -48,11 +48,11 @@ def test_every_step_of_every_tile_is_done_once(tiles, steps, num_sms, part_round
         ordered = sorted(parts, key=lambda part: part.start)
         assert [step for part in ordered for step in part] == list(range(steps))
     sums = [
-        sum(len(some) for _, some in partition.segments(program))
+        sum(len(some) for _, some in segments_of(partition, program))
         for program in range(partition.programs)
     ]
     assert partition.most_steps == max(sums)
-    counts = [len(list(partition.segments(program))) for program in range(partition.programs)]
+    counts = [len(list(segments_of(partition, program))) for program in range(partition.programs)]
     assert partition.rounds == max(counts)
 
 
@@ -233,7 +233,7 @@ def test_memory_is_read_where_the_filter_is():
 @given(problems(), st.sampled_from(CONFIGS))
 def test_the_reduction_is_possible(case, config):
     tiles = WgradTiles.make(config, case, 132)
-    columns, unroll, num_warps = reduction(tiles)
+    columns, unroll, num_warps = tiles.reduction
     assert columns in (8, 16, 32, 64)
     assert config.block_ci % columns == 0
     per_thread = 16 * columns // (32 * num_warps)
@@ -246,4 +246,4 @@ def test_many_parts_of_few_tiles_are_added_by_many_programs():
     case = problem(in_channels=64, out_channels=64, filter_size=(1, 1))
     few = WgradTiles.make(config, case, 132)
     assert few.partition.splits == 132
-    assert reduction(few) == (8, 16, 1)
+    assert few.reduction == (8, 16, 1)

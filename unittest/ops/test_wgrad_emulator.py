@@ -22,8 +22,11 @@ from emulated import emulate  # noqa: E402
 from problem_cases import problem_of_case  # noqa: E402
 from triton_ext.ops.core import case as cases  # noqa: E402
 from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
-from triton_ext.ops.families.wgrad import WGRAD  # noqa: E402
-from triton_ext.ops.families.wgrad_config import WgradChoice, WgradConfig  # noqa: E402
+from triton_ext.ops.families.wgrad import (  # noqa: E402
+    WGRAD,
+    WgradChoice,
+    WgradConfig,
+)
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 

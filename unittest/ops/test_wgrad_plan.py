@@ -16,7 +16,7 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families import wgrad
-from triton_ext.ops.families.wgrad_config import WgradConfig
+from triton_ext.ops.families.wgrad import WgradConfig
 
 H200 = Device(132, (9, 0), SMEM_BYTES)
 CONFIG = WgradConfig(block_co=64, block_ci=64, num_stages=3, num_warps=4)

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from emulated import emulate
 from fprop_cases import convolve
-from interpreted import assert_passes_in_the_interpreter
 from planned import plan_wgrad
 from problem_cases import channels_last, problem_of
 from swapped_cases import draw_swapped, swapped_of
@@ -41,7 +40,7 @@ from triton_ext.ops.families.partial_im2col import (
     turning_copy,
     ways,
 )
-from triton_ext.ops.families.wgrad_config import CONFIGS, WgradChoice
+from triton_ext.ops.families.wgrad import CONFIGS, WgradChoice
 from triton_ext.ops.tuning.runs import candidates
 
 COPIES = capabilities()["im2col-copies"]
@@ -114,10 +113,10 @@ def test_the_turning_copy_reads_every_number_of_dw_once(kind):
     (way,) = [way for way in every if way.kind == kind]
     copy = turning_copy(way, 4)
     assert copy.element_bytes == 4
-    assert copy.rows * copy.target_elements == 3 * 3 * 4 * 16
+    assert copy.sizes.rows * copy.target_elements == 3 * 3 * 4 * 16
     read = {
         copy.start + sum(i * stride for i, stride in zip(place, copy.strides, strict=True))
-        for place in itertools.product(*map(range, (*copy.size, copy.channels)))
+        for place in itertools.product(*map(range, copy.shape))
     }
     assert len(read) == 3 * 3 * 4 * 16
     # The last tap is first; behind S * C' channels, a row of the packed dw has what fills it up.
@@ -280,11 +279,6 @@ def test_a_table_says_what_cannot_be(table):
 
 
 # --- kernels ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_wgrad_swapped.py")
 
 
 @emulates

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.tuning.processes import Compiled
+from triton_ext.ops.tuning.measure import Compiled
 
 GPU = "NVIDIA Test GPU"
 MACHINE = Device(2, (9, 0), 232448, GPU)

@@ -11,7 +11,7 @@ Every call checks whether a kernel gives what torch gives: the input's kind, sha
 dtype, autocast, transforms of ``torch.func``, and, for what follows, hooks and replaced modules.
 Where it does not, torch's own forward runs, and what follows by itself.  So it does in what
 ``torch.compile`` traces for the norms that Inductor is to generate;
-``IS_OPERATOR`` of :mod:`triton_ext.ops.norms.library` has which.
+``IS_OPERATOR`` of :mod:`triton_ext.ops.norms.functional` has which.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from triton_ext.nn.steps import add_and_activate, is_watched, name_of, refuse_sc
 from triton_ext.ops import norms as kernels
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, cached, is_autocast
 from triton_ext.ops.norms.calls import Call
-from triton_ext.ops.norms.checks import is_left_to_torch, is_negated
-from triton_ext.ops.norms.functional import norm_key
+from triton_ext.ops.norms.functional import Kind, is_left_to_torch, is_operator, norm_key
 from triton_ext.ops.norms.functional import normalize as run
-from triton_ext.ops.norms.library import Kind, is_operator
-from triton_ext.ops.norms.plan import NormPlan
+from triton_ext.ops.norms.plan import NormPlan, is_negated
 
 #: The names of the modules.
 NORMS = (

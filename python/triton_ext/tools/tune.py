@@ -75,6 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds after which nothing more is measured; exits with 1 where something is left",
     )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list what would be measured; needs no GPU"
+    )
     parser.add_argument("--force", action="store_true", help="measure what is known, too")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 

@@ -29,7 +29,7 @@ from triton_ext.ops.core.problem import ConvParameters, ConvProblem, Numbers, Pa
 from triton_ext.ops.core.refusals import Refusal, address_refusal, layout_refusal
 from triton_ext.ops.core.tables import Entry, encode, entry_for
 
-__all__ = ["Candidate", "Explanation", "Support", "explain", "explain_case", "support"]
+__all__ = ["Candidate", "Explanation", "Support", "explain", "explain_case", "fields_of", "support"]
 
 # Configurations of a family that are printed.
 _PRINTED = 3
@@ -189,10 +189,10 @@ class Candidate:
             words.append(f"measured {self.measured_us:.1f} us")
         if self.reason:
             words.append(f"({self.reason})")
-        return " ".join([*words, _fields_of(self.config)])
+        return " ".join([*words, fields_of(self.config)])
 
 
-def _fields_of(config: Any) -> str:
+def fields_of(config: Any) -> str:
     """Returns the fields of a configuration, those of one in it without its name."""
     fields = encode(config)
     while isinstance(fields.get("config"), dict):

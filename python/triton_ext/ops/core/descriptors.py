@@ -7,22 +7,28 @@ symbolic where torch traces with dynamic shapes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 __all__ = [
     "ROUNDS_TO_TF32",
     "ROW_BYTES",
+    "Describe",
     "Layout",
+    "Operand",
     "aligned_copy",
     "aligned_rows",
     "channels_last",
     "channels_last_strides",
     "empty_channels_last",
+    "filter_strides",
+    "in_filter_order",
     "matrix_row_stride",
     "packed_strides",
     "pixel_dims",
@@ -30,6 +36,9 @@ __all__ = [
     "rounding",
     "row_stride_of",
 ]
+
+#: Makes the descriptor of a tensor.
+Describe = Callable[[torch.Tensor], Any]
 
 
 def channels_last_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
@@ -61,6 +70,27 @@ def channels_last(tensor: torch.Tensor) -> torch.Tensor:
     rank = tensor.dim()
     rows = tensor.permute(0, *range(2, rank), 1).contiguous()
     return rows.permute(0, rank - 1, *range(1, rank - 1))
+
+
+def filter_strides(shape: Sequence[int], groups: int) -> tuple[int, ...]:
+    """Returns the strides in which kernels read a filter [Co, Ci / groups, *filter_size].
+
+    Channels lie side by side: those of a group, or where each group has one, those of all groups,
+    with the taps outermost.
+    """
+    if shape[1] != 1 or not 1 < groups == shape[0]:
+        return channels_last_strides(shape)
+    steps = channels_last_strides((1, groups, *shape[2:]))
+    return (1, groups, *steps[2:])
+
+
+def in_filter_order(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """Returns a filter with :func:`filter_strides`; copies if it has to."""
+    if filter_strides(weight.shape, groups)[0] != 1:
+        return channels_last(weight)
+    taps = range(2, weight.dim())
+    rows = weight.permute(*taps, 1, 0).contiguous()
+    return rows.permute(-1, -2, *range(weight.dim() - 2))
 
 
 # --- descriptors ----------------------------------------------------------------------------------
@@ -144,3 +174,53 @@ def row_stride_of(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
             return None
         pixels *= size
     return row_stride
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """How a kernel reads x or dy."""
+
+    channels: int  # of a pixel as it is read
+    missing_channels: int = 0  # zeros among them that a copy adds, for rows of whole 16 bytes
+    is_copied: bool = False  # whether the tensor is copied to a dense one
+    pixel_stride: int = (
+        0  # elements from one pixel to the next; 0 where there is no one such number
+    )
+
+    @classmethod
+    def make(
+        cls, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, as_matrix: bool
+    ) -> Operand:
+        """Returns how a tensor [N, C, *spatial] is read, in place or as [pixels, channels]."""
+        unit = ROW_BYTES // itemsize
+        missing = -shape[1] % unit
+        channels = shape[1] + missing
+        sizes = (*shape[:1:-1], shape[0])
+        stride = row_stride_of(sizes, (*strides[:1:-1], strides[0])) or 0
+        if math.prod(sizes) == 1:
+            stride = channels
+        if missing or stride % unit or stride < channels or (strides[1] != 1 and channels > 1):
+            stride = 0
+        copied = missing > 0 or (as_matrix and not stride)
+        return cls(
+            channels=channels,
+            missing_channels=missing,
+            is_copied=copied,
+            pixel_stride=channels if copied else stride,
+        )
+
+    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor [N, C, *spatial] as [N, *spatial, C], as the kernel reads it."""
+        rows = tensor.movedim(1, -1)
+        if self.missing_channels:
+            return pad(rows, (0, self.missing_channels)).contiguous()
+        return rows.contiguous() if self.is_copied else rows
+
+    def matrix(self, pixels: int, block: list[int]) -> Describe:
+        """Returns what makes the descriptor of the tensor as a matrix [pixels, channels]."""
+        return partial(
+            TensorDescriptor,
+            shape=[pixels, self.channels],
+            strides=[self.pixel_stride, 1],
+            block_shape=block,
+        )

@@ -21,6 +21,7 @@ __all__ = [
     "Device",
     "Rates",
     "assumed_device",
+    "describe",
     "device_of",
 ]
 
@@ -98,6 +99,19 @@ def assumed_device(device: Device) -> Iterator[None]:
         _assumed.reset(token)
 
 
+def describe(device: torch.device) -> Device:
+    """Returns the description of a GPU that Triton runs kernels on, or of the interpreter."""
+    if device.type == "cpu" and IS_INTERPRETED:
+        return Device(_INTERPRETED_PROGRAMS, (9, 0), SMEM_BYTES)
+    properties = torch.cuda.get_device_properties(device)
+    return Device(
+        properties.multi_processor_count,
+        (properties.major, properties.minor),
+        properties.shared_memory_per_block_optin,
+        properties.name,
+    )
+
+
 def device_of(device: torch.device, operator: str) -> Device:
     """Returns the description of the device of tensors; ``operator`` is named in errors.
 
@@ -105,25 +119,19 @@ def device_of(device: torch.device, operator: str) -> Device:
         UnsupportedError: The device cannot run the kernels; the text says what could.
     """
     if device.type == "cpu" and IS_INTERPRETED:
-        return Device(_INTERPRETED_PROGRAMS, (9, 0), SMEM_BYTES)
+        return describe(device)
     assumed = _assumed.get()
     if assumed is not None and device.type == "meta":
         return assumed
     require("im2col")
     if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        capability = (properties.major, properties.minor)
-        if capability < (9, 0):
+        found = describe(device)
+        if found.capability < (9, 0):
+            major, minor = found.capability
             raise UnsupportedError(
-                f"{operator}: TMA im2col needs sm_90 or newer, {device} is "
-                f"sm_{capability[0]}{capability[1]}"
+                f"{operator}: TMA im2col needs sm_90 or newer, {device} is sm_{major}{minor}"
             )
-        return Device(
-            properties.multi_processor_count,
-            capability,
-            properties.shared_memory_per_block_optin,
-            properties.name,
-        )
+        return found
     raise UnsupportedError(
         f"{operator}: needs an NVIDIA GPU of sm_90 or newer, x is on {device}; to try it on a CPU, "
         "set TRITON_INTERPRET=1 before importing triton_ext.ops"

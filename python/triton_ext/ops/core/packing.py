@@ -1,32 +1,27 @@
 """Geometry and cost of partial im2col: rows of the filter, or all of it, become channels of x.
 
-With few input channels most of a step of the implicit GEMM is zeros: a step has BLOCK_K channels of
-one tap, and 3 channels are rounded up to 16.  Along W, the S taps of a filter row read S
-neighbouring pixels, which are neighbours in memory.  So x is described as a tensor of overlapping
-pixels,
+With few input channels most of a k iteration is zeros: it has BLOCK_K channels of one tap, and 3
+channels are rounded up to 16.  The S taps of a filter row read S pixels that are neighbours in
+memory.  So x is described as a tensor of overlapping pixels,
 
     [N, ([D, ]H, )out_w, S * C'], strides [..., stride_w * C', 1],
 
-and the convolution becomes one whose filter has a single column.  D and H keep im2col's padding,
-stride and dilation; W has none left, so its padding has to be in memory: x is copied into rows of
-``row_pixels`` pixels of C' elements, zeros around those of x.  C' is the smallest count of at least
-Ci with which every window begins on 16 bytes, as TMA needs.  Where x has no padding in W and such
-channels already, its own memory is read.
+and the filter has a single column.  C' is the smallest count of at least Ci with which every window
+begins on 16 bytes, as TMA needs.  D and H keep im2col's padding, stride and dilation; padding in W
+has to be in memory: x is copied into rows of ``row_pixels`` pixels of C' elements, zeros around
+those of x, unless it has no padding in W and such channels already.
 
-Columns go further: a pixel of the copy holds the R pixels that a column of the filter reads, C' is
-at least R * Ci, and there are rows for every output row.  Then the copy walks H, the filter has no
-rows left, and a window is S * C' channels of the whole R x S filter.  The copy is larger by
-R / stride_h; half of a step of the GEMM costs the same however few channels it has, so that fewer
-and fuller steps may pay for it.
+Columns: a pixel of the copy holds the R pixels that a column of the filter reads, C' is at least
+R * Ci, and there are rows for every output row.  A window is S * C' channels of the whole filter.
+The copy is larger by R / stride_h, which fewer and fuller k iterations may pay for: half of one
+costs the same however few channels it has.
 
-Planes are for strides that im2col does not have (it has 1 to 8), as of the patches in front of a
-vision transformer: without padding in H, the R rows that an output row reads become a dimension of
-the view as well,
+Planes: for strides beyond im2col's 1 to 8, as of the patches in front of a vision transformer.
+Without padding in H, the R rows that an output row reads become a dimension of the view,
 
     [N, out_h, R, out_w, S * C'], strides [..., stride_h * row, dilation_h * row, stride_w * C', 1],
 
-over which a filter of R x 1 is a convolution of three dimensions without strides.  Nothing but what
-rows need is copied.
+over which a filter of R x 1 is a convolution of three dimensions without strides.
 
 A window covers pixels of its own row only, and its channels end behind its last tap, where TMA
 reads zeros: values beside a window, NaN or not, are never multiplied.
@@ -100,14 +95,13 @@ class RowPacking:
     ) -> list[RowPacking]:
         """Returns the ways to pack: rows, planes where there may be some, then columns.
 
-        Args:
-            problem: What is computed.
-            x_strides: Of x [N, Ci, *input_size], in elements.
-            element_bytes: Size of an element.
+        ``x_strides`` are those of x [N, Ci, *input_size], in elements.
         """
         if packing_refusals(problem):
             return []
-        rows = cls._rows(problem, x_strides, element_bytes)
+        rows = cls._in_place(problem, x_strides, element_bytes) or cls._copied(
+            problem, problem.in_channels, problem.input_size[:-1], element_bytes
+        )
         found = [rows]
         if _has_planes(problem):
             image, row, pixel, one = rows.strides
@@ -116,46 +110,42 @@ class RowPacking:
         if problem.dims > 1 and problem.filter_size[-2] > 1:
             column = problem.filter_size[-2] * problem.in_channels
             outer = (*problem.input_size[:-2], problem.output_size[-2])
-            found.append(cls._copied(problem, column, outer, element_bytes, columns=True))
+            copied = cls._copied(problem, column, outer, element_bytes)
+            found.append(replace(copied, columns=True))
         return [way for way in found if not conv_violations(way.packed.geometry)]
 
     @classmethod
-    def _rows(
+    def _in_place(
         cls, problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int
-    ) -> RowPacking:
-        channels = _aligned_channels(problem, problem.in_channels, element_bytes)
-        width = problem.input_size[-1]
-        outer = zip(
-            (problem.batch, *problem.input_size[:-1]), (x_strides[0], *x_strides[2:-1]), strict=True
-        )
-        in_place = (
-            channels == problem.in_channels
-            and problem.padding[-1][0] == 0
-            and _covered(problem) <= width
-            # Pixels of a row are neighbours, and rows begin on 16 bytes.
-            and x_strides[-1] == channels
-            and (x_strides[1] == 1 or channels == 1)
-            and all(n == 1 or stride * element_bytes % ROW_BYTES == 0 for n, stride in outer)
-        )
-        if not in_place:
-            return cls._copied(problem, channels, problem.input_size[:-1], element_bytes)
+    ) -> RowPacking | None:
+        """Returns the packing of rows without a copy, where x's own memory can be read."""
+        channels, sizes = problem.in_channels, (problem.batch, *problem.input_size[:-1])
+        outer = (x_strides[0], *x_strides[2:-1])
+        if (
+            channels != _aligned_channels(problem, channels, element_bytes)
+            or problem.padding[-1][0]
+            or _covered(problem) > problem.input_size[-1]
+            # Pixels of a row have to be neighbours, and rows to begin on 16 bytes.
+            or x_strides[-1] != channels
+            or (x_strides[1] != 1 and channels != 1)
+            or any(
+                size > 1 and stride * element_bytes % ROW_BYTES
+                for size, stride in zip(sizes, outer, strict=True)
+            )
+        ):
+            return None
         return cls(
             problem=problem,
             element_bytes=element_bytes,
             channels=channels,
-            row_pixels=width,
+            row_pixels=problem.input_size[-1],
             is_copied=False,
-            strides=(x_strides[0], *x_strides[2:-1], problem.stride[-1] * channels, 1),
+            strides=(*outer, problem.stride[-1] * channels, 1),
         )
 
     @classmethod
     def _copied(
-        cls,
-        problem: ConvProblem,
-        least_channels: int,
-        outer: tuple[int, ...],
-        element_bytes: int,
-        columns: bool = False,
+        cls, problem: ConvProblem, least_channels: int, outer: tuple[int, ...], element_bytes: int
     ) -> RowPacking:
         """Returns a packing with a copy, of ``outer`` rows."""
         channels = _aligned_channels(problem, least_channels, element_bytes)
@@ -165,7 +155,6 @@ class RowPacking:
         return cls(
             problem=problem,
             element_bytes=element_bytes,
-            columns=columns,
             channels=channels,
             row_pixels=row_pixels,
             is_copied=True,
@@ -307,19 +296,14 @@ class PackingCost:
     unpacked_us: float  # the same tap by tap; infinite where im2col has no such stride
 
     @property
-    def pays(self) -> bool:
-        """Whether packing is expected to be clearly faster."""
-        return self.packed_us < MARGIN * self.unpacked_us
-
-    @property
     def is_hopeless(self) -> bool:
         """Whether it need not be measured to know that it does not pay."""
         return self.packed_us > _HOPELESS * self.unpacked_us
 
     @property
     def too_slow(self) -> str:
-        """Why it does not pay, with both times; empty where it does."""
-        if self.pays:
+        """Why packing is not expected to be clearly faster, with both times; empty where it is."""
+        if self.packed_us < MARGIN * self.unpacked_us:
             return ""
         return (
             f"copies and steps of packed rows take {self.packed_us:.1f} us, tap by tap "

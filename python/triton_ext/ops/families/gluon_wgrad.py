@@ -16,7 +16,7 @@ import torch
 from triton_ext import backends
 from triton_ext.errors import LaunchError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import Layout
+from triton_ext.ops.core.descriptors import Layout, Operand
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
@@ -41,8 +41,8 @@ from triton_ext.ops.families.gluon_config import (
     WARP_GROUP_THREADS,
     capacity_refusals,
 )
-from triton_ext.ops.families.wgrad import Launches, Operand, WgradPlan
-from triton_ext.ops.families.wgrad_config import Partition, ranked_tiles
+from triton_ext.ops.families.wgrad import Launches, WgradPlan, ranked_tiles
+from triton_ext.ops.kernels.gemm_wgrad import Partition
 
 __all__ = [
     "BLOCK_C",
@@ -442,7 +442,7 @@ class GluonWgradPlan(WgradPlan):
 
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
         x_desc, dy_desc = self.described(x, dy)
-        parts = torch.empty(self.workspace_elements, device=x.device, dtype=torch.float32)
+        parts = torch.empty(self.tiles.workspace_elements, device=x.device, dtype=torch.float32)
         # The kernel reads flags only where CTAs wait for others.
         flags = parts.view(torch.int32)
         if self.tiles.add_in_place:
@@ -540,7 +540,6 @@ class GluonWgrad(HopperFamily[WgradTileChoice]):
             describe_x=describe_x,
             describe_dy=tiled(dtype, [pixels, co], dy.pixel_stride, block),
             describe_dw=tiled(case.output_dtype, dw_shape, ci, dw_block),
-            workspace_elements=work.workspace_elements,
             launcher=Launcher(
                 kernel=kernels.conv_wgrad_kernel,
                 grid=(work.partition.programs, 1, 1),

@@ -1,27 +1,22 @@
 """Partial im2col: taps of a row of the filter, or of all of it, are channels of x or dy.
 
-``core/packing.py`` has the geometry, ``kernels/row_copy.py`` the copies.  Beside fprop and wgrad
-over packed rows of x:
+``core/packing.py`` has the geometry, ``kernels/row_copy.py`` the copies.
 
-dgrad as fprop.  With stride 1, dx is the convolution of dy with the filter turned round, its two
-channels swapped.  The kernels of dgrad compute it so, too, tap by tap; but with few output
-channels, as at the end of a network, rows of dy are worth packing.
+dgrad as fprop: with stride 1, dx is the convolution of dy with the filter turned round, its two
+channels swapped; with few output channels rows of dy are worth packing.
 
-Operand swap: wgrad with x and dy in each other's places, for few output channels.  With stride 1
-and one group,
+Operand swap, for few output channels: with stride 1 and one group,
 
     dw[co, r, ci] = sum over output pixels p of dy[p, co] * x[p + r * dilation - padding, ci]
                   = sum over input pixels q of x[q, ci] * dy[q - r * dilation + padding, co]
 
-The second sum is the gradient of the filter of another convolution: its input is dy, the gradient
-of its output x, its filter turned round (r' = R - 1 - r), and its padding dilation * (R - 1) -
-padding.  That is the convolution of dy that gives dx (``problem.as_forward``).  Its few input
-channels are worth packing.  The copy that unpacks its dw turns it and swaps its channels.
-
-Sums have the same products in another order, but for those with zeros: here dy is padded, not x.
-So NaN or infinity in a pixel of x that a tap sees no output pixel from shows in that tap of dw as
-well, and in dy not in the taps that see padding from there.  The swap does not handle strides,
-groups, padding beyond the reach of the filter, and an x that has to be copied.
+The second sum is the gradient of the filter of the convolution of dy that gives dx
+(``problem.as_forward``), whose input is dy, the gradient of its output x, and its filter turned
+round.  Its few input channels are worth packing.  The copy that unpacks its dw turns it and swaps
+its channels.  Only the zeros of these sums differ: here dy is padded, not x.  So NaN or infinity in
+a pixel of x that a tap sees no output pixel from shows in that tap of dw as well, and in dy not in
+the taps that see padding from there.  The swap does not handle strides, groups, padding beyond the
+reach of the filter, and an x that has to be copied.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ import torch
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
+from triton_ext.ops.core.descriptors import ROW_BYTES, Operand, packed_strides
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.packing import MARGIN, PackingCost, RowPacking, packing_refusals
@@ -47,7 +42,7 @@ from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusal, beyond_keys, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
-from triton_ext.ops.families.wgrad import WGRAD, Operand, PackedWgradPlan, filling_dy_us
+from triton_ext.ops.families.wgrad import WGRAD, PackedWgradPlan, filling_dy_us
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -72,7 +67,7 @@ Config = TypeVar("Config")
 # The operand swap reads x in place: its channels are whole units of 16 bytes of 16-bit numbers.
 _CHANNEL_UNIT = ROW_BYTES // 2
 
-# Refusals, times and the plan of one case ask for it.
+# Refusals, times and the plan of one case ask for both.
 _fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
 
 

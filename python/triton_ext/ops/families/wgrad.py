@@ -1,126 +1,187 @@
-"""wgrad as an implicit GEMM through im2col loads, ``@triton.jit``: the family and its plans."""
+"""wgrad as an implicit GEMM through im2col loads: the kernels of ``kernels/gemm_wgrad.py``.
+
+The model's numbers were fitted to a sweep over the 38 layers of ResNet-50 at two batch sizes (H200,
+Triton 3.9.0, fp16, 2026-11-20; docs/performance.md); its median error is 2 %.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
-import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
+    Describe,
     Layout,
+    Operand,
     aligned_copy,
     packed_strides,
-    row_stride_of,
 )
-from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.packing import filling_us
+from triton_ext.ops.core.plan import TRITON_DTYPES, config_constants, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusal, refuse, smem_refusals
+from triton_ext.ops.core.refusals import DTYPES, Refusal, refuse, refused, smem_refusals
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.wgrad_config import (
-    WgradChoice,
+from triton_ext.ops.kernels.gemm_wgrad import (
+    ELEMENT_BYTES,
+    WgradConfig,
     WgradTiles,
-    expected_us,
-    ranked_tiles,
-    reduction,
-    stores_through_tma,
+    conv_wgrad_kernel,
+    wgrad_reduce_kernel,
 )
-from triton_ext.ops.kernels.gemm_wgrad import conv_wgrad_kernel, wgrad_reduce_kernel
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 __all__ = [
-    "DTYPES",
-    "OUT_DTYPES",
+    "CONFIGS",
+    "MOST_PART_ROUNDS",
     "WGRAD",
     "FilterGradientPlan",
     "Launches",
-    "Operand",
     "PackedWgradPlan",
+    "WgradChoice",
+    "WgradConfig",
     "WgradPlan",
+    "WgradTiles",
+    "expected_us",
     "filling_dy_us",
+    "memory_us",
+    "ranked_tiles",
+    "stores_through_tma",
 ]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 
-# WGMMA reads operands whose rows are the reduction for 16-bit types only.
-DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-OUT_DTYPES = {**DTYPES, torch.float32: tl.float32}
-
 #: Launchers with their tensors, in the order of the launches.
 Launches = list[tuple[Launcher, tuple[Any, ...]]]
-#: Makes the descriptor of a tensor.
-Describe = Callable[[torch.Tensor], Any]
+
+# ---- Configurations and their times ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operand:
-    """How a kernel reads x or dy.
+class WgradChoice:
+    """A configuration of the family."""
 
-    Attributes:
-        channels: Channels of a pixel as it is read.
-        missing_channels: How many of them are zeros that a copy adds, so that rows are multiples of
-            16 bytes.
-        is_copied: Whether the tensor is copied to a dense one.
-        pixel_stride: Elements from one pixel to the next; 0 where there is no one such number.
+    config: WgradConfig  # how the kernel is compiled
+    part_rounds: int = 1  # parts of tiles that the busiest program computes
+
+
+class Cost(NamedTuple):
+    """Microseconds on one multiprocessor: a k iteration; a tile or a part of one besides these."""
+
+    step_us: float
+    segment_us: float
+
+
+def _config(co: int, ci: int, taps: int, stages: int, warps: int, **others: int) -> WgradConfig:
+    """Returns a row of the table below."""
+    sizes = {"block_co": co, "block_ci": ci, "taps": taps, **others}
+    return WgradConfig(**sizes, num_stages=stages, num_warps=warps)
+
+
+# Fitted by `python -m benchmarks.fit_wgrad SWEEP.json --fit`.
+_COSTS: dict[WgradConfig, Cost] = {
+    _config(64, 16, 7, 10, 4): Cost(1.067, 8.44),
+    _config(64, 16, 7, 5, 4): Cost(1.115, 3.67),
+    _config(64, 16, 3, 8, 4): Cost(0.532, 3.02),
+    _config(64, 32, 5, 5, 4): Cost(1.030, 10.64),
+    _config(64, 32, 3, 8, 4): Cost(0.612, 12.37),
+    _config(64, 64, 1, 10, 4): Cost(0.341, 0.00),
+    _config(64, 64, 1, 6, 4): Cost(0.335, 0.00),
+    _config(64, 64, 3, 6, 4): Cost(0.652, 1.98),
+    _config(64, 128, 1, 8, 4): Cost(0.304, 3.46),
+    _config(64, 256, 1, 4, 4): Cost(0.425, 5.94),
+    _config(128, 64, 1, 8, 4): Cost(0.270, 4.21),
+    _config(128, 64, 3, 5, 4): Cost(0.668, 8.53),
+    _config(128, 64, 3, 5, 8): Cost(0.821, 8.28),
+    _config(128, 128, 1, 6, 4): Cost(0.411, 5.84),
+    _config(128, 128, 1, 6, 8): Cost(0.539, 5.16),
+    _config(128, 128, 2, 4, 8): Cost(0.779, 10.05),
+    _config(128, 256, 1, 4, 8, store_parts=2): Cost(0.592, 11.35),
+    _config(256, 128, 1, 4, 8, store_parts=2): Cost(0.652, 10.94),
+    # The seven rows of a stem's filter under partial im2col.
+    _config(64, 32, 7, 5, 4): Cost(1.482, 11.96),
+}
+CONFIGS: tuple[WgradConfig, ...] = tuple(_COSTS)
+
+# More leave less than a tenth of the multiprocessors' time unused, and too many parts.
+MOST_PART_ROUNDS = 4
+
+# The first kernel's launch; the reduction kernel beside its reads; a MiB of parts that it reads.
+_LAUNCH_US = H200.launch_us - 0.45
+_REDUCE_US = 1.25
+_REDUCE_US_PER_MIB = 0.0
+
+
+def memory_us(tiles: WgradTiles) -> float:
+    """Returns the time in which x and dy come from DRAM, a lower bound for all configurations."""
+    return tiles.operand_mib * H200.read_us_per_mib
+
+
+def expected_us(tiles: WgradTiles) -> float:
+    """Returns the time of a shipped configuration that the model expects, in microseconds."""
+    partition, cost = tiles.partition, _COSTS[tiles.config]
+    steps_us = partition.most_steps * cost.step_us
+    time = _LAUNCH_US + max(steps_us, memory_us(tiles)) + partition.rounds * cost.segment_us
+    if partition.parts:
+        time += _REDUCE_US + tiles.workspace_elements * 4 / 2**20 * _REDUCE_US_PER_MIB
+    return time
+
+
+def stores_through_tma(problem: ConvProblem, out_bytes: int) -> bool:
+    """Tells whether whole tiles of dw, of elements of so many bytes, are stored by TMA."""
+    return problem.groups == 1 and problem.in_channels * out_bytes % ROW_BYTES == 0
+
+
+# The planner asks for several families, and for several ways to pack rows.
+@lru_cache(maxsize=256)
+def ranked_tiles(
+    problem: ConvProblem, device: Device, out_bytes: int = ELEMENT_BYTES
+) -> tuple[tuple[WgradChoice, WgradTiles], ...]:
+    """Returns the shipped configurations that fit, in the order of :func:`expected_us`.
+
+    The problem has at least one output pixel, dw elements of ``out_bytes``.
     """
+    in_pieces = stores_through_tma(problem, out_bytes)
+    found: dict[WgradTiles, WgradChoice] = {}
+    for config in CONFIGS:
+        for part_rounds in range(1, MOST_PART_ROUNDS + 1):
+            tiles = WgradTiles.make(config, problem, device.num_sms, part_rounds)
+            stored_bytes = out_bytes if tiles.partition.whole_tiles else 0
+            needed = config.smem_bytes(stored_bytes, in_pieces=in_pieces)
+            if not smem_refusals(needed, device):
+                # More rounds may give the same parts.
+                found.setdefault(tiles, WgradChoice(config=config, part_rounds=part_rounds))
+    ordered = sorted(found, key=expected_us)
+    return tuple((found[tiles], tiles) for tiles in ordered)
 
-    channels: int
-    missing_channels: int = 0
-    is_copied: bool = False
-    pixel_stride: int = 0
 
-    @classmethod
-    def make(
-        cls, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, as_matrix: bool
-    ) -> Operand:
-        """Returns how a tensor [N, C, *spatial] is read, in place or as [pixels, channels]."""
-        unit = ROW_BYTES // itemsize
-        missing = -shape[1] % unit
-        channels = shape[1] + missing
-        sizes = (*shape[:1:-1], shape[0])
-        stride = row_stride_of(sizes, (*strides[:1:-1], strides[0])) or 0
-        if math.prod(sizes) == 1:
-            stride = channels
-        if missing or stride % unit or stride < channels or (strides[1] != 1 and channels > 1):
-            stride = 0
-        copied = missing > 0 or (as_matrix and not stride)
-        return cls(
-            channels=channels,
-            missing_channels=missing,
-            is_copied=copied,
-            pixel_stride=channels if copied else stride,
-        )
+def filling_dy_us(case: Case) -> float:
+    """Returns the time of the copy that adds missing channels to dy."""
+    problem = case.problem
+    pixels = problem.batch * math.prod(problem.output_size)
+    return filling_us(pixels, problem.out_channels, case.dtype.itemsize)
 
-    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor [N, C, *spatial] as [N, *spatial, C], as the kernel reads it."""
-        rows = tensor.movedim(1, -1)
-        if self.missing_channels:
-            return torch.nn.functional.pad(rows, (0, self.missing_channels)).contiguous()
-        return rows.contiguous() if self.is_copied else rows
+
+# ---- Plans -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterGradientPlan:
-    """A gradient of a filter, of one geometry on one device; holds no tensor.
-
-    Attributes:
-        problem: The convolution.
-        out_dtype: The dtype of dw.
-    """
+    """A gradient of a filter, of one geometry on one device; holds no tensor."""
 
     problem: ConvProblem
-    out_dtype: torch.dtype
+    out_dtype: torch.dtype  # of dw
 
     def run(
         self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None = None
@@ -169,29 +230,17 @@ class FilterGradientPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WgradPlan(FilterGradientPlan):
-    """A plan of the @triton.jit kernels; that of the Gluon kernels has the same fields.
+    """A plan of the @triton.jit kernels; that of the Gluon kernels has the same fields."""
 
-    Attributes:
-        tiles: The tile configuration and the tile schedule.
-        x_operand: How x is read.
-        dy_operand: How dy is read.
-        describe_x: Makes the descriptor of x [N, *input_size, Ci].
-        describe_dy: Makes that of dy [N, *output_size, Co], which is [pixels, Co].
-        describe_dw: Makes that of dw [Co, taps, Ci]; ``None`` where dw is stored through a pointer.
-        workspace_elements: fp32 elements of the workspace for parts.
-        launcher: Launches the first kernel.
-        reducer: Launches the reduction kernel; ``None`` where there is nothing to add.
-    """
-
-    tiles: Any
+    tiles: Any  # the tile configuration and the tile schedule
     x_operand: Operand
     dy_operand: Operand
-    describe_x: Describe
-    describe_dy: Describe
+    describe_x: Describe  # of x [N, *input_size, Ci]
+    describe_dy: Describe  # of dy [N, *output_size, Co], which is [pixels, Co]
+    # Of dw [Co, taps, Ci]; None where dw is stored through a pointer.
     describe_dw: Describe | None
-    workspace_elements: int
-    launcher: Launcher
-    reducer: Launcher | None
+    launcher: Launcher  # launches the first kernel
+    reducer: Launcher | None  # launches the reduction kernel; None where there is nothing to add
 
     @property
     def config(self) -> Any:
@@ -209,11 +258,10 @@ class WgradPlan(FilterGradientPlan):
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
         """Returns the launches of a call; dw [Co, *filter_size, Ci / groups] is dense."""
         x_desc, dy_desc = self.described(x, dy)
-        dw_desc = None if self.describe_dw is None else self.describe_dw(dw)
-        pointer = dw if dw_desc is None else None
+        dw_desc, pointer = (None, dw) if self.describe_dw is None else (self.describe_dw(dw), None)
         if self.reducer is None:
             return [(self.launcher, (x_desc, dy_desc, dw_desc, pointer, None))]
-        parts = torch.empty(self.workspace_elements, device=x.device, dtype=torch.float32)
+        parts = torch.empty(self.tiles.workspace_elements, device=x.device, dtype=torch.float32)
         first = (self.launcher, (x_desc, dy_desc, dw_desc, pointer, parts))
         return [first, (self.reducer, (parts, dw))]
 
@@ -228,16 +276,12 @@ class WgradPlan(FilterGradientPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedWgradPlan(FilterGradientPlan):
-    """A gradient of a filter by partial im2col.
+    """A gradient of a filter by partial im2col."""
 
-    Attributes:
-        packed: The plan of the packed filter's gradient [Co, S * C', ([T, ]R, )1]; with planes,
-            [Co, S * C', 1, R, 1].
-        copies: How x is packed.
-    """
-
+    # The plan of the packed filter's gradient [Co, S * C', ([T, ]R, )1]; with planes,
+    # [Co, S * C', 1, R, 1].
     packed: WgradPlan
-    copies: RowCopies
+    copies: RowCopies  # how x is packed
 
     @property
     def tiles(self) -> WgradTiles:
@@ -266,6 +310,9 @@ class PackedWgradPlan(FilterGradientPlan):
         return dw.contiguous() if out is None else dw
 
 
+# ---- The family --------------------------------------------------------------------------------
+
+
 class Wgrad(Family[WgradChoice]):
     """The kernels of ``kernels/gemm_wgrad.py``; a packing gives dw of the packed filter."""
 
@@ -277,15 +324,13 @@ class Wgrad(Family[WgradChoice]):
     reads_packed = True
 
     def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
-        if case.dtype in DTYPES:
-            return tap_refusals(case)
-        return (
-            *tap_refusals(case),
-            Refusal(
+        found = tap_refusals(case)
+        if case.dtype not in DTYPES["wgrad"]:
+            found += refused(
                 f"dtype {case.dtype}: expected float16 or bfloat16, WGMMA transposes 16-bit "
                 "operands only"
-            ),
-        )
+            )
+        return found
 
     def number_refusals(
         self, config: WgradChoice, case: Case, device: Device
@@ -313,11 +358,9 @@ class Wgrad(Family[WgradChoice]):
         plan = _kernel_plan(config, case, device)
         if case.packing is None:
             return plan
+        copies = RowCopies(case.packing, case.strides_of_x)
         return PackedWgradPlan(
-            problem=case.problem,
-            out_dtype=plan.out_dtype,
-            packed=plan,
-            copies=RowCopies(case.packing, case.strides_of_x),
+            problem=case.problem, out_dtype=plan.out_dtype, packed=plan, copies=copies
         )
 
 
@@ -325,13 +368,6 @@ def _computed(case: Case) -> ConvProblem:
     """Returns the problem of the kernel; an empty batch has the tiles of one image."""
     problem = case.problem if case.packing is None else case.packing.padded
     return replace(problem, batch=max(problem.batch, 1))
-
-
-def filling_dy_us(case: Case) -> float:
-    """Returns the time of the copy that adds missing channels to dy."""
-    problem = case.problem
-    pixels = problem.batch * math.prod(problem.output_size)
-    return filling_us(pixels, problem.out_channels, case.dtype.itemsize)
 
 
 def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
@@ -349,7 +385,7 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
     pixels = problem.batch * math.prod(problem.output_size)
     is_matrix = problem.is_pointwise and x.pixel_stride > 0
     block = [config.block_pixels, config.block_ci]
-    describe_x = _matrix(pixels, x, block)
+    describe_x = x.matrix(pixels, block)
     if pixels and not is_matrix:
         shape = (problem.batch, *problem.input_size, x.channels)
         describe_x = Im2ColDescriptor.for_conv(
@@ -377,17 +413,11 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
         x_operand=x,
         dy_operand=dy,
         describe_x=describe_x,
-        describe_dy=_matrix(pixels, dy, [config.block_pixels, config.block_co]),
+        describe_dy=dy.matrix(pixels, [config.block_pixels, config.block_co]),
         describe_dw=describe_dw,
-        workspace_elements=tiles.workspace_elements,
         launcher=launcher,
         reducer=reducer,
     )
-
-
-def _matrix(pixels: int, operand: Operand, block: list[int]) -> Describe:
-    shape, strides = [pixels, operand.channels], [operand.pixel_stride, 1]
-    return partial(TensorDescriptor, shape=shape, strides=strides, block_shape=block)
 
 
 def _launchers(
@@ -397,10 +427,10 @@ def _launchers(
     config, partition = tiles.config, tiles.partition
     co, groups = problem.out_channels, problem.groups
     channels = (co, co // groups, problem.in_channels // groups, tiles.co_blocks)
-    whole_tiles = partition.tiles - partition.split_tiles
-    split = (whole_tiles, partition.split_tiles, partition.splits)
+    split = (partition.whole_tiles, partition.split_tiles, partition.splits)
     taps = {"TAPS": problem.taps, "GROUPED": groups > 1}
-    dtype = OUT_DTYPES[case.output_dtype]
+    blocks = config_constants(config, "block_co", "block_ci")
+    dtype = {"DTYPE": TRITON_DTYPES[case.output_dtype]}
     first = Launcher(
         kernel=conv_wgrad_kernel,
         grid=(partition.programs, 1, 1),
@@ -417,41 +447,34 @@ def _launchers(
             "FILTER": problem.filter_size,
             **taps,
             "IS_MATRIX": is_matrix,
-            "HAS_WHOLE": whole_tiles > 0,
+            "HAS_WHOLE": partition.whole_tiles > 0,
             "HAS_PARTS": partition.parts > 0,
-            "BLOCK_CO": config.block_co,
-            "BLOCK_CI": config.block_ci,
+            **blocks,
             "BLOCK_PIXELS": config.block_pixels,
             "TAPS_PER_TILE": config.taps,
-            "NUM_WARPS": config.num_warps,
-            "STORE_PARTS": config.store_parts,
-            "DTYPE": dtype,
-            # Triton's interpreter multiplies the bits of bf16 operands as integers (3.6 to 3.9).
-            "DOT_DTYPE": tl.float32 if IS_INTERPRETED else DTYPES[case.dtype],
+            **config_constants(config, "num_warps", "store_parts"),
+            **dtype,
+            "DOT_DTYPE": dot_dtype(case.dtype),
         },
         options={"num_stages": config.num_stages, "num_warps": config.num_warps},
     )
     if not partition.parts:
         return first, None
-    columns, unroll, num_warps = reduction(tiles)
+    columns, unroll, num_warps = tiles.reduction
+    rows = config.block_co // 16
     second = Launcher(
         kernel=wgrad_reduce_kernel,
-        grid=(
-            config.block_co // 16 * (config.block_ci // columns),
-            config.taps,
-            partition.split_tiles,
-        ),
+        grid=(rows * (config.block_ci // columns), config.taps, partition.split_tiles),
         scalars=(*channels, *split),
         constants={
             **taps,
-            "BLOCK_CO": config.block_co,
-            "BLOCK_CI": config.block_ci,
+            **blocks,
             "TAPS_PER_TILE": config.taps,
             "NUM_WARPS": config.num_warps,
             "COLUMNS": columns,
             "UNROLL": unroll,
             "WAITS": not IS_INTERPRETED,
-            "DTYPE": dtype,
+            **dtype,
         },
         # It starts while the first kernel's last programs run, and waits for them.
         options={"num_warps": num_warps, **({} if IS_INTERPRETED else {"launch_pdl": True})},

@@ -103,17 +103,31 @@ def to_channels_last(x: Tensor) -> Tensor:
     if x.stride(1) == 1 or x.shape[1] == 1:
         return x
     key = tensor_key(("to_channels_last",), (x,)) if x.is_cuda or IS_INTERPRETED else None
-    if key is None:
-        return channels_last(x)
-    launcher = cached(key)
+    launcher = channels_last if key is None else cached(key)
     if launcher is None:
-        launcher = keep(key, _launcher(x) or channels_last)
+        launcher = keep(key, _transposing(x) or channels_last)
     if launcher is channels_last:
         return channels_last(x)
-    if is_differentiated(x):
-        result: Tensor = _Differentiable.apply(x, launcher)
-        return result
-    return _copy(x, launcher)
+    copy: Any = _Differentiable.apply if is_differentiated(x) else _copy
+    result: Tensor = copy(x, launcher)
+    return result
+
+
+def _transposing(x: Tensor) -> Launcher | None:
+    """Returns the launch of tensors like x; ``None`` where torch copies them."""
+    n, channels, *size = x.shape
+    pixels, blocks = math.prod(size), triton.cdiv(channels, _BLOCK)
+    if pixels < 2 or not x.numel() or max(n, blocks) > _MOST_PROGRAMS or x.is_complex():
+        return None
+    if not x.select(0, 0).select(0, 0).is_contiguous():
+        return None
+    return Launcher(
+        kernel=transpose_kernel,
+        grid=(triton.cdiv(pixels, _BLOCK), blocks, n),
+        scalars=(pixels, channels, x.stride(0), x.stride(1)),
+        constants={"BLOCK": _BLOCK},
+        options={"num_warps": 4},
+    )
 
 
 def _copy(x: Tensor, launcher: Launcher, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -137,24 +151,6 @@ class _Differentiable(torch.autograd.Function):
         return grads[0], None
 
 
-def _launcher(x: Tensor) -> Launcher | None:
-    """Returns the launch of tensors like x; ``None`` where torch copies them."""
-    n, channels, *size = x.shape
-    pixels = math.prod(size)
-    blocks = triton.cdiv(channels, _BLOCK)
-    if pixels < 2 or not x.numel() or max(n, blocks) > _MOST_PROGRAMS or x.is_complex():
-        return None
-    if not x.select(0, 0).select(0, 0).is_contiguous():
-        return None
-    return Launcher(
-        kernel=transpose_kernel,
-        grid=(triton.cdiv(pixels, _BLOCK), blocks, n),
-        scalars=(pixels, channels, x.stride(0), x.stride(1)),
-        constants={"BLOCK": _BLOCK},
-        options={"num_warps": 4},
-    )
-
-
 def pad_channels_last(x: Tensor, pad: tuple[int, ...], mode: str) -> Tensor | None:
     """Returns a padded tensor, channels-last; ``None`` where torch is to pad.
 
@@ -164,33 +160,27 @@ def pad_channels_last(x: Tensor, pad: tuple[int, ...], mode: str) -> Tensor | No
             ``torch.nn.functional.pad``.
         mode: As there; the kernel knows ``"replicate"`` and ``"reflect"``.
     """
-    if mode not in ("replicate", "reflect"):
-        return None
     dims = x.dim() - 2
-    if dims not in (1, 2, 3) or x.stride(1) != 1 or len(pad) != 2 * dims or min(pad) < 0:
+    if mode not in ("replicate", "reflect") or dims not in (1, 2, 3) or x.stride(1) != 1:
         return None
-    if not (x.is_cuda or IS_INTERPRETED) or is_differentiated(x):
+    if len(pad) != 2 * dims or min(pad) < 0 or is_differentiated(x):
+        return None
+    if not (x.is_cuda or IS_INTERPRETED):
         return None
     key = tensor_key(("pad_channels_last", pad, mode), (x,))
     if key is None:
         return None
-    bound = cached(key)
-    if bound is None:
-        bound = keep(key, _padding(x, pad, mode))
-    shape, launcher = bound
+    shape, launcher = cached(key) or keep(key, _padding(x, pad, mode == "reflect"))
     return None if launcher is None else _copy(x, launcher, shape)
 
 
-def _padding(x: Tensor, pad: tuple[int, ...], mode: str) -> tuple[Any, Launcher | None]:
+def _padding(x: Tensor, pad: tuple[int, ...], is_reflected: bool) -> tuple[Any, Launcher | None]:
     """Returns the shape and the launch of a padding; no launch where torch refuses it."""
     n, channels, *size = x.shape
-    low, high = pad[-2::-2], pad[::-2]
-    out = [a + b + c for a, b, c in zip(low, size, high, strict=True)]
+    sides = list(zip(pad[-2::-2], size, pad[::-2], strict=True))
+    low, out = pad[-2::-2], [sum(each) for each in sides]
     pixels = n * math.prod(out)
-    is_reflected = mode == "reflect"
-    if is_reflected and any(
-        p >= s for pair in (low, high) for p, s in zip(pair, size, strict=True)
-    ):
+    if is_reflected and any(max(a, b) >= extent for a, extent, b in sides):
         return None, None  # torch's error
     if not x.numel() or pixels >= 1 << 31:
         return None, None

@@ -1,9 +1,8 @@
-"""Depthwise convolutions without tensor cores and atomics: forward, and both gradients.
+"""Depthwise convolutions without tensor cores and atomics: fprop, and both gradients.
 
-Symbols: an input [N, ([D, ]H, )W, C], of which an output of as many channels is made, each channel
-by a filter of its own of T * R * S taps.  Forward the input is x and the output y.  The gradient of
-the input is the same walk over dy: the filter is read from its end, and where the convolution has a
-stride, the walk is over dy with as many zeros less one between its pixels, which are left out.
+Symbols: an input [N, ([D, ]H, )W, C] gives an output of as many channels, each channel by a filter
+of its own of T * R * S taps.  fprop reads x and computes y.  dgrad does the same over dy: the
+filter is read from its end, and a stride puts zeros between the pixels of dy, which are left out.
 
 A program computes BLOCK_P positions by BLOCK_C channels, neighbouring threads neighbouring
 channels.  A position is QW neighbouring pixels of a row of the output, whose accumulators are a
@@ -11,12 +10,11 @@ tuple.  For every row of the filter, the columns of the input that it reaches fr
 loaded once each and multiplied by all taps that they belong to: for stride 1, QW + S - 1 loads for
 QW * S products.  Rows that several rows of the output read come from L1.
 
-wgrad: dy [N, ([out_d, ]out_h, )out_w, C], dw [C, T * R * S]; a position is QW neighbouring pixels
-of a row of dy.  A program goes over a part of the positions, BLOCK_P at a time, for BLOCK_C
-channels and the taps of LINES rows of the filter, TAPS of each: their sums stay in registers.  Each
-column of x that a position reaches is loaded once per row of the filter.  What BLOCK_P threads
-found for a tap is added at the end and written to a workspace [parts, T * R * S, C] in fp32; a
-second kernel adds the parts, always in the same order.
+wgrad: dy [N, ([out_d, ]out_h, )out_w, C], dw [C, T * R * S]; positions are of dy.  A program goes
+over a part of them, BLOCK_P at a time, for BLOCK_C channels and the taps of LINES rows of the
+filter, TAPS of each, whose sums stay in registers.  What BLOCK_P threads found for a tap is added
+at the end and written to a workspace [parts, T * R * S, C] in fp32; a second kernel adds the parts,
+always in the same order.
 
 Pointers and masks: no tensor maps, so any stride, padding, dilation and alignment would do.  What
 lies outside of the input counts as zero and is not read.
@@ -31,7 +29,7 @@ import triton
 import triton.language as tl
 from triton.runtime.jit import constexpr_function
 
-from triton_ext.ops.kernels.epilogue import activate, pixels_of_image, report_amax
+from triton_ext.ops.kernels.epilogue import finish_values, pixels_of_image
 
 __all__ = [
     "columns_of",
@@ -200,7 +198,7 @@ def conv_depthwise_kernel(
                 STEP_W, UP_W, DILATION_W, PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
             )  # fmt: skip
     pixel += image * pixels_of_image(out_d, out_h, out_w, DIMS)
-    # The epilogue, in the order of ``scale_and_shift`` and ``finish_tile``.
+    # The epilogue: scale and bias as in ``scale_and_shift``.
     pixels_left = out_w - first
     rows = tl.zeros_like(valid.to(tl.int32))[:, None]
     if scale_ptr is not None:
@@ -217,36 +215,28 @@ def conv_depthwise_kernel(
             tile = tile.to(tl.float32) * scale.to(tl.float32)
         if bias_ptr is not None:
             tile = tile.to(tl.float32) + bias.to(tl.float32)
+        residual = None
         if residual_ptr is not None:
-            if not RESIDUAL_PER_IMAGE:
-                residual = tl.load(residual_ptr + offsets + q * C, mask=mask, other=0.0)
-            else:
-                of_images = image[:, None] * C + channels[None, :]
-                residual = tl.load(residual_ptr + of_images, mask=mask, other=0.0)
-            tile = tile.to(tl.float32) + residual.to(tl.float32)
-        if ACTIVATION != "none":
-            tile = activate(tile.to(tl.float32), ACTIVATION)
-        if FUNCTION is not None:
-            if extra is None:
-                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels)
-            else:
-                tile = FUNCTION(tile.to(tl.float32), pixel.to(tl.int64) + q, channels, *extra)
-        if amax_ptr is not None:
-            report_amax(tile.to(tl.float32), mask, amax_ptr)
-        if out_scale_ptr is not None:
-            tile = tile.to(tl.float32) * tl.load(out_scale_ptr).to(tl.float32)
+            places = offsets + q * C
+            if RESIDUAL_PER_IMAGE:
+                places = image[:, None] * C + channels[None, :]
+            residual = tl.load(residual_ptr + places, mask=mask, other=0.0)
+        tile = finish_values(
+            tile, pixel.to(tl.int64) + q, channels, mask, residual, out_scale_ptr, amax_ptr, extra,
+            ACTIVATION, FUNCTION,
+        )  # fmt: skip
         tl.store(y_ptr + offsets + q * C, tile.to(DTYPE), mask=mask)
 
 
 @triton.jit
 def _add_line(
-    accs,
-    columns_from,
-    mask,
-    column,
-    size_w,
-    weights_from,
-    is_channel,
+    accs,  # QW accumulators [P, C]
+    columns_from,  # [P, C], where column 0 of a position lies, which may be outside of its row
+    mask,  # [P, C], whether the row is one of the input
+    column,  # [P], of column 0
+    size_w,  # columns of the input
+    weights_from,  # [P, C], the row's first tap, or its last where it is flipped
+    is_channel,  # [1, C]
     S: tl.constexpr,
     C: tl.constexpr,
     X_STRIDE_W: tl.constexpr,
@@ -260,17 +250,7 @@ def _add_line(
     ACC_DTYPE: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """Adds what a row of the filter sees to the accumulators of positions.
-
-    Args:
-        accs: QW accumulators [P, C].
-        columns_from: [P, C], where column 0 of a position lies, which may be outside of its row.
-        mask: [P, C], whether the row is one of the input.
-        column: [P], of column 0.
-        size_w: Columns of the input.
-        weights_from: [P, C], the row's first tap, or its last where it is flipped.
-        is_channel: [1, C].
-    """
+    """Adds what a row of the filter sees to the accumulators of positions."""
     # As a tensor: a width of 1 comes as a constant.
     width = (tl.zeros_like(column) + size_w).to(tl.uint32, bitcast=True)
     weights = ()

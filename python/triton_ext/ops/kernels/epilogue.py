@@ -13,6 +13,7 @@ __all__ = [
     "activate",
     "column_parts",
     "finish_tile",
+    "finish_values",
     "pixels_of_image",
     "report_amax",
     "scale_and_shift",
@@ -67,14 +68,9 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr):
-    """acc * scale + bias, in fp32 where there is one of them.
+    """acc [R, C] * scale + bias, in fp32 where there is one of them; all pointers may be None.
 
-    Args:
-        acc: [R, C].
-        columns: [C], output channels; those from co on are not read.
-        co: End of the columns of this tile.
-        bias_ptr, scale_ptr: [Co] or None.
-        tile_scale_ptr: One number or None.
+    Bias and scale are [Co], of which columns [C] from co on are not read; tile_scale is one number.
     """
     if tile_scale_ptr is not None:
         acc = acc.to(tl.float32) * tl.load(tile_scale_ptr).to(tl.float32)
@@ -100,15 +96,10 @@ def pixels_of_image(out_d, out_h, out_w, DIMS: tl.constexpr):
 
 @triton.jit
 def report_amax(tile, valid, amax_ptr):
-    """Raises a number to the largest absolute value of a tile.
+    """Raises the bits of an fp32, as int32, to the largest absolute value of a tile, fp32 [R, C].
 
-    Order does not matter, so the result is always the same: the bits of floats without a sign are
-    ordered as the floats are, NaN above infinity.
-
-    Args:
-        tile: fp32 [R, C].
-        valid: bool [R, C], what counts.
-        amax_ptr: The bits of an fp32, as int32.
+    Only valid elements, bool [R, C], count.  Order does not matter, so the result is always the
+    same: the bits of floats without a sign are ordered as the floats are, NaN above infinity.
     """
     bits = tl.abs(tile).to(tl.int32, bitcast=True)
     largest = tl.max(tl.max(tl.where(valid, bits, 0), axis=1), axis=0)
@@ -116,43 +107,20 @@ def report_amax(tile, valid, amax_ptr):
 
 
 @triton.jit
-def finish_tile(
+def finish_values(
     tile,  # [R, C], fp32; any accumulator where nothing but the cast is asked for
-    row,  # first output pixel
-    column,  # first output channel
-    m_gemm,  # output pixels
-    co,  # output channels, the distance of two pixels of y and of the residual
-    column_end,  # end of the group's columns
-    y_desc,  # tiles of y [M_GEMM, Co], or None
-    y_ptr,  # y as a pointer where there is no descriptor
-    residual_desc,  # as y_desc, or None
-    residual_ptr,  # as y_ptr, or None; [N, Co] where image_pixels are given
-    image_pixels,  # output pixels of an image, for a residual per image; None for one per pixel
+    offs_m,  # [R], output pixels
+    offs_n,  # [C], output channels
+    mask,  # [R, C], which are there
+    residual,  # [R, C] or None
     out_scale_ptr,  # one number or None
     amax_ptr,  # one int32 or None
     extra,  # further arguments of FUNCTION, a tuple; None for none
     ACTIVATION: tl.constexpr,  # an activation of :func:`activate` or "none"
     FUNCTION: tl.constexpr,  # the user's function or None
-    DTYPE: tl.constexpr,  # of y
 ):
-    """Everything behind scale and bias, and the store."""
-    USES_POINTERS: tl.constexpr = y_desc is None or residual_ptr is not None
-    if USES_POINTERS or FUNCTION is not None or amax_ptr is not None:
-        tile_rows = tl.arange(0, tile.shape[0])
-        offs_m = row.to(tl.int64) + tile_rows
-        offs_n = column + tl.arange(0, tile.shape[1])
-        offsets = offs_m[:, None] * co + offs_n[None, :]
-        mask = (tile_rows < m_gemm - row)[:, None] & (offs_n < column_end)[None, :]
-    if residual_desc is not None:
-        tile = tile.to(tl.float32) + residual_desc.load([row, column]).to(tl.float32)
-    elif residual_ptr is not None:
-        if image_pixels is None:
-            residual = tl.load(residual_ptr + offsets, mask=mask, other=0.0)
-        else:
-            # Rows whose number overflows lie behind the output.
-            images = (row + tile_rows) // image_pixels
-            of_images = images.to(tl.int64)[:, None] * co + offs_n[None, :]
-            residual = tl.load(residual_ptr + of_images, mask=mask, other=0.0)
+    """Everything between scale and bias, and the cast."""
+    if residual is not None:
         tile = tile.to(tl.float32) + residual.to(tl.float32)
     if ACTIVATION != "none":
         tile = activate(tile.to(tl.float32), ACTIVATION)
@@ -165,6 +133,48 @@ def finish_tile(
         report_amax(tile.to(tl.float32), mask, amax_ptr)
     if out_scale_ptr is not None:
         tile = tile.to(tl.float32) * tl.load(out_scale_ptr).to(tl.float32)
+    return tile
+
+
+@triton.jit
+def finish_tile(
+    tile,  # this one and those from out_scale_ptr on: as for finish_values
+    row,  # first output pixel
+    column,  # first output channel
+    m_gemm,  # output pixels
+    co,  # output channels, the distance of two pixels of y and of the residual
+    column_end,  # end of the group's columns
+    y_desc,  # tiles of y [M_GEMM, Co], or None
+    y_ptr,  # y as a pointer where there is no descriptor
+    residual_desc,  # as y_desc, or None
+    residual_ptr,  # as y_ptr, or None; [N, Co] where image_pixels are given
+    image_pixels,  # output pixels of an image, for a residual per image; None for one per pixel
+    out_scale_ptr,
+    amax_ptr,
+    extra,
+    ACTIVATION: tl.constexpr,
+    FUNCTION: tl.constexpr,
+    DTYPE: tl.constexpr,  # of y
+):
+    """Everything behind scale and bias, and the store."""
+    tile_rows = tl.arange(0, tile.shape[0])
+    offs_m = row.to(tl.int64) + tile_rows
+    offs_n = column + tl.arange(0, tile.shape[1])
+    offsets = offs_m[:, None] * co + offs_n[None, :]
+    mask = (tile_rows < m_gemm - row)[:, None] & (offs_n < column_end)[None, :]
+    residual = None
+    if residual_desc is not None:
+        residual = residual_desc.load([row, column])
+    elif residual_ptr is not None:
+        places = offsets
+        if image_pixels is not None:
+            # Rows whose number overflows lie behind the output.
+            images = (row + tile_rows) // image_pixels
+            places = images.to(tl.int64)[:, None] * co + offs_n[None, :]
+        residual = tl.load(residual_ptr + places, mask=mask, other=0.0)
+    tile = finish_values(
+        tile, offs_m, offs_n, mask, residual, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION
+    )
     if y_desc is None:
         tl.store(y_ptr + offsets, tile.to(DTYPE), mask=mask)
     else:

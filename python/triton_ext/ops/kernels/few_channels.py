@@ -1,25 +1,20 @@
 """Few channels: of x, whose pixels are loaded through pointers, and of y, by kn2row.
 
-Few channels of x (``conv_gather_kernel``).  TMA needs pixels of multiples of 16 bytes.  Where they
-have fewer, other kernels read a copy of x (``core/packing.py``), which is a launch of its own.
-Here threads load what a tile reads.
-
-GEMM mapping: M_GEMM = output pixels, N_GEMM = Co, K_GEMM = the filter's rows one after another.  In
-channels-last memory the S * Ci elements that an output pixel reads of a row of x are neighbours:
-column j of filter row r is element
+``conv_gather_kernel``: pixels of x have fewer than the 16 bytes that TMA needs, so that other
+kernels would read a copy of x (``core/packing.py``).  Here threads load what a tile reads.
+GEMM mapping: M_GEMM = output pixels, N_GEMM = Co, K_GEMM = the filter's rows one after another.
+The S * Ci elements that an output pixel reads of a row of x are neighbours: column j of filter row
+r is element
 
     (w * stride_w - pad_w) * Ci + j    of row    h * stride_h - pad_h + r * dilation_h,
 
 zero where that is outside of x.  ``families/few_channels.py`` says how many elements a load has,
-and how K is laid out for it.  A CTA keeps its output channels and goes over tiles of pixels, so
-that it loads a filter of one k iteration once.  Not handled: groups, and dilation in W, whose taps
-are not neighbours.
+and how K is laid out for it.  A CTA keeps its output channels, so that it loads a filter of few
+k iterations once.  Not handled: groups, and dilation in W, whose taps are not neighbours.
 
-Few channels of y (``conv_col2im_kernel``).  An implicit GEMM reads each pixel once per tap, and
-with few output channels does little else.  kn2row reads a pixel once and multiplies it by all taps
-that it meets; the products are shifted and added.
+``conv_col2im_kernel``: an implicit GEMM reads each pixel once per tap, and with few output channels
+does little else.  kn2row reads a pixel once and multiplies it by all taps that it meets.
 Symbols: x [N, ([H, ]W, )Ci], w [Co, R, S, Ci], y [N, (out_h, )out_w, Co].
-
 GEMM mapping: M_GEMM = pixels of a row of x, N_GEMM = S * Co, K_GEMM = Ci, once per row of the
 filter.  A program goes down the rows of a segment of x.  A row of x contributes to R rows of y,
 the one that it completes and R - 1 later ones, so that R accumulators
@@ -246,8 +241,7 @@ def conv_gather_kernel(
                 )  # fmt: skip
                 weight = _load_filter(w_ptr, columns, co, step, BLOCK_K, LINES, ROW, SHIFT, WINDOW)
                 acc = tl.dot(x.to(DOT_DTYPE), weight.to(DOT_DTYPE).T, acc)
-        if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
-            acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
+        acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
         finish_tile(
             acc, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
             image_pixels, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
@@ -440,8 +434,7 @@ def conv_col2im_kernel(
             # Columns of no tap may be NaN, where x is no number.
             z = tl.where((taps < S)[None, :], z, 0.0)
             tile = tl.sum(tl.reshape(z, (BLOCK_M, TAPS, CHANNELS)), axis=1)
-            if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
-                tile = scale_and_shift(tile, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
+            tile = scale_and_shift(tile, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
             if DIMS > 1:
                 line = image * image_pixels + (first + (step - (R - 1)) * DILATION_H) * out_w
                 begin = column

@@ -21,36 +21,237 @@ Groups: a block of dy meets the blocks of x from the first channel of its first 
 products with channels of other groups are not stored.  So small groups, down to one channel, share
 a block, and its loads.
 
-Split-K (``families/wgrad_config.Partition``): full rounds of tiles, one per program, go to dw.  The
-k iterations of the remaining tiles are split; their parts go to a workspace in fp32, and
-``wgrad_reduce_kernel`` adds them in the order of the pixels.  Nothing is added atomically: results
-have the same bits in every run.
+Split-K (:class:`Partition`): full rounds of tiles, one per program, go to dw.  The k iterations of
+the remaining tiles are split; their parts go to a workspace in fp32, and ``wgrad_reduce_kernel``
+adds them in the order of the pixels.  Nothing is added atomically: results have the same bits in
+every run.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import triton
 import triton.language as tl
 
 import triton_ext.language as tle
+from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.core.refusals import (
+    Refusal,
+    field_refusals,
+    power_refusals,
+    range_refusals,
+    refused,
+)
 from triton_ext.ops.kernels.epilogue import column_parts
+from triton_ext.ops.kernels.gemm import tap_offsets
 
-__all__ = ["conv_wgrad_kernel", "wgrad_reduce_kernel"]
+__all__ = [
+    "ELEMENT_BYTES",
+    "Partition",
+    "WgradConfig",
+    "WgradTiles",
+    "conv_wgrad_kernel",
+    "wgrad_reduce_kernel",
+]
+
+# Bytes of an element of x and dy: WGMMA transposes 16-bit types only.
+ELEMENT_BYTES = 2
+# The reduction kernel has enough loads in flight from this many programs on.
+_REDUCE_PROGRAMS = 1024
 
 
-@triton.jit
-def _tap_offsets(tap, dilation, FILTER: tl.constexpr):
-    """Returns the im2col offsets of a tap; the last dimension is the fastest."""
-    if len(FILTER) == 1:
-        return (tap * dilation[0],)
-    elif len(FILTER) == 2:
-        return ((tap // FILTER[1]) * dilation[0], (tap % FILTER[1]) * dilation[1])
-    else:
-        return (
-            (tap // (FILTER[1] * FILTER[2])) * dilation[0],
-            ((tap // FILTER[2]) % FILTER[1]) * dilation[1],
-            (tap % FILTER[2]) * dilation[2],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WgradConfig:
+    """Tile sizes and launch options of the kernel."""
+
+    block_co: int  # output channels per tile
+    block_ci: int  # input channels per tile
+    taps: int = 1  # filter taps per tile, 1 to 9: a block of dy is loaded once for all of them
+    block_pixels: int = 64  # output pixels per k iteration
+    num_stages: int  # depth of the pipeline of loads
+    num_warps: int  # warps per CTA; 4 is one warp group, 8 are two that split the output channels
+    store_parts: int = 1  # pieces in which TMA stores a block of a whole tile, 1 or 2
+
+    @property
+    def tile_elements(self) -> int:
+        """Elements of a tile."""
+        return self.block_co * self.block_ci * self.taps
+
+    @property
+    def accumulators(self) -> int:
+        """fp32 accumulators per thread."""
+        return self.tile_elements // (32 * self.num_warps)
+
+    def smem_bytes(self, out_bytes: int = 0, *, in_pieces: bool = True) -> int:
+        """Returns the shared memory of a CTA in bytes.
+
+        Args:
+            out_bytes: Bytes of an element of dw; 0 where no tile is computed as a whole: parts are
+                stored from registers, or through what the pipeline has left.
+            in_pieces: Whether a block goes through shared memory in ``store_parts`` pieces, as TMA
+                stores it, or at once.
+        """
+        rows = self.block_co + self.taps * self.block_ci
+        staging = (
+            self.block_co * self.block_ci * out_bytes // (self.store_parts if in_pieces else 1)
         )
+        return self.num_stages * rows * self.block_pixels * ELEMENT_BYTES + staging
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Returns why the kernel cannot be compiled for it; nothing where it can."""
+        found = field_refusals(self)
+        if found:
+            return found
+        found += power_refusals(self, 16, 256, "block_co", "block_ci", "block_pixels")
+        found += power_refusals(self, 4, 8, "num_warps")
+        found += range_refusals(self, 1, 9, "taps") + range_refusals(self, 1, 2, "store_parts")
+        if self.block_co < 16 * self.num_warps:
+            found += refused(
+                f"block_co is {self.block_co}: {self.num_warps} warps of 16 rows need "
+                f"{16 * self.num_warps}"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Tile schedule of a persistent wgrad kernel with split-K.
+
+    Full rounds of tiles are computed whole: program p has the tiles p, p + programs, ...  The tiles
+    that remain would leave most multiprocessors idle, so their k iterations are split: slot s has
+    part s // rest of remaining tile s % rest, and program p has the slots p, p + programs, ...
+    Neighbouring programs thus load the same pixels for different tiles at the same time, which L2
+    rewards.
+    """
+
+    tiles: int  # tiles of dw
+    steps: int  # k iterations of a tile
+    programs: int  # programs, at most one per multiprocessor
+    rest: int  # tiles that remain after the full rounds
+    splits: int  # parts of each remaining tile
+
+    @classmethod
+    def make(
+        cls,
+        tiles: int,
+        steps: int,
+        num_sms: int,
+        # Slots of the busiest program: more of them leave fewer multiprocessors idle, and more
+        # parts to add.
+        part_rounds: int = 1,
+        most_splits: int = 1 << 30,  # limit of parts of a tile
+    ) -> Partition:
+        """Returns the schedule for a number of multiprocessors."""
+        rest = tiles % num_sms
+        splits = min(part_rounds * num_sms // rest, steps, most_splits) if rest else 1
+        programs = num_sms if tiles > rest else min(rest * splits, num_sms)
+        return cls(tiles, steps, programs, rest, splits)
+
+    @property
+    def waves(self) -> int:
+        """Full rounds of whole tiles."""
+        return (self.tiles - self.rest) // self.programs
+
+    @property
+    def slots(self) -> int:
+        """Parts of all remaining tiles; where ``splits`` is 1, each is a whole tile."""
+        return self.rest * self.splits
+
+    @property
+    def split_tiles(self) -> int:
+        """Tiles that are computed in several parts, the last ones."""
+        return self.rest if self.splits > 1 else 0
+
+    @property
+    def whole_tiles(self) -> int:
+        """The other tiles, the first ones."""
+        return self.tiles - self.split_tiles
+
+    @property
+    def parts(self) -> int:
+        """Parts of split tiles: slots of the workspace."""
+        return self.split_tiles * self.splits
+
+    def part(self, number: int) -> range:
+        """Returns the k iterations of a part."""
+        base, longer = divmod(self.steps, self.splits)
+        first = number * base + min(number, longer)
+        return range(first, first + base + (number < longer))
+
+    @property
+    def rounds(self) -> int:
+        """Segments of the busiest program, the first one."""
+        return self.waves + math.ceil(self.slots / self.programs)
+
+    @property
+    def most_steps(self) -> int:
+        """k iterations of the busiest program, the first one."""
+        slots = range(0, self.slots, self.programs)
+        return self.waves * self.steps + sum(len(self.part(slot // self.rest)) for slot in slots)
+
+
+@dataclass(frozen=True, slots=True)
+class WgradTiles:
+    """The tiles of one problem."""
+
+    config: WgradConfig
+    co_blocks: int  # blocks of output channels
+    partition: Partition
+    operand_mib: float = 0.0  # MiB of x and dy, which come from DRAM once
+
+    @classmethod
+    def make(
+        cls, config: WgradConfig, problem: ConvProblem, num_sms: int, part_rounds: int = 1
+    ) -> WgradTiles:
+        """Returns the tiles of a problem with at least one output pixel."""
+        co_blocks = math.ceil(problem.out_channels / config.block_co)
+        pixels = problem.batch * math.prod(problem.output_size)
+        operands = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
+        partition = Partition.make(
+            co_blocks * _ci_blocks(config, problem) * math.ceil(problem.taps / config.taps),
+            math.ceil(pixels / config.block_pixels),
+            num_sms,
+            part_rounds,
+        )
+        return cls(config, co_blocks, partition, operands * ELEMENT_BYTES / 2**20)
+
+    @property
+    def workspace_elements(self) -> int:
+        """fp32 elements of the workspace for parts."""
+        return self.partition.parts * self.config.tile_elements
+
+    @property
+    def reduction(self) -> tuple[int, int, int]:
+        """Columns, unroll and warps of the reduction kernel, fewer for fewer elements.
+
+        A program has 8 to 64 input channels, the columns, of 16 output channels, and the loads of
+        ``unroll`` parts in flight together.
+        """
+        elements = self.partition.split_tiles * self.config.tile_elements
+        columns = min(64, self.config.block_ci)
+        while columns > 8 and elements // (16 * columns) < _REDUCE_PROGRAMS:
+            columns //= 2
+        # Each thread has 16 bytes of a part, or twice as many, and at most 64 registers of parts.
+        num_warps = max(1, columns // 16)
+        per_thread = 16 * columns // (32 * num_warps)
+        unroll = min(64 // per_thread, 1 << (self.partition.splits - 1).bit_length())
+        return columns, unroll, num_warps
+
+
+def _ci_blocks(config: WgradConfig, problem: ConvProblem) -> int:
+    """Returns the blocks of input channels that a block of output channels meets, at most."""
+    co, ci = problem.out_channels, problem.in_channels
+    group_co, group_ci = co // problem.groups, ci // problem.groups
+    most = 0
+    for first_co in range(0, co, config.block_co):
+        last_co = min(first_co + config.block_co, co) - 1
+        # The kernel begins at a multiple of 8 channels.
+        first = first_co // group_co * group_ci // 8 * 8
+        end = (last_co // group_co + 1) * group_ci
+        most = max(most, math.ceil((end - first) / config.block_ci))
+    return most
 
 
 @triton.jit
@@ -63,6 +264,8 @@ def _reduce_pixels(
 
     ``position`` is the tile's, ``walk`` the output size, stride, padding and dilation.
     """
+    S: tl.constexpr = FILTER[len(FILTER) - 1]
+    R: tl.constexpr = FILTER[len(FILTER) - 2] if len(FILTER) > 1 else 1
     co, ci, tap = position
     size, stride, padding, dilation = walk
     accumulators = ()
@@ -78,7 +281,7 @@ def _reduce_pixels(
                 x = x_desc.load([pixel, ci])
             else:
                 # Taps past the last are the last.
-                offsets = _tap_offsets(min(tap + i, TAPS - 1), dilation, FILTER)
+                offsets = tap_offsets(min(tap + i, TAPS - 1), dilation, R, S)
                 x = tle.load_im2col(x_desc, start + (ci,), offsets)  # noqa: RUF005
             acc = tl.dot(dy, x.to(DOT_DTYPE), accumulators[i])
             added += (acc,)  # type: ignore[assignment]

@@ -23,7 +23,7 @@ GEMM mapping
     the last and channels past Ci or Co arrive as zeros, so no tail needs a mask.  A 1x1 filter with
     stride 1 and no padding takes x as a matrix, through tiled loads: those are faster.
 
-Split-K (``families/wgrad_config.Partition``)
+Split-K (``kernels/gemm_wgrad.Partition``)
     Parts of the tiles that remain after the full rounds are added in the order of their pixels:
         in place            the CTA with the last part waits for the others, reads their sums from
                             the workspace, adds its own and stores dw; for up to 5 parts

@@ -134,8 +134,7 @@ def conv_direct_kernel(
                     tap = T * R * S - 1 - tap
                 weight = tl.load(weights + tap * GROUP_CI + c, mask=column_mask, other=ZERO)
                 acc += x.to(ACC_DTYPE) * weight.to(ACC_DTYPE)[None, :]
-    if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
-        acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
+    acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
     finish_tile(
         acc, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
         image_pixels, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
@@ -270,8 +269,7 @@ def repair_groups_kernel(
                     x = tl.load(pixels[:, None] + channels, mask=mask, other=0.0)
                     weight = tl.load(w_ptr + source, mask=mask_n, other=0.0)
                     acc += x.to(tl.float32) * weight.to(tl.float32)[None, :]
-            if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
-                acc = scale_and_shift(acc, offs_n, columns, bias_ptr, scale_ptr, tile_scale_ptr)
+            acc = scale_and_shift(acc, offs_n, columns, bias_ptr, scale_ptr, tile_scale_ptr)
             finish_tile(
                 acc, row, column, m_gemm, columns, columns, None, y_ptr, None, residual_ptr,
                 image_pixels, out_scale_ptr, None, None, ACTIVATION, None, DTYPE,

@@ -2,16 +2,14 @@
 
 With a filter as large as its stride and no padding, as in front of a vision transformer, in the
 stem of a ConvNeXt, or transposed in a decoder, every pixel of dx belongs to one patch at most.
-
 Symbols: dy [N, out_d, out_h, out_w, Co], w [Co, T, R, S, Ci], dx [N, D, H, W, Ci], channels-last;
 dimensions that a problem lacks come first, of one pixel.
 
 GEMM mapping: M_GEMM = patches, N_GEMM = T * R * S * Ci, K_GEMM = Co.  The filter is [Co, N_GEMM] as
 it lies in memory.  S * Ci columns of a row are neighbours in dx, as are those of the next patch;
-they are stored through pointers, because a tile's patches are no box of any tensor.
-
-Patches are counted to the end of dx, so that all of it is written: pixels of patches that dy does
-not have become zeros, whatever the filter holds.
+they are stored through pointers, because a tile's patches are no box of any tensor.  Patches are
+counted to the end of dx, so that all of it is written: pixels of patches that dy does not have
+become zeros, whatever the filter holds.
 
 The kernel of stride phases computes a tile of at least 16 columns per pixel of a patch, of which Ci
 are used; this one is for few channels.

@@ -1,67 +1,123 @@
-"""Calls of the kernels on tensors with values; the same of torch's operators for others."""
+"""Calls of normalizations: checks of arguments, refusals, plans, and kernels on tensors.
+
+Mistakes are ValueError and TypeError, as those of convolutions; a call without a mistake that no
+kernel takes is UnsupportedError.  Shapes, dtypes and devices are checked where kernels are to
+compute; elsewhere torch checks them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.autograd.graph import increment_version
-from torch.nn import functional
 
-from triton_ext.ops.core.descriptors import channels_last
-from triton_ext.ops.core.dispatch_cache import keep
-from triton_ext.ops.norms.checks import is_channels_last, recall, refusal
-from triton_ext.ops.norms.plan import NormPlan, NormShape, are_aligned
+from triton_ext.ops.api.checks import kind_of
+from triton_ext.ops.core.device import IS_INTERPRETED, describe
+from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key
+from triton_ext.ops.core.epilogue import ACTIVATIONS
+from triton_ext.ops.core.refusals import Refusal
+from triton_ext.ops.norms.plan import (
+    NormPlan,
+    NormShape,
+    are_aligned,
+    in_order,
+    is_channels_last,
+    is_negated,
+)
 
-__all__ = ["Call", "activated", "differentiable_gradients", "in_order", "plan_of"]
+__all__ = [
+    "NUMBERS",
+    "Call",
+    "check_kinds",
+    "norm_problem",
+    "number",
+    "plan_of",
+    "refusal",
+]
 
 Tensor = torch.Tensor
-#: Means, rstd, weight and bias.
-Terms = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+Term = Tensor | None
+#: The tensors of a call, x first; the last ones may be missing.
+Given = tuple[Term, ...]
+_NAMES = ("x", "weight", "bias", "running_mean", "running_var", "residual")
 
-# The interpreter runs the programs one after another; a few show how parts are merged.
-_INTERPRETED_SMS = 1
+_ACTIVATIONS = ("identity", *(name for name in ACTIVATIONS if name != "none"))
+_RESIDUAL_ACTIVATIONS = ("identity", "relu")
+#: Numbers that a graph may hold: a tensor has another one at its next run.
+NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# The kernels count rows, those of a tile after the last one included, and offsets in a tile in 32
+# bits.
+_MOST_ROWS = 1 << 30
+_MOST_CHANNELS = 1 << 20
+# Channels of a group are a tile of the kernels that merge.
+_MOST_GROUP_CHANNELS = 1 << 13
+
+
+# ---- Kinds of arguments -------------------------------------------------------------------------
+
+
+def check_kinds(
+    name: str, given: tuple[object, ...], numbers: Mapping[str, object], activation: object
+) -> None:
+    """Raises TypeError where an argument is no tensor or no number, ValueError for an activation.
+
+    Tensors but x may be None.
+    """
+    for which, value in zip(_NAMES, given, strict=False):
+        if not isinstance(value, Tensor) and (value is not None or which == "x"):
+            raise TypeError(f"{name}: {which} must be a tensor, got {kind_of(value)}")
+    for which, value in numbers.items():
+        # A tensor's number is not read, which nobody could trace.
+        is_number = isinstance(value, NUMBERS) or hasattr(value, "__float__")
+        if isinstance(value, bool) or not is_number:
+            raise TypeError(f"{name}: {which} must be a number, got {kind_of(value)}")
+    text = _activation_refusal(activation)
+    if text is not None:
+        raise ValueError(f"{name}: {text}")
+
+
+def number(name: str, value: Any) -> float:
+    """Returns a number as plans have it: a tensor may hold another one at the next call."""
+    if type(value) is float:
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(f"{name} must be a number, got {kind_of(value)}") from None
+
+
+# ---- Refusals and plans -------------------------------------------------------------------------
 
 
 def plan_of(
-    x: Tensor,
-    groups: int | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    running: tuple[Tensor | None, Tensor | None],
-    activation: str,
-    eps: float,
-    out_dtype: torch.dtype,
+    given: Given, groups: int | None, activation: str, eps: float, out_dtype: torch.dtype
 ) -> NormPlan:
-    """Returns the kernels of a normalization: GroupNorm, or BatchNorm where groups are ``None``.
+    """Returns the plan of a normalization: GroupNorm, or BatchNorm where groups are ``None``.
 
     Raises:
         UnsupportedError: No kernel takes it.
         TypeError: A value that is no dense tensor; unknown or mixed dtypes.
         ValueError: Sizes, groups, devices or an activation that do not fit.
     """
-    words = ("norm_plan", activation, eps, out_dtype)
-    key, found = recall(groups, words, x, weight, bias, residual, *running)
-    if found is not None:
-        plan: NormPlan = found
+    key = _key(groups, ("norm_plan", activation, eps, out_dtype), given)
+    plan: NormPlan | None = cached(key)
+    if plan is not None:
         return plan
-    names = ("weight", "bias", "running_mean", "running_var")
-    terms = dict(zip(names, (weight, bias, *running), strict=True))
-    refused = refusal(x, groups, terms, residual, activation)
+    refused = refusal(given, groups, activation)
     if refused is not None:
         norm = "batch_norm" if groups is None else "group_norm"
         raise refused.kind(f"{norm}: {refused.text}")
-    num_sms = _INTERPRETED_SMS
-    if x.is_cuda:
-        num_sms = torch.cuda.get_device_properties(x.device).multi_processor_count
+    x: Any = given[0]
+    terms = (*given, None, None)[1:5]
     plan = NormPlan(
         shape=NormShape.of(x, groups),
         strides=x.stride(),
-        term_dtypes=tuple([None if t is None else t.dtype for t in (*running, weight, bias)]),
-        num_sms=num_sms,
+        term_dtypes=tuple([None if term is None else term.dtype for term in terms]),
+        device=describe(x.device),
         dtype=x.dtype,
         out_dtype=out_dtype,
         activation=activation,
@@ -70,10 +126,167 @@ def plan_of(
     return keep(key, plan)
 
 
-def in_order(tensor: Tensor) -> Tensor:
-    """Returns a tensor whose memory holds its values in the order of the kernels."""
-    tensor = tensor.resolve_neg()
-    return tensor if tensor.dim() < 3 or is_channels_last(tensor) else channels_last(tensor)
+def _key(groups: int | None, words: tuple[object, ...], given: Given) -> Hashable:
+    """Returns the call key of an operator; ``None`` for what is no tensor or has no hash."""
+    # Equal numbers of other types are the same key.
+    if groups is None or type(groups) is int:
+        try:
+            negated = tuple([tensor is not None and tensor.is_neg() for tensor in given])
+            key = operand_key((groups, words, negated), given)
+            hash(key)
+        except (AttributeError, RuntimeError, TypeError):
+            return None  # the refusal says why
+        return key
+    return None
+
+
+def norm_problem(
+    kind: Literal["batch", "group"],
+    x: Tensor,
+    groups: int | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+) -> str | None:
+    """Returns why no kernel takes a normalization; ``None`` if one does.
+
+    Args:
+        kind: ``"batch"`` or ``"group"``.
+        x: [N, C, *size].
+        groups: Number of groups, for ``"group"``.
+        weight: [C] or None.
+        bias: [C] or None.
+        residual: Added before the activation, for ``"batch"``, or None.
+        activation: Its name.
+    """
+    if kind not in ("batch", "group"):
+        return f"expected a kind of batch, group, got {kind!r}"
+    if kind == "group" and type(groups) is not int:
+        return f"expected groups as an int, got {groups!r}"
+    groups = groups if kind == "group" else None
+    given = (x, weight, bias, None, None, residual)
+    # torch.compile must not trace the cache.
+    key = None
+    if not torch.compiler.is_compiling():
+        key = _key(groups, ("norm_refusal", activation), given)
+    text: str | None = cached(key)
+    if text is None:
+        refused = refusal(given, groups, activation)
+        text = keep(key, "" if refused is None else refused.text)
+    return text or None
+
+
+def refusal(given: Given, groups: int | None, activation: object) -> Refusal | None:
+    """Returns the first mistake in arguments, else why no kernel takes them, or None.
+
+    Without groups it is BatchNorm.
+    """
+    x: Any = given[0]
+    pairs = zip(_NAMES, given, strict=False)
+    tensors = {name: each for name, each in pairs if each is not None or name == "x"}
+    found = _mistake(x, groups, tensors, activation)
+    if found is None:
+        text = _unsupported_input(x)
+        text = text or _unsupported(x, groups, "residual" in tensors, activation)
+        text = text or _unsupported_views(tensors)
+        found = None if text is None else Refusal(text)
+    return found
+
+
+def _activation_refusal(activation: object) -> str | None:
+    """Returns what is wrong with the name of an activation."""
+    if isinstance(activation, str) and activation in _ACTIVATIONS:
+        return None
+    return f"expected an activation of {', '.join(_ACTIVATIONS)}, got {activation!r}"
+
+
+def _mistake(
+    x: Tensor, groups: int | None, tensors: Mapping[str, Any], activation: object
+) -> Refusal | None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            return Refusal(f"{name} must be a tensor, got {kind_of(tensor)}", TypeError)
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            layout = "a nested one" if tensor.is_nested else tensor.layout
+            return Refusal(f"{name} must be a dense tensor, got {layout}", TypeError)
+    if x.dim() < 2:
+        return Refusal(f"expected x [N, C, *size], got {list(x.shape)}", ValueError)
+    if not x.is_floating_point():
+        return Refusal(f"expected x of a floating-point dtype, got {x.dtype}", TypeError)
+    channels = x.shape[1]
+    if groups is not None:
+        if groups < 1:
+            return Refusal(f"groups must be at least 1, got {groups}", ValueError)
+        if channels % groups:
+            return Refusal(f"{channels} channels do not divide into {groups} groups", ValueError)
+    for name, tensor in tensors.items():
+        is_term = name not in ("x", "residual")
+        shape = (channels,) if is_term else x.shape
+        if tensor.shape != shape:
+            text = f"expected {name} {list(shape)}, got {list(tensor.shape)}"
+            return Refusal(text, ValueError)
+        if tensor.dtype != x.dtype and not (is_term and tensor.dtype == torch.float32):
+            what = ": expected that or float32" if is_term else ""
+            return Refusal(f"{name} is {tensor.dtype}, x is {x.dtype}{what}", TypeError)
+        if tensor.device != x.device:
+            return Refusal(f"{name} is on {tensor.device}, x is on {x.device}", ValueError)
+    mistake = _activation_refusal(activation)
+    return None if mistake is None else Refusal(mistake, ValueError)
+
+
+def _unsupported_input(x: Tensor) -> str | None:
+    if x.dim() not in (3, 4, 5):
+        return f"expected x [N, C, *size] of one to three dimensions, got {list(x.shape)}"
+    if x.dtype not in _DTYPES:
+        return f"x is {x.dtype}: the kernels take float16, bfloat16 and float32"
+    if x.device.type != "cuda" and not (IS_INTERPRETED and x.device.type == "cpu"):
+        return f"x is on {x.device}: the kernels run on a GPU"
+    if not x.numel():
+        return f"x is empty: {list(x.shape)}"
+    rows = x.numel() // x.shape[1]
+    if rows > _MOST_ROWS or x.shape[1] > _MOST_CHANNELS:
+        return f"{rows} pixels of {x.shape[1]} channels: the kernels count to 2**30 and 2**20"
+    return None
+
+
+def _unsupported(
+    x: Tensor, groups: int | None, has_residual: bool, activation: object
+) -> str | None:
+    images, channels = x.shape[0], x.shape[1]
+    if groups is None:
+        if x.numel() == channels:
+            # In training torch refuses it, too.
+            return "the kernels take more than one value per channel"
+        if has_residual and activation not in _RESIDUAL_ACTIVATIONS:
+            return f"a residual is added in front of identity and relu, not of {activation}"
+        return None
+    if channels // groups > _MOST_GROUP_CHANNELS:
+        return f"groups of {channels // groups} channels: the kernels add {_MOST_GROUP_CHANNELS}"
+    if images * groups > _MOST_ROWS:
+        return f"{groups} groups of {images} images: the kernels count to 2**30"
+    if x.numel() == groups:
+        return "torch refuses one value per group"
+    return "a residual is added behind BatchNorm only" if has_residual else None
+
+
+def _unsupported_views(tensors: Mapping[str, Tensor]) -> str | None:
+    for name, tensor in tensors.items():
+        if is_negated(tensor):
+            return f"{name} is a negated view, whose memory holds other values; call resolve_neg()"
+        if tensor.dim() == 1:
+            if not tensor.is_contiguous():
+                return f"{name} has strides, expected it packed"
+        elif not is_channels_last(tensor):
+            # A graph that says which strides holds for those alone.
+            which = "" if torch.compiler.is_compiling() else f" of strides {list(tensor.stride())}"
+            return (
+                f"{name}{which} is not channels-last: expected dense pixels, channels side by side"
+            )
+    return None
+
+
+# ---- Kernels on tensors -------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -81,70 +294,62 @@ class Call:
     """Arguments of a call other than x, weight, bias and residual."""
 
     plan: NormPlan
-    running_mean: Tensor | None = None  # [C]
-    running_var: Tensor | None = None  # [C]
+    running_mean: Term = None  # [C]
+    running_var: Term = None  # [C]
     uses_batch: bool = True  # whether statistics are those of x
     momentum: float = 0.0  # how far running statistics are moved, from 0 to 1
     is_cached: bool = False  # whether the plan was cached for the call's key: tensors are aligned
-    batches: Tensor | None = None  # int64 [], counts batches where statistics are those of x
-
-    def moments(self, x: Tensor) -> Tensor:
-        """Returns means and rstd, [2, images * groups]; moves running ones."""
-        return self._forward(x, None, None, None, None)[0]
+    batches: Term = None  # int64 [], counts batches where statistics are those of x
 
     def forward(
-        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
+        self, x: Tensor, weight: Term, bias: Term, residual: Term
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns y, means and rstd.
+        """Returns y, means and rstd, which is the variance where statistics are not those of x.
 
         Means of x are followed by other numbers, which kernels do not read.
         """
         if self.uses_batch:
             y = torch.empty_like(x, dtype=self.plan.out_dtype)
-            mean, rstd = self._forward(x, weight, bias, residual, y)
-            return y, mean, rstd
-        statistics: Any = (self.running_mean, self.running_var)
-        return self.normalize(x, (*statistics, weight, bias), residual), *statistics
+            return y, *self.moments(x, weight, bias, residual, y)
+        mean: Any = self.running_mean
+        variance: Any = self.running_var
+        return self.normalize(x, mean, variance, weight, bias, residual), mean, variance
 
-    def _forward(
-        self,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        residual: Tensor | None,
-        y: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Writes y, if there is one; returns the statistics of x and its second row."""
+    def moments(
+        self, x: Tensor, weight: Term = None, bias: Term = None, residual: Term = None,
+        y: Term = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Returns the statistics of x, [2, images * groups], means first, and their second row.
+
+        Moves running statistics; writes y, if there is one.
+        """
         plan, device = self.plan, x.device
         mean, variance, batches = self.running_mean, self.running_var, self.batches
-        size = plan.means_size // 2
-        moments = torch.empty(2, size, dtype=torch.float32, device=device)
+        moments = torch.empty(2, plan.means_size // 2, dtype=torch.float32, device=device)
         rstd = moments[1]
         parts = torch.empty(plan.parts_size, dtype=torch.float32, device=device)
         # The first row begins where all of it begins.
         tensors = (x, residual, y, moments, rstd, weight, bias, parts, mean, variance, batches)
         is_aligned = are_aligned(rstd) if self.is_cached else are_aligned(*tensors)
-        has_mean, has_variance = mean is not None, variance is not None
-        key = (self.momentum, has_mean, has_variance, batches is not None, y is not None)
-        plan.forward(key).launch(tensors, is_aligned)
+        are_there = (y is not None, mean is not None, variance is not None, batches is not None)
+        plan.forward((self.momentum, False, *are_there)).launch(tensors, is_aligned)
         # Versions of running statistics stay, as after torch's call: a backward in training mode
         # reads none of them, and may run after this call.
         if batches is not None and not batches.is_inference():
             increment_version(batches)
         return moments, rstd
 
-    def normalize(self, x: Tensor, terms: Terms, residual: Tensor | None) -> Tensor:
-        """Returns y of means, rstd, weight and bias."""
-        plan = self.plan
-        y = torch.empty_like(x, dtype=plan.out_dtype)
-        tensors = (x, residual, y, *terms)
+    def normalize(
+        self, x: Tensor, mean: Tensor, rstd: Tensor, weight: Term, bias: Term, residual: Term
+    ) -> Tensor:
+        """Returns y of given statistics."""
+        y = torch.empty_like(x, dtype=self.plan.out_dtype)
+        tensors = (x, residual, y, mean, rstd, weight, bias)
         is_aligned = self.is_cached or are_aligned(*tensors)
-        plan.normalize(not self.uses_batch).launch(tensors, is_aligned)
+        self.plan.forward((None, not self.uses_batch, True)).launch(tensors, is_aligned)
         return y
 
-    def backward(
-        self, saved: list[Any], dy: Tensor, needs: Sequence[bool]
-    ) -> tuple[Tensor | None, ...]:
+    def backward(self, saved: list[Any], dy: Tensor, needs: Sequence[bool]) -> tuple[Term, ...]:
         """Returns the gradients of x, weight, bias and residual; ``None`` for what needs none.
 
         Args:
@@ -158,7 +363,7 @@ class Call:
             TypeError: A saved tensor came back in another dtype.
         """
         plan = self.plan
-        self._check(*saved)
+        self._check(saved)
         x, weight, bias, mean, rstd, y = saved
         saved.clear()
         strides, given = plan.strides, dy
@@ -169,7 +374,7 @@ class Call:
         if y is not None and y.stride() != strides:
             y = in_order(y)
         needs_x, needs_weight, needs_bias, needs_residual = needs
-        how = plan.gradients((tuple(needs), y is not None, not self.uses_batch))
+        how = plan.gradients(tuple(needs), y is not None, not self.uses_batch)
         device, wide = x.device, torch.float32
         parts = torch.empty(plan.parts_size, dtype=wide, device=device) if how.adds else None
         means = torch.empty(plan.means_size, dtype=wide, device=device) if how.needs_means else None
@@ -184,124 +389,30 @@ class Call:
         # Where it is short, dx may have the memory of a y that nobody else has.
         in_two = how.in_two if is_own and y is not None else None
         dx = torch.empty_like(x) if needs_x and in_two is None else None
-        terms = (mean, rstd, weight, bias)
-        tensors = (x, dy, y, g, *terms, parts, means, dweight, dbias, dx, None)
-        is_aligned = are_aligned(x, dy, y, *terms)
+        others = (g, mean, rstd, weight, bias, parts, means, dweight, dbias)
+        is_aligned = are_aligned(x, dy, y, mean, rstd, weight, bias)
         if in_two is None:
-            how.launches.launch(tensors, is_aligned)
+            how.launches.launch((x, dy, y, *others, dx, None), is_aligned)
         else:
-            others, of_x = in_two
-            others.launch(tensors, is_aligned)
-            del y, tensors
+            in_two[0].launch((x, dy, y, *others, None, None), is_aligned)
+            del y
             dx = torch.empty_like(x)
-            tensors = (x, dy, None, g, *terms, parts, means, dweight, dbias, dx, None)
-            of_x.launch(tensors, is_aligned)
+            in_two[1].launch((x, dy, None, *others, dx, None), is_aligned)
         if needs_residual and g is None:
             g = dy
         return dx, dweight, dbias, g
 
-    def _check(self, x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, y: Any) -> None:
+    def _check(self, saved: Sequence[Term]) -> None:
         """Refuses saved tensors that are not of the forward's dtypes: hooks may replace them."""
         plan = self.plan
-        of_mean, of_rstd, of_weight, of_bias = plan.term_dtypes
+        weight, bias, mean, rstd = plan.term_dtypes
         if self.uses_batch:
-            of_mean = of_rstd = torch.float32
-        if (
-            x.dtype is not plan.dtype
-            or mean.dtype is not of_mean
-            or rstd.dtype is not of_rstd
-            or (weight is not None and weight.dtype is not of_weight)
-            or (bias is not None and bias.dtype is not of_bias)
-            or (y is not None and y.dtype is not plan.out_dtype)
-        ):
-            raise TypeError(
-                f"hooks on saved tensors gave back x as {x.dtype} and means as {mean.dtype}, "
-                f"expected {plan.dtype} and {of_mean}, and all others as they were"
-            )
-
-
-# ---- With torch's operators ---------------------------------------------------------------------
-
-_FUNCTIONS: dict[str, Any] = {
-    "relu": functional.relu,
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
-    "tanh": torch.tanh,
-}
-
-
-def activated(y: Tensor, activation: str) -> Tensor:
-    """Applies an activation by its name."""
-    return y if activation == "identity" else _FUNCTIONS[activation](y)
-
-
-def _normalized(
-    x: Tensor,
-    shape: NormShape,
-    statistics: Sequence[Tensor] | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """Normalizes in fp32, differentiable to any order."""
-    channel = (1, -1, *(1,) * (x.dim() - 2))
-    wide = x.float()
-    if statistics is not None:
-        mean, variance = (each.float().view(channel) for each in statistics)
-        y = (wide - mean) * torch.rsqrt(variance + eps)
-    elif shape.images == shape.group_channels == 1:
-        # Channels of all images, or of one image whose groups are channels.
-        dims = [0, *range(2, x.dim())]
-        variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
-        y = (wide - mean) * torch.rsqrt(variance + eps)
-    else:
-        parts = wide.unflatten(1, (shape.groups, -1)).flatten(2)
-        variance, mean = torch.var_mean(parts, 2, correction=0, keepdim=True)
-        y = ((parts - mean) * torch.rsqrt(variance + eps)).view(x.shape)
-    if weight is not None:
-        y = y * weight.float().view(channel)
-    return y if bias is None else y + bias.float().view(channel)
-
-
-def differentiable_gradients(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    y: Tensor | None,
-    *,
-    shape: NormShape,
-    statistics: Sequence[Tensor] | None,
-    activation: str,
-    eps: float,
-    out_dtype: torch.dtype,
-    needs: Sequence[bool],
-) -> tuple[Tensor | None, ...]:
-    """Returns gradients of x, weight, bias and residual, which torch differentiates again.
-
-    Args:
-        dy: Gradient of the result.
-        x: [N, C, *size].
-        weight: [C] or None.
-        bias: [C] or None.
-        y: Output of a ReLU after a residual, which tells where it passed; or None.
-        shape: Which elements are normalized together.
-        statistics: Mean and variance [C]; ``None`` for those of x.
-        activation: Its name; of no meaning with a y.
-        eps: Added to variances.
-        out_dtype: Dtype of the result.
-        needs: Which gradients are computed.
-    """
-    if y is not None:
-        dy, activation = dy * (y > 0), "identity"
-    found = activated(_normalized(x, shape, statistics, weight, bias, eps), activation)
-    terms = zip((x, weight, bias), needs[:3], strict=True)
-    inputs = [term for term, is_needed in terms if is_needed]
-    gradients: Any = iter(())
-    if inputs:
-        gradients = iter(torch.autograd.grad(found.to(out_dtype), inputs, dy, create_graph=True))
-    return (
-        *(next(gradients) if is_needed else None for is_needed in needs[:3]),
-        dy if needs[3] else None,
-    )
+            mean = rstd = torch.float32
+        expected = (plan.dtype, weight, bias, mean, rstd, plan.out_dtype)
+        for tensor, dtype in zip(saved, expected, strict=True):
+            if tensor is not None and tensor.dtype is not dtype:
+                found = [None if each is None else each.dtype for each in saved]
+                raise TypeError(
+                    f"hooks on saved tensors gave back x as {found[0]} and means as {found[3]}, "
+                    f"expected {plan.dtype} and {mean}, and all others as they were"
+                )

@@ -1,33 +1,107 @@
-"""BatchNorm and GroupNorm as functions, differentiable."""
+"""BatchNorm and GroupNorm as differentiable functions, and the operators of compiled graphs.
+
+A traced function calls operators; eager calls need none:
+
+    GroupNorm     norm_forward                    backward: norm_backward
+    BatchNorm     batch_moments, norm_forward     backward: norm_backward
+
+Only ``batch_moments`` writes, to the running statistics, and it is not differentiated: so a graph
+moves them once per call, whatever it computes again for a backward.  Statistics of x are one tensor
+[2, images * groups], means and rstd.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, Literal
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from triton_ext.ops.api.checks import check_groups
+from triton_ext.ops.api.operators import is_transformed
+from triton_ext.ops.core.descriptors import empty_channels_last
 from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, is_autocast, keep, tensor_key
-from triton_ext.ops.norms.calls import Call, activated, differentiable_gradients, plan_of
-from triton_ext.ops.norms.checks import (
-    are_numbers,
+from triton_ext.ops.norms.calls import (
+    NUMBERS,
+    Call,
     check_kinds,
-    epsilon,
-    is_left_to_torch,
-    norm_problem,
     number,
+    plan_of,
     refusal,
 )
-from triton_ext.ops.norms.library import is_operator
+from triton_ext.ops.norms.plan import NormShape, activated, differentiable_gradients, in_order
 
-__all__ = ["batch_norm", "group_norm", "norm_key", "normalize"]
+__all__ = [
+    "IS_OPERATOR",
+    "Kind",
+    "batch_norm",
+    "group_norm",
+    "is_left_to_torch",
+    "is_operator",
+    "norm_key",
+    "normalize",
+]
 
 Tensor = torch.Tensor
+Term = Tensor | None
+
+#: GroupNorm, BatchNorm with statistics of x, BatchNorm with running ones.
+Kind = Literal["group", "training", "evaluation"]
+
+#: Whether it is an operator of ours in graphs of torch.compile; Inductor generates the others.
+#: docs/norms.md counts the bytes that either moves.
+IS_OPERATOR: dict[Kind, bool] = {"group": True, "training": False, "evaluation": False}
+
+_RECORDING_MODES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 
 _has_storage = torch._C._has_storage
+
+
+# ---- Who computes -------------------------------------------------------------------------------
+
+
+def is_left_to_torch(*tensors: object) -> bool:
+    """Tells whether torch observes operators, which kernels are not, so that it is to compute."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or is_transformed()
+        or forward_ad._current_level >= 0
+        or any([torch._C._get_dispatch_mode(key) is not None for key in _RECORDING_MODES])
+        or any([t is not None and type(t) not in PLAIN_TYPES and _dispatches(t) for t in tensors])
+    )
+
+
+def _dispatches(tensor: object) -> bool:
+    """Tells whether a tensor's class computes by itself: fake, distributed and nested ones."""
+    own = getattr(type(tensor), "__torch_dispatch__", None)
+    return isinstance(tensor, Tensor) and own is not Tensor.__torch_dispatch__
+
+
+def is_operator(kind: Kind) -> bool:
+    """Tells whether the caller is being compiled, and its graph is to have our operators.
+
+    Graphs that are exported do not: they run where this package is not.  Neither do derivatives
+    forwards and transforms of torch.func, which torch refuses for operators.  These are asked for
+    in words that torch.compile traces: for torch 2.11, the interpreter is never None, and the
+    number of layers is none.
+    """
+    return (
+        torch.compiler.is_dynamo_compiling()
+        and IS_OPERATOR[kind]
+        # The function is_exporting() is always true in what torch 2.11 traces.
+        and not torch.compiler._is_exporting_flag
+        and forward_ad._current_level < 0
+        and not isinstance(
+            torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter
+        )
+    )
+
+
+# ---- Eager calls --------------------------------------------------------------------------------
 
 
 class _Norm(torch.autograd.Function):
@@ -77,21 +151,18 @@ _untraced_gradients: Any = torch._disable_dynamo(Call.backward)
 _apply: Any = super(torch.autograd.Function, _Norm).apply
 
 
-def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Term, ...]:
     """Gradients of torch's operators; torch differentiates them again."""
     x, weight, bias, mean, rstd, y = ctx.saved_tensors
-    plan = ctx.call.plan
+    plan, needs = ctx.call.plan, ctx.needs_input_grad[:4]
+    statistics = None if ctx.call.uses_batch else (mean, rstd)
     return differentiable_gradients(
-        dy, x, weight, bias, y, shape=plan.shape,
-        statistics=None if ctx.call.uses_batch else (mean, rstd),
-        activation=plan.activation, eps=plan.eps, out_dtype=plan.out_dtype,
-        needs=ctx.needs_input_grad[:4],
+        dy, (x, weight, bias, y), needs, plan.shape, statistics,
+        plan.eps, plan.activation, plan.out_dtype,
     )  # fmt: skip
 
 
-def normalize(
-    call: Call, x: Tensor, weight: Tensor | None, bias: Tensor | None, residual: Tensor | None
-) -> Tensor:
+def normalize(call: Call, x: Tensor, weight: Term, bias: Term, residual: Term) -> Tensor:
     """Returns y of a call with its plan; autograd records it."""
     if torch.is_grad_enabled() and (
         x.requires_grad
@@ -105,23 +176,11 @@ def normalize(
     return call.forward(x, weight, bias, residual)[0]
 
 
-def _group_dtype(x: Tensor) -> torch.dtype:
-    """Returns the dtype of GroupNorm's result."""
-    if is_autocast(x.device.type):
-        # Autocast computes GroupNorm in fp32; the kernel reads x as it is.
-        return torch.float32
-    return x.dtype
-
-
 def norm_key(tensors: tuple[Any, ...], how: Any, activation: Any, eps: Any) -> Hashable:
     """Returns the key of a call, under which its plan is cached; ``None`` if it has none.
 
-    Args:
-        tensors: x, weight, bias and for ``batch_norm`` running mean and variance and residual.
-            They may be anything, as all arguments: nothing was checked.
-        how: ``training`` of ``batch_norm``, a bool, or ``groups`` of ``group_norm``, an int.
-        activation: Its name.
-        eps: Added to variances.
+    ``how`` is ``training`` of BatchNorm, a bool, or ``groups`` of GroupNorm, an int.  Nothing was
+    checked: all may be anything.
     """
     # Equal values of other types are other arguments.
     kind = type(how)
@@ -133,6 +192,9 @@ def norm_key(tensors: tuple[Any, ...], how: Any, activation: Any, eps: Any) -> H
     # Other classes have no key.
     is_wide = kind is int and type(x) in PLAIN_TYPES and is_autocast(x.device.type)
     return tensor_key(("norm", kind, how, is_wide, activation, eps), tensors)
+
+
+# ---- Functions ----------------------------------------------------------------------------------
 
 
 def batch_norm(
@@ -183,50 +245,21 @@ def batch_norm(
     if plan is not None and type(momentum) is float:
         call = Call(plan, running_mean, running_var, training, momentum, is_cached=True)
         return normalize(call, x, weight, bias, residual)
+    how = {"training": training, "momentum": momentum, "eps": eps, "activation": activation}
     if not torch.compiler.is_compiling() and has_torch_function_variadic(*given):
         result: Tensor = handle_torch_function(
-            batch_norm, given, *given[:5], training=training, momentum=momentum, eps=eps,
-            activation=activation, residual=residual,
-        )  # fmt: skip
+            batch_norm, given, *given[:5], residual=residual, **how
+        )
         return result
-    running = {"running_mean": running_mean, "running_var": running_var}
-    affine = {"weight": weight, "bias": bias}
     numbers = {"eps": eps} if momentum is None else {"momentum": momentum, "eps": eps}
-    tensors = {"x": x, **affine, **running, "residual": residual}
-    check_kinds("batch_norm", tensors, numbers, activation)
+    check_kinds("batch_norm", given, numbers, activation)
     if not isinstance(training, (bool, torch.SymBool)):
         raise TypeError(f"batch_norm: training must be a bool, got {training!r}")
     if not training and (running_mean is None or running_var is None):
         raise ValueError(
             "batch_norm: expected running_mean and running_var for training=False, got None"
         )
-    if is_left_to_torch(*given):
-        if (
-            is_operator("training" if training else "evaluation")
-            and are_numbers(*numbers.values())
-            and refusal(x, None, affine | running, residual, activation) is None
-        ):
-            if training and momentum is None:
-                running_mean = running_var = None
-            y = torch.ops.triton_ext.batch_norm.default(
-                x, weight, bias, residual, running_mean, running_var, training,
-                0.0 if momentum is None else momentum, eps, activation,
-            )  # fmt: skip
-            return y
-        y = functional.batch_norm(
-            x, running_mean, running_var, weight, bias, training, momentum or 0.0, eps
-        )
-        return activated(y if residual is None else y + residual, activation)
-    eps = epsilon("batch_norm: eps", eps)
-    if momentum is not None:
-        momentum = number("batch_norm: momentum", momentum)
-    statistics = (running_mean, running_var)
-    plan = plan_of(x, None, weight, bias, residual, statistics, activation, eps, x.dtype)
-    keep(key, plan)
-    if training and momentum is None:
-        statistics = (None, None)
-    call = Call(plan, *statistics, training, 0.0 if momentum is None else momentum)
-    return normalize(call, x, weight, bias, residual)
+    return _compute("batch_norm", key, given, None, training, momentum, eps, activation)
 
 
 def group_norm(
@@ -259,31 +292,204 @@ def group_norm(
             not divide.
         TypeError: As :func:`batch_norm`.
     """
-    key = norm_key((x, weight, bias), groups, activation, eps)
+    given = (x, weight, bias)
+    key = norm_key(given, groups, activation, eps)
     plan = cached(key)
     if plan is not None:
         return normalize(Call(plan, is_cached=True), x, weight, bias, None)
-    if not torch.compiler.is_compiling() and has_torch_function_variadic(x, weight, bias):
+    if not torch.compiler.is_compiling() and has_torch_function_variadic(*given):
         result: Tensor = handle_torch_function(
-            group_norm, (x, weight, bias), x, groups, weight, bias, eps=eps, activation=activation
+            group_norm, given, x, groups, weight, bias, eps=eps, activation=activation
         )
         return result
-    tensors = {"x": x, "weight": weight, "bias": bias}
-    check_kinds("group_norm", tensors, {"eps": eps}, activation)
+    check_kinds("group_norm", given, {"eps": eps}, activation)
     check_groups("group_norm", groups)
-    if is_left_to_torch(x, weight, bias):
-        if (
-            is_operator("group")
-            and are_numbers(eps)
-            and norm_problem("group", x, groups, weight, bias, None, activation) is None
-        ):
-            y: Tensor = torch.ops.triton_ext.group_norm.default(
-                x, weight, bias, groups, eps, activation, _group_dtype(x)
-            )
+    every = (*given, None, None, None)
+    return _compute("group_norm", key, every, groups, True, 0.0, eps, activation)
+
+
+def _compute(
+    name: str,
+    key: Hashable,
+    given: tuple[Any, ...],
+    groups: int | None,
+    training: bool,
+    momentum: Any,
+    eps: Any,
+    activation: str,
+) -> Tensor:
+    """Returns y of a call without a cached plan; BatchNorm's has no groups."""
+    x, weight, bias, mean, variance, residual = given
+    # Autocast computes GroupNorm in fp32; the kernel reads x as it is.
+    is_wide = groups is not None and is_autocast(x.device.type)
+    out_dtype = torch.float32 if is_wide else x.dtype
+    if is_left_to_torch(*given):
+        kind: Kind = "group" if groups is not None else "training" if training else "evaluation"
+        # A graph holds no numbers of tensors, which have others at its next run.
+        are_numbers = isinstance(eps, NUMBERS) and isinstance(momentum, (type(None), *NUMBERS))
+        is_held = are_numbers and (groups is None or type(groups) is int)
+        if is_operator(kind) and is_held and refusal(given, groups, activation) is None:
+            moments = None
+            if kind == "training":
+                moved = (mean, variance) if momentum is not None else (None, None)
+                with torch.no_grad():
+                    moments = _operators.batch_moments.default(x, *moved, momentum or 0.0, eps)
+                mean = variance = None
+            y: Tensor = _operators.norm_forward.default(
+                x, weight, bias, residual, moments, mean, variance, groups, eps, activation,
+                out_dtype,
+            )[0]  # fmt: skip
             return y
-        return activated(functional.group_norm(x, groups, weight, bias, eps), activation)
-    eps, groups = epsilon("group_norm: eps", eps), int(groups)
-    out_dtype = _group_dtype(x)
-    plan = plan_of(x, groups, weight, bias, None, (None, None), activation, eps, out_dtype)
-    keep(key, plan)
-    return normalize(Call(plan), x, weight, bias, None)
+        if groups is None:
+            y = functional.batch_norm(
+                x, mean, variance, weight, bias, training, momentum or 0.0, eps
+            )
+        else:
+            y = functional.group_norm(x, groups, weight, bias, eps)
+        return activated(y if residual is None else y + residual, activation)
+    eps = number(f"{name}: eps", eps)
+    if not eps >= 0.0:  # a root is taken of it
+        raise ValueError(f"{name}: eps must not be negative, got {eps}")
+    if momentum is not None:
+        momentum = number(f"{name}: momentum", momentum)
+    groups = None if groups is None else int(groups)
+    plan = keep(key, plan_of(given, groups, activation, eps, out_dtype))
+    if training and momentum is None:
+        mean = variance = None
+    call = Call(plan, mean, variance, training, momentum or 0.0)
+    return normalize(call, x, weight, bias, residual)
+
+
+# ---- Operators ----------------------------------------------------------------------------------
+
+_operators: Any = torch.ops.triton_ext
+_TERMS = "Tensor? weight, Tensor? bias"
+_MOVED = "Tensor(a!)? running_mean, Tensor(b!)? running_var"
+_STATISTICS = "Tensor? moments, Tensor? running_mean, Tensor? running_var"
+_REST = "SymInt? groups, float eps, str activation, ScalarType out_dtype"
+
+
+def _plan(
+    x: Tensor, weight: Term, bias: Term, residual: Term, running: tuple[Term, Term],
+    groups: int | None, eps: float, activation: str, out_dtype: torch.dtype,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Returns a plan, x, weight, bias and residual, in the memory order that tracing cannot see."""
+    tensors = [None if each is None else in_order(each) for each in (x, weight, bias, residual)]
+    given = (*tensors[:3], *running, tensors[3])
+    return plan_of(given, groups, activation, eps, out_dtype), *tensors
+
+
+def _run_moments(x, running_mean, running_var, momentum, eps) -> Tensor:  # type: ignore[no-untyped-def]
+    running = (running_mean, running_var)
+    plan, x, *_ = _plan(x, None, None, None, running, None, eps, "identity", x.dtype)
+    return Call(plan, *running, True, momentum).moments(x)[0]
+
+
+def _fake_moments(x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty((2, x.shape[1]), dtype=torch.float32)
+
+
+def _run_forward(  # type: ignore[no-untyped-def]
+    x, weight, bias, residual, moments, running_mean, running_var, *rest
+) -> tuple[Tensor, Tensor]:
+    running = (running_mean, running_var)
+    plan, x, weight, bias, residual = _plan(x, weight, bias, residual, running, *rest)
+    call, found = Call(plan, uses_batch=running_mean is None), x.new_empty(0)
+    if call.uses_batch and moments is None:
+        moments, _ = found, _ = call.moments(x)
+    mean, rstd = moments if call.uses_batch else running
+    return call.normalize(x, mean, rstd, weight, bias, residual), found
+
+
+def _fake_forward(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    *_, moments, running_mean, _, groups, _, _, out_dtype = arguments
+    found = x.new_empty(0)
+    if moments is None and running_mean is None:
+        found = x.new_empty((2, x.shape[0] * groups), dtype=torch.float32)
+    return empty_channels_last(x.shape, out_dtype, x.device), found
+
+
+def _run_backward(  # type: ignore[no-untyped-def]
+    dy, x, weight, bias, moments, running_mean, running_var, y, groups, eps, activation,
+    out_dtype, needs,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    rest = (groups, eps, activation, out_dtype)
+    running = (running_mean, running_var)
+    plan, x, weight, bias, y = _plan(x, weight, bias, y, running, *rest)
+    mean, rstd = running if moments is None else moments
+    call = Call(plan, uses_batch=moments is not None)
+    found = call.backward([x, weight, bias, mean, rstd, y], dy, needs)
+    # An operator returns no None.
+    return tuple(x.new_empty(0) if gradient is None else gradient for gradient in found)
+
+
+def _fake_backward(dy: Tensor, x: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    weight, bias, *_, needs = arguments
+    pixels = empty_channels_last(x.shape, x.dtype, x.device)
+    return tuple(
+        torch.empty_like(like) if is_needed else x.new_empty(0)
+        for like, is_needed in zip((pixels, weight, bias, pixels), needs, strict=True)
+    )
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, residual, moments, *running, groups, eps, activation, out_dtype = inputs
+    y, found = output
+    if moments is None and running[0] is None:
+        moments = found
+    # y tells where a ReLU after a residual passed, as in the eager call.
+    needs_y = residual is not None and activation == "relu"
+    ctx.mark_non_differentiable(found)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, bias, moments, *running, y if needs_y else None)
+    ctx.rest = (groups, eps, activation, out_dtype)
+
+
+def _backward(ctx: Any, dy: Tensor, _: Any) -> tuple[Any, ...]:
+    """Returns the gradients of x, weight, bias and residual, and None for other arguments."""
+    saved, needs = ctx.saved_tensors, list(ctx.needs_input_grad[:4])
+    x, weight, bias, moments, *running, y = saved
+    nothing = (None,) * 7
+    if dy is None:
+        return (None,) * 4 + nothing
+    if torch.is_grad_enabled():
+        groups, *rest = ctx.rest
+        statistics = running if moments is None else None
+        shape = NormShape.of(x, groups)
+        terms = (x, weight, bias, y)
+        return (*differentiable_gradients(dy, terms, needs, shape, statistics, *rest), *nothing)
+    is_given = needs[3] and ctx.rest[2] == "identity"
+    if is_given:
+        # An operator returns no memory that it gets.
+        needs[3] = False
+    found = _operators.norm_backward.default(dy, *saved, *ctx.rest, needs)
+    gradients = [each if is_needed else None for each, is_needed in zip(found, needs, strict=True)]
+    if is_given:
+        gradients[3] = dy
+    return (*gradients, *nothing)
+
+
+def _register(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    qualified = f"triton_ext::{name}"
+    torch.library.define(qualified, schema, tags=(torch.Tag.needs_fixed_stride_order,))
+    # The backend "eager" runs a graph by itself, and would trace what it calls.
+    torch.library.impl(qualified, ("CPU", "CUDA"))(torch._disable_dynamo(run))
+    torch.library.register_fake(qualified)(fake)
+
+
+_schema = f"(Tensor x, {_MOVED}, float momentum, float eps) -> Tensor"
+_register("batch_moments", _schema, _run_moments, _fake_moments)
+# The moments are empty where statistics are given.
+_schema = f"(Tensor x, {_TERMS}, Tensor? residual, {_STATISTICS}, {_REST})"
+_schema += " -> (Tensor y, Tensor moments)"
+_register("norm_forward", _schema, _run_forward, _fake_forward)
+_schema = (
+    f"(Tensor dy, Tensor x, {_TERMS}, {_STATISTICS}, Tensor? y, {_REST}, bool[] needs) "
+    "-> (Tensor dx, Tensor dweight, Tensor dbias, Tensor dresidual)"
+)
+_register("norm_backward", _schema, _run_backward, _fake_backward)
+torch.library.register_autograd(
+    "triton_ext::norm_forward",
+    torch._disable_dynamo(_backward),
+    setup_context=torch._disable_dynamo(_setup),
+)

@@ -90,15 +90,16 @@ def _load_terms(ptr, columns, channels, DEFAULT: tl.constexpr):
 
 
 @triton.jit
-def _channel_terms(
+def _chunk_and_terms(
     mean_ptr,  # [images, groups]
     rstd_ptr,  # [images, groups]: 1 / standard deviation, or with IS_VARIANCE the variance
     weight_ptr,  # [C] or None
     bias_ptr,  # [C] or None
-    image, columns, channels, groups, group_channels, eps_bits,
-    IS_VARIANCE: tl.constexpr,
+    rows, chunk_rows, chunks, channels, groups, group_channels, eps_bits,
+    BLOCK_C: tl.constexpr, IS_VARIANCE: tl.constexpr,
 ):  # fmt: skip
-    """Returns mean, 1 / standard deviation, weight and bias of each channel."""
+    """Returns what _chunk does, and of each channel mean, rstd, rstd * weight and bias."""
+    columns, image, chunk, count, start = _chunk(rows, chunk_rows, chunks, channels, BLOCK_C)
     indices = image * groups + columns // group_channels
     mask = columns < channels
     mean = _load(mean_ptr, indices, mask)
@@ -107,7 +108,7 @@ def _channel_terms(
         rstd = tl.rsqrt(rstd + eps_bits.to(tl.float32, bitcast=True))
     weight = _load_terms(weight_ptr, columns, channels, 1.0)
     bias = _load_terms(bias_ptr, columns, channels, 0.0)
-    return mean, rstd, weight, bias
+    return columns, image, chunk, count, start, mean, rstd, rstd * weight, bias
 
 
 @triton.jit
@@ -146,9 +147,7 @@ def moments_kernel(
     parts_ptr,  # [2, images, chunks, C] fp32: means, sums of squared distances from them
     rows, chunk_rows, chunks, images, units,
     UNIT: tl.constexpr,  # C / units: tells the compiler how rows are aligned
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    UNROLL: tl.constexpr,
+    BLOCK_C: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     TILE: tl.constexpr = ROWS * UNROLL
     channels = units * UNIT
@@ -205,8 +204,7 @@ def merge_moments_kernel(
     batches_ptr,  # int64 or None; gets 1 more
     rows, chunk_rows, chunks, images, channels, groups, group_channels, eps_bits, momentum_bits,
     IS_CHANNEL: tl.constexpr,  # whether groups are single channels, several of a program
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     if batches_ptr is not None:  # noqa: SIM102 - decided while it is traced
         if tl.program_id(0) == 0:
@@ -250,24 +248,18 @@ def normalize_kernel(
     x_ptr,  # x [images, rows, C], packed
     residual_ptr,  # as x, or None
     y_ptr,  # as x
-    mean_ptr,  # from here to bias_ptr: of _channel_terms
+    mean_ptr,  # from here to bias_ptr: as for _chunk_and_terms
     rstd_ptr, weight_ptr, bias_ptr,
     rows, chunk_rows, chunks, units, groups, group_channels, eps_bits,
-    UNIT: tl.constexpr,  # from here to UNROLL: as for moments_kernel
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    UNROLL: tl.constexpr,
-    IS_VARIANCE: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr,
+    IS_VARIANCE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     TILE: tl.constexpr = ROWS * UNROLL
     channels = units * UNIT
-    columns, image, _, count, start = _chunk(rows, chunk_rows, chunks, channels, BLOCK_C)
-    mean, rstd, weight, bias = _channel_terms(
-        mean_ptr, rstd_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
-        group_channels, eps_bits, IS_VARIANCE,
+    columns, _, _, count, start, mean, _, scale, bias = _chunk_and_terms(
+        mean_ptr, rstd_ptr, weight_ptr, bias_ptr, rows, chunk_rows, chunks, channels, groups,
+        group_channels, eps_bits, BLOCK_C, IS_VARIANCE,
     )  # fmt: skip
-    scale = rstd * weight
     tile_rows = tl.arange(0, TILE)[:, None]
     offsets = tile_rows * channels + columns[None, :]
     is_channel = (columns < channels)[None, :]
@@ -318,26 +310,21 @@ def gradient_sums_kernel(
     dy_ptr,  # as x
     y_ptr,  # as x, or None: tells where a ReLU passed
     g_ptr,  # as x, or None: receives the gradient in front of the activation
-    mean_ptr,  # from here to bias_ptr: of _channel_terms
+    mean_ptr,  # from here to bias_ptr: as for _chunk_and_terms
     rstd_ptr, weight_ptr, bias_ptr,
     parts_ptr,  # [2, images, chunks, C] fp32: sums of g, of g * h
     rows, chunk_rows, chunks, images, units, groups, group_channels, eps_bits,
-    UNIT: tl.constexpr,  # from here to UNROLL: as for moments_kernel
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    UNROLL: tl.constexpr,
-    IS_VARIANCE: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr,
+    IS_VARIANCE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     TILE: tl.constexpr = ROWS * UNROLL
     channels = units * UNIT
-    columns, image, chunk, count, tile = _chunk(rows, chunk_rows, chunks, channels, BLOCK_C)
-    mean, rstd, weight, bias = _channel_terms(
-        mean_ptr, rstd_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
-        group_channels, eps_bits, IS_VARIANCE,
+    columns, image, chunk, count, tile, mean, rstd, scale, bias = _chunk_and_terms(
+        mean_ptr, rstd_ptr, weight_ptr, bias_ptr, rows, chunk_rows, chunks, channels, groups,
+        group_channels, eps_bits, BLOCK_C, IS_VARIANCE,
     )  # fmt: skip
     mean = mean[None, None, :]
-    scale, bias = (rstd * weight)[None, None, :], bias[None, None, :]
+    scale, bias = scale[None, None, :], bias[None, None, :]
     tile_rows = _rows_to_add(ROWS, UNROLL)
     offsets = tile_rows * channels + columns[None, None, :]
     is_channel = (columns < channels)[None, None, :]
@@ -381,10 +368,8 @@ def merge_gradients_kernel(
     rows, chunks, images, channels, groups, group_channels,
     group_programs,  # those that write means; behind them come those of dweight and dbias
     IS_CHANNEL: tl.constexpr,  # whether groups are single channels, several of a program
-    GROUP_P: tl.constexpr,
-    GROUP_C: tl.constexpr,
-    CHANNEL_P: tl.constexpr,
-    CHANNEL_C: tl.constexpr,
+    GROUP_P: tl.constexpr, GROUP_C: tl.constexpr,
+    CHANNEL_P: tl.constexpr, CHANNEL_C: tl.constexpr,
 ):  # fmt: skip
     products_ptr = parts_ptr + tl.cast(images, tl.int64) * chunks * channels
     program = tl.program_id(0)
@@ -423,26 +408,20 @@ def input_gradient_kernel(
     dy_ptr,  # as x
     y_ptr,  # as x, or None
     dx_ptr,  # as x
-    mean_ptr,  # from here to bias_ptr: of _channel_terms
+    mean_ptr,  # from here to bias_ptr: as for _chunk_and_terms
     rstd_ptr, weight_ptr, bias_ptr,
     means_ptr,  # of merge_gradients_kernel; None where statistics do not depend on x
     rows, chunk_rows, chunks, images, units, groups, group_channels, eps_bits,
-    UNIT: tl.constexpr,  # from here to UNROLL: as for moments_kernel
-    BLOCK_C: tl.constexpr,
-    ROWS: tl.constexpr,
-    UNROLL: tl.constexpr,
-    IS_VARIANCE: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK_C: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr,
+    IS_VARIANCE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     TILE: tl.constexpr = ROWS * UNROLL
     NEEDS_X: tl.constexpr = means_ptr is not None or (y_ptr is None and ACTIVATION != "identity")
     channels = units * UNIT
-    columns, image, _, count, start = _chunk(rows, chunk_rows, chunks, channels, BLOCK_C)
-    mean, rstd, weight, bias = _channel_terms(
-        mean_ptr, rstd_ptr, weight_ptr, bias_ptr, image, columns, channels, groups,
-        group_channels, eps_bits, IS_VARIANCE,
+    columns, image, _, count, start, mean, rstd, scale, bias = _chunk_and_terms(
+        mean_ptr, rstd_ptr, weight_ptr, bias_ptr, rows, chunk_rows, chunks, channels, groups,
+        group_channels, eps_bits, BLOCK_C, IS_VARIANCE,
     )  # fmt: skip
-    scale = rstd * weight
     if means_ptr is not None:
         indices = image * groups + columns // group_channels
         mean_g = _load(means_ptr, indices, columns < channels) * rstd

@@ -1,4 +1,4 @@
-"""Launches of a normalization's kernels for one tensor's geometry.
+"""How a normalization is computed: launches of kernels, or torch's operators.
 
 BatchNorm is one image of N * pixels rows whose groups are single channels, GroupNorm N images of
 pixels rows (``kernels.py``).
@@ -15,14 +15,30 @@ from typing import Any
 
 import torch
 
+from triton_ext.ops.api.reference import apply_activation
+from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, DispatchCache
 from triton_ext.ops.core.launcher import Launched, Launcher, LaunchGroup
 from triton_ext.ops.norms import kernels
 
-__all__ = ["Launches", "NormPlan", "NormShape", "are_aligned", "choose_merge_tiles", "choose_tiles"]
+__all__ = [
+    "Launches",
+    "NormPlan",
+    "NormShape",
+    "activated",
+    "are_aligned",
+    "choose_merge_tiles",
+    "choose_tiles",
+    "differentiable_gradients",
+    "in_order",
+    "is_channels_last",
+    "is_negated",
+]
 
 Tensor = torch.Tensor
-Tensors = tuple[Tensor | None, ...]
+Term = Tensor | None
+Tensors = tuple[Term, ...]
 
 
 # ---- Tiles --------------------------------------------------------------------------------------
@@ -47,19 +63,12 @@ _NORMALIZING = (12, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormShape:
-    """A channels-last tensor and what is normalized together.
+    """A channels-last tensor and what is normalized together."""
 
-    Attributes:
-        images: Parts with statistics of their own.
-        rows: Pixels of each part.
-        channels: C.
-        groups: Statistics of each part, each of ``channels / groups`` neighbours.
-    """
-
-    images: int
-    rows: int
+    images: int  # parts with statistics of their own
+    rows: int  # pixels of each part
     channels: int
-    groups: int
+    groups: int  # statistics of each part, each of ``channels / groups`` neighbours
 
     @classmethod
     def of(cls, x: Tensor, groups: int | None) -> NormShape:
@@ -76,7 +85,7 @@ class NormShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormTiles:
-    """Tiles and chunks in which a kernel walks a tensor."""
+    """Tiles and chunks of a kernel that reads a whole tensor."""
 
     unit: int  # channels come in multiples of it; what a thread loads at once
     block_c: int  # channels of a tile
@@ -140,6 +149,17 @@ def choose_merge_tiles(parts: int, group_channels: int) -> tuple[int, int]:
 # never in the interpreter.
 _MOST_TRIES = 3
 
+#: Tensors of the launches of a forward; the last ones only where statistics are those of x.
+_FORWARD = (
+    *("x", "residual", "y", "mean", "rstd", "weight", "bias"),
+    *("parts", "running_mean", "running_var", "batches"),
+)
+#: Tensors of the launches of a backward; none is None.
+_BACKWARD = (
+    *("x", "dy", "y", "g", "mean", "rstd", "weight", "bias"),
+    *("parts", "means", "dweight", "dbias", "dx", "none"),
+)
+
 
 def are_aligned(*tensors: Tensor | None) -> bool:
     """Tells whether all tensors begin at multiples of 16 bytes, as newly allocated memory does."""
@@ -199,27 +219,8 @@ class Launches:
             self._group = LaunchGroup.of(launches)
 
 
-#: Tensors of the launches of a forward; the last ones only where statistics are those of x.
-_FORWARD = (
-    *("x", "residual", "y", "mean", "rstd", "weight", "bias"),
-    *("parts", "running_mean", "running_var", "batches"),
-)
-#: Tensors of the launches of a backward; none is None.
-_BACKWARD = (
-    *("x", "dy", "y", "g", "mean", "rstd", "weight", "bias"),
-    *("parts", "means", "dweight", "dbias", "dx", "none"),
-)
-
-
-def _bits(number: float) -> int:
-    """Returns the bits of an fp32, as an int32."""
-    if abs(number) > torch.finfo(torch.float32).max:
-        number = math.copysign(math.inf, number)
-    return int(struct.unpack("<i", struct.pack("<f", number))[0])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gradients:
+@dataclass(frozen=True, slots=True)
+class _Gradients:
     """Launches of the gradients of a call, and the memory that they need."""
 
     launches: Launches
@@ -230,9 +231,16 @@ class Gradients:
     needs_means: bool  # whether dx needs means of gradients
 
 
+def _bits(number: float) -> int:
+    """Returns the bits of an fp32, as an int32."""
+    if abs(number) > torch.finfo(torch.float32).max:
+        number = math.copysign(math.inf, number)
+    return int(struct.unpack("<i", struct.pack("<f", number))[0])
+
+
 @dataclass(slots=True, kw_only=True)
 class NormPlan:
-    """Computes one kind of normalization of tensors of one geometry and of the same dtypes.
+    """Launches of one kind of normalization of tensors of one geometry and of the same dtypes.
 
     Tensors of its launches: x, dy, y, g (the gradient of the activation's input), dx and the
     residual are [N, C, *size] in the order of x; weight, bias and running statistics [C]; mean and
@@ -242,8 +250,8 @@ class NormPlan:
 
     shape: NormShape
     strides: tuple[int, ...]  # of x
-    term_dtypes: tuple[torch.dtype | None, ...]  # of running mean and variance, weight and bias
-    num_sms: int
+    term_dtypes: tuple[torch.dtype | None, ...]  # of weight, bias, running mean and variance
+    device: Device
     dtype: torch.dtype  # of x
     out_dtype: torch.dtype  # of y
     activation: str
@@ -252,79 +260,66 @@ class NormPlan:
     means_size: int = field(init=False)  # two per group of an image
     _launchers: dict[Hashable, Launcher] = field(default_factory=dict)
     _forwards: DispatchCache[Launches] = field(default_factory=lambda: DispatchCache(16))
-    _gradients: dict[Hashable, Gradients] = field(default_factory=dict)
+    _gradients: dict[Hashable, _Gradients] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = self.shape
         self.parts_size = 2 * shape.images * self._tiles(_ADDING).chunks * shape.channels
         self.means_size = 2 * shape.images * shape.groups
 
-    def forward(self, key: tuple[float, bool, bool, bool, bool]) -> Launches:
-        """Returns the kernels of y, mean and rstd, which move running statistics.
+    def forward(self, key: tuple[Any, ...]) -> Launches:
+        """Returns the kernels of a forward.
 
-        The key: by how much of their distance running ones are moved, from 0 to 1; whether there is
-        a running mean, a running variance, a number of batches, a y.
+        The key: how far running statistics are moved, from 0 to 1, or ``None`` where statistics are
+        given; whether the rstd is the variance; whether there is a y, a running mean, a running
+        variance, a number of batches.
         """
         launches = self._forwards.get(key)
         if launches is None:
-            momentum, *_, has_y = key
-            steps = [self._walk(kernels.moments_kernel, _ADDING), self._merge_moments(momentum)]
+            momentum, is_variance, has_y, *_ = key
+            steps = []
+            if momentum is not None:
+                moments = self._over_x(kernels.moments_kernel, _ADDING)
+                steps = [moments, self._merge_moments(momentum)]
             if has_y:
-                steps.append(self._normalizing(is_variance=False))
+                kernel = kernels.normalize_kernel
+                steps.append(self._over_x(kernel, _NORMALIZING, is_variance, self.activation))
             launches = self._forwards.keep(key, Launches(_FORWARD, [(each, {}) for each in steps]))
         return launches
 
-    def normalize(self, is_variance: bool) -> Launches:
-        """Returns the kernel of y of given statistics, whose rstd may be the variance."""
-        launches = self._forwards.get(is_variance)
-        if launches is None:
-            launches = Launches(_FORWARD, [(self._normalizing(is_variance), {})])
-            self._forwards.keep(is_variance, launches)
-        return launches
+    def gradients(self, needs: tuple[bool, ...], has_y: bool, is_variance: bool) -> _Gradients:
+        """Returns how the gradients that are needed of x, weight, bias and residual are computed.
 
-    def _normalizing(self, is_variance: bool) -> Launcher:
-        return self._walk(kernels.normalize_kernel, _NORMALIZING, is_variance, self.activation)
-
-    def gradients(self, key: tuple[tuple[bool, ...], bool, bool]) -> Gradients:
-        """Returns how gradients are computed.
-
-        The key: which of x, weight, bias and residual have gradients; whether there is a y, the
-        output of a ReLU that tells where it passed; whether the rstd is the variance, which does
-        not depend on x.
+        A y is the output of a ReLU, which tells where it passed.  The rstd may be the variance,
+        which does not depend on x.
         """
+        key = (needs, has_y, is_variance)
         found = self._gradients.get(key)
-        if found is None:
-            needs, _, is_variance = key
-            found = self._gradients[key] = self._make_gradients(*needs, is_variance=is_variance)
-        return found
-
-    def _make_gradients(
-        self, x: bool, weight: bool, bias: bool, residual: bool, *, is_variance: bool
-    ) -> Gradients:
-        writes_g = residual and self.activation != "identity"
-        needs_means, needs_channels = x and not is_variance, weight or bias
-        merges = needs_means or needs_channels
+        if found is not None:
+            return found
+        needs_x, needs_weight, needs_bias, needs_residual = needs
+        writes_g = needs_residual and self.activation != "identity"
+        needs_means, needs_channels = needs_x and not is_variance, needs_weight or needs_bias
+        adds = writes_g or needs_means or needs_channels
         steps: list[tuple[Launcher, Mapping[str, str]]] = []
-        if writes_g or merges:
+        if adds:
             sums = kernels.gradient_sums_kernel
-            steps.append((self._walk(sums, _ADDING, is_variance, self.activation), {}))
-        if merges:
+            steps.append((self._over_x(sums, _ADDING, is_variance, self.activation), {}))
+        if needs_means or needs_channels:
             steps.append((self._merge_gradients(needs_means, needs_channels), {}))
-        if x:
+        in_two = None
+        if needs_x:
             activation = "identity" if writes_g else self.activation
             dx = kernels.input_gradient_kernel
             instead = {"dy": "g", "y": "none"} if writes_g else {}
-            steps.append((self._walk(dx, _NORMALIZING, is_variance, activation), instead))
-        in_two = None
-        if x and writes_g:
-            in_two = Launches(_BACKWARD, steps[:-1]), Launches(_BACKWARD, steps[-1:])
-        return Gradients(
-            launches=Launches(_BACKWARD, steps), in_two=in_two, adds=writes_g or merges,
-            writes_g=writes_g, needs_means=needs_means,
-        )  # fmt: skip
+            steps.append((self._over_x(dx, _NORMALIZING, is_variance, activation), instead))
+            if writes_g:
+                in_two = Launches(_BACKWARD, steps[:-1]), Launches(_BACKWARD, steps[-1:])
+        found = _Gradients(Launches(_BACKWARD, steps), in_two, adds, writes_g, needs_means)
+        return self._gradients.setdefault(key, found)
 
     def _tiles(self, wanted: tuple[int, int]) -> NormTiles:
-        return choose_tiles(self.shape, self.dtype.itemsize, self.num_sms, *wanted)
+        return choose_tiles(self.shape, self.dtype.itemsize, self.device.num_sms, *wanted)
 
     def _launcher(self, kernel: Any, programs: int, num_warps: int, **values: Any) -> Launcher:
         """Returns the launcher of a kernel that gets values, and those of the plan, by name."""
@@ -332,7 +327,7 @@ class NormPlan:
         values |= {
             "rows": shape.rows, "images": shape.images, "channels": shape.channels,
             "groups": shape.groups, "group_channels": shape.group_channels,
-            "eps_bits": _bits(self.eps),
+            "eps_bits": _bits(self.eps), "IS_CHANNEL": shape.group_channels == 1,
         }  # fmt: skip
         names = [name for name in kernel.arg_names if name in values]
         return Launcher(
@@ -343,10 +338,10 @@ class NormPlan:
             options={"num_warps": num_warps},
         )
 
-    def _walk(
+    def _over_x(
         self, kernel: Any, wanted: tuple[int, int], is_variance: bool = False, activation: str = ""
     ) -> Launcher:
-        """Returns the launcher of a kernel that walks the tensor."""
+        """Returns the launcher of a kernel that reads all of x, and may store as much."""
         key = kernel.__name__, is_variance, activation
         if key not in self._launchers:
             tiles = self._tiles(wanted)
@@ -365,12 +360,12 @@ class NormPlan:
         return shape.images * (math.ceil(shape.channels / block_c) if is_channel else shape.groups)
 
     def _merge_moments(self, momentum: float) -> Launcher:
-        tiles, group_channels = self._tiles(_ADDING), self.shape.group_channels
-        parts, block_c = choose_merge_tiles(tiles.chunks, group_channels)
+        tiles = self._tiles(_ADDING)
+        parts, block_c = choose_merge_tiles(tiles.chunks, self.shape.group_channels)
         return self._launcher(
             kernels.merge_moments_kernel, self._group_programs(block_c), _NUM_WARPS,
             chunk_rows=tiles.chunk_rows, chunks=tiles.chunks, momentum_bits=_bits(momentum),
-            IS_CHANNEL=group_channels == 1, BLOCK_P=parts, BLOCK_C=block_c,
+            BLOCK_P=parts, BLOCK_C=block_c,
         )  # fmt: skip
 
     def _merge_gradients(self, needs_means: bool, needs_channels: bool) -> Launcher:
@@ -378,11 +373,87 @@ class NormPlan:
         group_p, group_c = choose_merge_tiles(chunks, shape.group_channels)
         channel_p, channel_c = choose_merge_tiles(shape.images * chunks, 1)
         group_programs = self._group_programs(group_c) if needs_means else 0
-        programs = group_programs
-        if needs_channels:
-            programs += math.ceil(shape.channels / channel_c)
+        channel_programs = math.ceil(shape.channels / channel_c) if needs_channels else 0
         return self._launcher(
-            kernels.merge_gradients_kernel, programs, _NUM_WARPS, chunks=chunks,
-            group_programs=group_programs, IS_CHANNEL=shape.group_channels == 1, GROUP_P=group_p,
-            GROUP_C=group_c, CHANNEL_P=channel_p, CHANNEL_C=channel_c,
+            kernels.merge_gradients_kernel, group_programs + channel_programs, _NUM_WARPS,
+            chunks=chunks, group_programs=group_programs, GROUP_P=group_p, GROUP_C=group_c,
+            CHANNEL_P=channel_p, CHANNEL_C=channel_c,
         )  # fmt: skip
+
+
+# ---- Memory --------------------------------------------------------------------------------------
+
+
+def is_negated(tensor: Tensor) -> bool:
+    """Tells whether memory holds a tensor's values negated; False while torch traces."""
+    return not torch.compiler.is_compiling() and tensor.is_neg()
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Tells whether [N, C, *size] is dense and its channels lie side by side."""
+    # torch 2.11 says that tensors of symbolic sizes are not contiguous.
+    strides = zip(x.stride(), channels_last_strides(x.shape), x.shape, strict=True)
+    return all([found == wanted or size == 1 for found, wanted, size in strides])
+
+
+def in_order(tensor: Tensor) -> Tensor:
+    """Returns a tensor whose memory holds its values in the order of the kernels."""
+    tensor = tensor.resolve_neg()
+    return tensor if tensor.dim() < 3 or is_channels_last(tensor) else channels_last(tensor)
+
+
+# ---- With torch's operators ---------------------------------------------------------------------
+
+
+def activated(y: Tensor, activation: str) -> Tensor:
+    """Applies an activation by its name."""
+    return y if activation == "identity" else apply_activation(y, activation)
+
+
+def _normalized(
+    x: Tensor, shape: NormShape, statistics: Sequence[Tensor] | None, weight: Term, bias: Term,
+    eps: float,
+) -> Tensor:  # fmt: skip
+    """Normalizes in fp32, differentiable to any order."""
+    channel = (1, -1, *(1,) * (x.dim() - 2))
+    wide = x.float()
+    if statistics is not None:
+        mean, variance = (each.float().view(channel) for each in statistics)
+    elif shape.images == shape.group_channels == 1:
+        # Channels of all images, or of one image whose groups are channels.
+        dims = [0, *range(2, x.dim())]
+        variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
+    else:
+        wide = wide.unflatten(1, (shape.groups, -1)).flatten(2)
+        variance, mean = torch.var_mean(wide, 2, correction=0, keepdim=True)
+    y = ((wide - mean) * torch.rsqrt(variance + eps)).view(x.shape)
+    if weight is not None:
+        y = y * weight.float().view(channel)
+    return y if bias is None else y + bias.float().view(channel)
+
+
+def differentiable_gradients(
+    dy: Tensor,
+    saved: Sequence[Any],
+    needs: Sequence[bool],
+    shape: NormShape,
+    statistics: Sequence[Tensor] | None,
+    eps: float,
+    activation: str,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor | None, ...]:
+    """Returns gradients of x, weight, bias and residual, which torch differentiates again.
+
+    ``saved`` are x, weight, bias and y, the output of a ReLU after a residual, which tells where it
+    passed, or None.  Statistics are mean and variance [C], ``None`` for those of x.
+    """
+    x, weight, bias, y = saved
+    if y is not None:
+        dy, activation = dy * (y > 0), "identity"
+    found = activated(_normalized(x, shape, statistics, weight, bias, eps), activation)
+    inputs = [term for term, is_needed in zip(saved, needs[:3], strict=False) if is_needed]
+    gradients: Any = iter(())
+    if inputs:
+        gradients = iter(torch.autograd.grad(found.to(out_dtype), inputs, dy, create_graph=True))
+    first = [next(gradients) if is_needed else None for is_needed in needs[:3]]
+    return *first, dy if needs[3] else None

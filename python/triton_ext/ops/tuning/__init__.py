@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.tables import TableError, TuningWarning
-from triton_ext.ops.tuning.collect import Calls, collect, parse_shape, record
-from triton_ext.ops.tuning.job import JobError, Warmup, warmup_steps
-from triton_ext.ops.tuning.processes import CompilePool
-from triton_ext.ops.tuning.runs import Outcome, Report, candidates, reload, tune, use
+from triton_ext.ops.tuning.collect import (
+    Calls,
+    JobError,
+    Warmup,
+    collect,
+    parse_shape,
+    record,
+    warmup_steps,
+)
+from triton_ext.ops.tuning.measure import CompilePool
+from triton_ext.ops.tuning.runs import Outcome, Report, candidates, tune
+from triton_ext.ops.tuning.store import reload, use
 
 __all__ = [
     "Calls",

@@ -1,39 +1,59 @@
-"""Records the convolutions of a model, torch's own and ours, while it runs on fake tensors."""
+"""The convolutions to tune: recorded from a model, told by a text, or met in a job's first steps.
+
+A model, with torch's convolutions or ours, runs on fake tensors.  In a job the plans that are made
+are watched, whoever makes them: eager code, the backward, compiled graphs.  At a step's end the
+ranks put together what no table knew, rank 0 measures it, and all others get the results through
+the default process group.  While rank 0 measures it tells the others so after every case, because
+no wait in a process group may be longer than its timeout.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.api.checks import kind_of
 from triton_ext.ops.api.operators import OPERATORS, Operator
 from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 from triton_ext.ops.core.planner import refusals_on
 from triton_ext.ops.core.problem import ConvParameters, ConvProblem, numbers
+from triton_ext.ops.core.tables import lookup
+from triton_ext.ops.tuning.runs import Outcome, Report, check_options, tune
+from triton_ext.ops.tuning.store import reload
 
-__all__ = ["Calls", "check_inputs", "collect", "parse_shape", "record"]
+__all__ = [
+    "Calls",
+    "JobError",
+    "Warmup",
+    "check_inputs",
+    "collect",
+    "parse_shape",
+    "record",
+    "warmup_steps",
+]
 
 
 @dataclass(slots=True)
 class Calls:
-    """Recorded convolutions; it iterates over those that can be tuned.
+    """Recorded convolutions; it iterates over those that can be tuned."""
 
-    Attributes:
-        cases: Those that a kernel of ours takes, each once, in the order of the first calls.
-        refused: The others, and why not.
-    """
-
+    #: Those that a kernel of ours takes, each once, in the order of the first calls.
     cases: list[Case] = field(default_factory=list)
+    #: The others, and why not.
     refused: dict[Case, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Case]:
@@ -43,8 +63,7 @@ class Calls:
         """Adds a case."""
         if case in self.refused or case in self.cases or not case.problem.batch:
             return
-        meta = torch.device("meta")
-        found = tuple(map(str, refusals_on(case, meta)))
+        found = tuple(map(str, refusals_on(case, torch.device("meta"))))
         if case.epilogue.function is not None:
             found = ("functions of the user's are not tuned",)
         if found:
@@ -87,49 +106,41 @@ def record() -> Iterator[Calls]:
         yield calls
 
 
-def _shape(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
-
-
 # ---- Readers of operators' calls ----------------------------------------------------------------
 
 
-def _torch_problem(
-    x_shape: Sequence[Any],
-    weight: torch.Tensor,
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    transposed: bool,
-    output_padding: Sequence[Any],
-    groups: int,
-) -> ConvProblem:
-    """Returns the problem of a call of torch's; for a transposed one, the problem of its dgrad."""
-    size, taps = _shape(x_shape), _shape(weight.shape[2:])
-    given = (_shape(stride), _shape(padding), _shape(dilation), groups)
-    parameters = ConvParameters.parse(given, taps)
+def _torch_case(
+    direction: Direction, x: Any, weight: Any, arguments: Sequence[Any], dtype: torch.dtype,
+    epilogue: EpilogueSpec = PLAIN,
+) -> Case:  # fmt: skip
+    """Returns the case of a call of torch's; a transposed one is the dgrad of its problem."""
+    stride, padding, dilation, transposed, output_padding, groups = arguments
+    size, filter_shape = tuple(map(int, x.shape)), tuple(map(int, weight.shape))
+    taps = filter_shape[2:]
+    steps = (tuple(map(int, each)) for each in (stride, padding, dilation))
+    parameters = ConvParameters.parse((*steps, groups), taps)
     if transposed:
-        extra = numbers("output_padding", _shape(output_padding), len(taps))
+        extra = numbers("output_padding", tuple(map(int, output_padding)), len(taps))
         pixels = parameters.transposed_size(size[2:], taps, extra)
-        size = (size[0], int(weight.shape[1]) * groups, *pixels)
-    return parameters.problem(size, _shape(weight.shape))
+        size = (size[0], filter_shape[1] * groups, *pixels)
+    problem = parameters.problem(size, filter_shape)
+    return Case(direction=direction, problem=problem, dtype=dtype, epilogue=epilogue)
 
 
 def _read_convolution(x: Any, weight: Any, bias: Any, *arguments: Any) -> Iterator[Case]:
-    problem, transposed = _torch_problem(x.shape, weight, *arguments), arguments[3]
+    transposed = arguments[3]
     epilogue = PLAIN if bias is None or transposed else EpilogueSpec(bias=True)
     direction: Direction = "dgrad" if transposed else "fprop"
-    yield Case(direction=direction, problem=problem, dtype=x.dtype, epilogue=epilogue)
+    yield _torch_case(direction, x, weight, arguments, x.dtype, epilogue)
 
 
 def _read_backward(grad: Any, x: Any, weight: Any, _: Any, *rest: Any) -> Iterator[Case]:
     *arguments, wanted = rest
-    problem, transposed = _torch_problem(x.shape, weight, *arguments), arguments[3]
     if wanted[0]:
-        direction: Direction = "fprop" if transposed else "dgrad"
-        yield Case(direction=direction, problem=problem, dtype=grad.dtype)
+        direction: Direction = "fprop" if arguments[3] else "dgrad"
+        yield _torch_case(direction, x, weight, arguments, grad.dtype)
     if wanted[1]:
-        yield Case(direction="wgrad", problem=problem, dtype=x.dtype)
+        yield _torch_case("wgrad", x, weight, arguments, x.dtype)
 
 
 def _reader(operator: Operator) -> Callable[..., Iterator[Case]]:
@@ -203,20 +214,14 @@ def collect(
 
 
 def check_inputs(name: str, model: object, example_inputs: object) -> None:
-    """Raises TypeError where a model is no module, or inputs are none that it is called with.
-
-    Args:
-        name: The function or file that has them, for the error.
-        model: A module.
-        example_inputs: As for :func:`collect`.
-    """
+    """Raises TypeError, which begins with a name, for no module, or for no inputs of one."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
             f"{name}: expected a torch.nn.Module, got {type(model).__name__}; record() records "
             "what any function calls"
         )
-    is_inputs = isinstance(example_inputs, (torch.Tensor, Sequence, Mapping))
-    if not is_inputs or isinstance(example_inputs, (str, bytes)):
+    kinds = (torch.Tensor, Sequence, Mapping)
+    if not isinstance(example_inputs, kinds) or isinstance(example_inputs, (str, bytes)):
         raise TypeError(
             f"{name}: example_inputs must be a tensor, a sequence of arguments or a mapping of "
             f"keyword arguments, got {kind_of(example_inputs)}"
@@ -319,23 +324,168 @@ def parse_shape(text: str) -> ConvProblem:
             "channels"
         )
 
-    def each(name: str, parse: Callable[[str], Any] = int) -> tuple[Any, ...]:
-        values = tuple(map(parse, (match[name] or "1").split("x")))
+    def each(name: str) -> list[str]:
+        values = (match[name] or "1").split("x")
         if len(values) not in (1, dims):
             raise ValueError(f"shape '{text}': {name} has {len(values)} numbers, expected {dims}")
         return values if len(values) == dims else values * dims
 
-    taps, stride, dilation = each("k"), each("s"), each("d")
-    padding: Sequence[tuple[int, int]] = [
-        (d * (k // 2),) * 2 for k, d in zip(taps, dilation, strict=True)
-    ]
+    taps, stride, dilation = (tuple(map(int, each(name))) for name in "ksd")
+    padding = [d * (k // 2) for k, d in zip(taps, dilation, strict=True) for _ in range(2)]
     if match["p"]:
-        padding = each("p", _low_and_high)
-    sides = tuple(side for pair in padding for side in pair)
-    parameters = ConvParameters(stride, sides, dilation, groups)
+        pairs = (side.partition("-") for side in each("p"))
+        padding = [int(side) for low, _, high in pairs for side in (low, high or low)]
+    parameters = ConvParameters(stride, tuple(padding), dilation, groups)
     return parameters.problem(shape, (co, ci // groups, *taps))
 
 
-def _low_and_high(text: str) -> tuple[int, int]:
-    low, _, high = text.partition("-")
-    return int(low), int(high or low)
+# ---- In a job -----------------------------------------------------------------------------------
+
+# Rank 0's message to the others while it measures.
+_GOING_ON = "going on"
+
+
+class JobError(TritonExtError):
+    """Rank 0 could not measure, or the ranks lost each other meanwhile; the text says why."""
+
+
+class Warmup:
+    """Steps whose convolutions are tuned; also a context manager, which ends it early."""
+
+    def __init__(self, steps: int, options: Mapping[str, Any]) -> None:
+        self._left = steps
+        self._options = dict(options)
+        self._met: dict[Case, None] = {}
+        if steps > 0:
+            lookup.observers.append(self._observe)
+            # Plans that were made before are made again, so that they are seen.
+            reload()
+
+    def __enter__(self) -> Warmup:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it: later steps do nothing."""
+        self._left = 0
+        if self._observe in lookup.observers:
+            lookup.observers.remove(self._observe)
+
+    def _observe(self, case: Case, machine: Device, is_known: bool) -> None:
+        # Functions are compiled into their kernel, and do not go to other processes.
+        if not is_known and case.epilogue.function is None:
+            self._met[case] = None
+
+    def step(self) -> Report | None:
+        """Tunes the cases of the step; to be called by every rank at the end of its step.
+
+        Returns:
+            The measurements; ``None`` on other ranks than 0, where there was nothing to measure,
+            and after the last of the steps.
+
+        Raises:
+            UnsupportedError: A CUDA graph is being captured.
+            JobError: Rank 0 could not measure; on every rank.  Or a rank did not hear of rank 0 for
+                longer than the timeout of the process group.
+        """
+        if not self._left:
+            return None
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise UnsupportedError(
+                "warmup_steps: a CUDA graph is being captured; call step() outside of it"
+            )
+        self._left -= 1
+        met, self._met = tuple(self._met), {}
+        try:
+            if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+                return self._together(met)
+            return tune(met, **self._options) if met else None
+        finally:
+            if not self._left:
+                self.close()
+
+    def _together(self, met: tuple[Case, ...]) -> Report | None:
+        """Tunes the cases of all ranks, on rank 0, which tells all others the choices."""
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, met)
+        every = tuple(dict.fromkeys(case for cases in gathered for case in cases))
+        if not every:
+            return None
+        report, answer = self._measured(every) if dist.get_rank() == 0 else (None, None)
+        answer = _told(answer)
+        while answer == _GOING_ON:
+            answer = _told(None)
+        if isinstance(answer, str):
+            raise JobError(f"warmup_steps: rank 0 could not measure: {answer}")
+        gpu, entries = answer
+        lookup.add(gpu, entries, "what rank 0 measured")
+        reload()
+        return report
+
+    def _measured(self, cases: tuple[Case, ...]) -> tuple[Report | None, Any]:
+        """Returns the report, and the message to the others: GPU and entries, or the error."""
+        device = torch.cuda.current_device() if torch.cuda.is_available() else -1
+        also = self._options.get("on_outcome")
+
+        def on_outcome(outcome: Outcome) -> None:
+            # Where it is measured may be another device than the one that speaks to the others.
+            with torch.cuda.device(device):
+                _told(_GOING_ON)
+            if also is not None:
+                also(outcome)
+
+        try:
+            report = tune(cases, **{**self._options, "on_outcome": on_outcome})
+        except JobError:
+            raise
+        except Exception as error:  # the others wait for an answer, whatever it is
+            return None, f"{type(error).__name__}: {error}"
+        return report, (report.gpu, report.table.entries)
+
+
+def _told(message: Any) -> Any:
+    """Returns rank 0's ``message`` on all ranks."""
+    messages = [message]
+    try:
+        dist.broadcast_object_list(messages, src=0)
+    except RuntimeError as error:
+        line = str(error).partition("\n")[0]
+        raise JobError(
+            f"warmup_steps: rank {dist.get_rank()} lost the others while rank 0 measured: {line}; "
+            "if no rank has failed, measure for a shorter time (seconds=), or give "
+            "init_process_group a longer timeout"
+        ) from error
+    return messages[0]
+
+
+def warmup_steps(steps: int, **options: Any) -> Warmup:
+    """Begins to watch which convolutions a job has; ``step()`` at the end of a step tunes them.
+
+        with warmup_steps(3) as warmup:
+            for batch in loader:
+                train(batch)
+                warmup.step()
+
+    Args:
+        steps: After so many calls of ``step`` it is over, and ``step`` costs nothing any more.
+        options: As for :func:`triton_ext.ops.tuning.tune`; rank 0's count.
+
+    Raises:
+        TypeError: ``steps`` is no int, or ``tune`` has no such option.
+        ValueError: ``steps`` is negative, or ``tune`` refuses an option anywhere.
+    """
+    if type(steps) is not int:
+        raise TypeError(f"warmup_steps: steps is {steps!r}: expected an int")
+    if steps < 0:
+        raise ValueError(f"warmup_steps: steps is {steps}: expected 0 or more")
+    known = [name for name in inspect.signature(tune).parameters if name != "cases"]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise TypeError(
+            f"warmup_steps: {', '.join(unknown)}: expected an option of tune, which has "
+            f"{', '.join(known)}"
+        )
+    check_options("warmup_steps", **options)
+    return Warmup(steps, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import pathlib
 import sys
 import traceback
@@ -13,16 +14,23 @@ from typing import Any
 import torch
 
 from triton_ext.errors import TritonExtError, UnsupportedError
-from triton_ext.ops.api.explain import explain_case
+from triton_ext.ops.api.explain import explain_case, fields_of
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
-from triton_ext.ops.core.device import KNOWN
+from triton_ext.ops.core.device import KNOWN, device_of
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.core.tables import Table, TableError, read_table, user_folder, user_path
+from triton_ext.ops.core.tables import (
+    Table,
+    TableError,
+    kind_of,
+    read_table,
+    user_folder,
+    user_path,
+)
 from triton_ext.ops.tuning.collect import Calls, check_inputs, collect, parse_shape
-from triton_ext.ops.tuning.processes import CompilePool
-from triton_ext.ops.tuning.runs import reload, tune
-from triton_ext.ops.tuning.store import check_writable, update_table
+from triton_ext.ops.tuning.measure import CompilePool, default_jobs
+from triton_ext.ops.tuning.runs import COMPILE_SECONDS, survey, tune
+from triton_ext.ops.tuning.store import check_writable, reload, update_table
 
 __all__ = ["CommandError", "load_model", "run"]
 
@@ -45,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.merge:
             return _merge(arguments)
-        return _tune(arguments)
+        _check_words(arguments)
+        return _dry_run(arguments) if arguments.dry_run else _tune(arguments)
     except (CommandError, UnsupportedError, TableError) as error:
         sys.stderr.write(f"triton-ext tune: error: {error}\n")
         return 2
@@ -70,8 +79,8 @@ def explain(arguments: argparse.Namespace) -> int:
 
 def _merge(arguments: argparse.Namespace) -> int:
     """Merges files into the one of ``--out``, or each into the user's table of its GPU."""
-    if arguments.model or arguments.shapes:
-        raise CommandError("--merge takes files only: no model, no shapes")
+    if arguments.model or arguments.shapes or arguments.dry_run:
+        raise CommandError("--merge takes files only: no model, no shapes, no --dry-run")
     tables = []
     for path in arguments.merge:
         table = read_table(path)
@@ -100,10 +109,26 @@ def _unwritable(path: pathlib.Path, error: OSError) -> CommandError:
     return CommandError(f"{path}: cannot be written: {error.strerror or error}")
 
 
+def _dry_run(arguments: argparse.Namespace) -> int:
+    """Lists what would be measured, on the GPU here or an H200; compiles and writes nothing."""
+    machine, note = KNOWN["h200"], ", which is assumed: there is no GPU"
+    if torch.cuda.is_available():
+        machine, note = device_of(torch.device("cuda"), "tune"), ""
+    found = survey(_cases(arguments), machine, arguments.candidates, arguments.force)
+    for each in found:
+        lines = [f"  {kind_of(config):<16}{fields_of(config)}" for config in each.configs]
+        sys.stdout.write("\n".join([str(each), *lines]) + "\n")
+    counts = [len(each.configs) for each in found if each.configs]
+    jobs = arguments.jobs or default_jobs()
+    seconds = math.ceil(sum(counts) / jobs) * COMPILE_SECONDS
+    sys.stdout.write(
+        f"{len(counts)} of {len(found)} convolutions to measure, {sum(counts)} configurations to "
+        f"compile, about {seconds:.0f} s with --jobs {jobs}; for {machine.name}{note}\n"
+    )
+    return 0
+
+
 def _tune(arguments: argparse.Namespace) -> int:
-    if not arguments.model and not arguments.shapes:
-        raise CommandError("expected a model's file, --shapes or --merge")
-    _check_words(arguments)
     is_kept = _is_kept(arguments.out)
     if not torch.cuda.is_available():
         built = torch.version.cuda or "none"
@@ -137,13 +162,15 @@ def _tune(arguments: argparse.Namespace) -> int:
 
 def _check_words(arguments: argparse.Namespace) -> None:
     """Refuses words that are wrong on any machine, before a GPU is searched for."""
+    if not arguments.model and not arguments.shapes:
+        raise CommandError("expected a model's file, --shapes or --merge")
     if arguments.dtype:
         _dtype(arguments.dtype)
     for text in arguments.shapes or ():
         _problem(text)
     if arguments.model:
         _check_file(arguments.model)
-    if arguments.out is not None:
+    if arguments.out is not None and not arguments.dry_run:
         try:
             check_writable(arguments.out)
         except OSError as error:
@@ -234,10 +261,9 @@ def _check_file(path: pathlib.Path) -> None:
 
 
 def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
-    """Returns the model and its inputs that a Python file defines.
+    """Returns the model and its inputs of a Python file.
 
-    Args:
-        path: A file with ``model`` and ``example_inputs``, or ``build()`` that returns both.
+    It has ``model`` and ``example_inputs``, or ``build()``, which returns both.
 
     Raises:
         CommandError: There is no such file, it cannot be run, it defines neither, or they are
@@ -268,8 +294,8 @@ def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
     if not isinstance(found, tuple) or len(found) != 2:
         text = "defines neither model and example_inputs nor build(), which returns both"
         if build is not None:
-            name = type(found).__name__
-            text = f"build() returned {name}: expected the model and its example_inputs"
+            text = f"build() returned {type(found).__name__}: expected the model and its "
+            text += "example_inputs"
         raise CommandError(f"{path}: {text}")
     model, example_inputs = found
     if not isinstance(model, torch.nn.Module):

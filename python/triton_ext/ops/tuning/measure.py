@@ -1,4 +1,10 @@
-"""Measures a case: its tensors, one run of a plan, times of calls on the GPU, progress.
+"""Measures a case: its tensors, compiling ahead in processes, and times of calls on the GPU.
+
+Processes compile one job at a time and survive jobs that end them: a compiler that crashes or hangs
+takes one process with it, never the caller.  A process reads a JSON object per line and answers
+each with a JSON line, the fields of :class:`Compiled`.  Kernels are compiled into Triton's cache on
+disk without a GPU: tensors are torch's "meta" tensors, Triton's driver is a stand-in that names the
+target, and launches compile only.
 
 Times are those between CUDA events around each call, with cold L2, in interleaved rounds.  Before
 every call the L2 is flushed by writing more than it holds.  A kernel that spins runs before a
@@ -8,30 +14,52 @@ measured and not its launch.
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
 import math
+import os
+import pickle
+import queue
 import statistics
+import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TextIO, TypeVar
 
 import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
 
+from triton_ext.host.children import command
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.epilogue import EpilogueArguments
+from triton_ext.ops.core.launcher import compiling
 
 __all__ = [
     "Clock",
+    "CompilePool",
+    "Compiled",
     "EventClock",
-    "Progress",
+    "Processes",
+    "TargetOnlyDriver",
     "Trial",
     "agreeing",
+    "compile_kernels",
+    "compile_plan",
+    "default_jobs",
     "interleaved",
-    "make_progress",
     "make_tensors",
     "run_plan",
+    "serve",
+    "target_only",
     "turns",
 ]
 
@@ -39,6 +67,8 @@ Function = Callable[[], object]
 Tensors = tuple[torch.Tensor, ...]
 _Item = TypeVar("_Item")
 
+# A configuration takes one to ten seconds.
+_JOB_SECONDS = 120.0
 _TARGET_MS = 2.0
 _CALLS = (5, 25)
 _MAX_SPIN_MS = 100.0
@@ -147,6 +177,202 @@ def _agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((result.float() - reference).abs().max() <= _ROUNDING_UNITS * eps * largest)
 
 
+# ---- In a compiling process ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The result of a job."""
+
+    error: str  # why there is no kernel; empty where there is one
+    shared_bytes: int = 0  # shared memory that the kernel asks for
+    seconds: float = 0.0
+
+
+class TargetOnlyDriver:
+    """Stands in for Triton's driver where kernels are compiled and never launched."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def target_only(capability: tuple[int, int]) -> None:
+    """Has Triton compile for a GPU of a compute capability, from now on in this process."""
+    major, minor = capability
+    driver.set_active(TargetOnlyDriver(GPUTarget("cuda", major * 10 + minor, 32)))
+
+
+def compile_kernels(case: Case, config: Any, machine: Device) -> list[Any]:
+    """Returns Triton's compiled kernels of a case's plan, for a GPU that need not be there."""
+    meta = torch.device("meta")
+    with assumed_device(machine), compiling() as kernels:
+        # A plan that was made before could hold kernels that were compiled for another machine.
+        planner.make_plan.cache_clear()
+        plan = planner.make_plan(case.dense, meta, config)
+        run_plan(case, plan, make_tensors(case, meta))
+    return kernels
+
+
+def compile_plan(case: Case, config: Any, machine: Device) -> int:
+    """Compiles as :func:`compile_kernels`; returns the largest shared memory of a kernel."""
+    return max(int(kernel.metadata.shared) for kernel in compile_kernels(case, config, machine))
+
+
+def serve(do: Callable[[dict[str, Any]], int]) -> None:
+    """Answers jobs by the bytes of shared memory that ``do`` returns, until standard input ends."""
+    # Whatever a compiler prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        begin = time.perf_counter()
+        try:
+            shared = do(json.loads(line))
+            result = Compiled("", shared, time.perf_counter() - begin)
+        except Exception as error:  # any failure of one job is an answer, not an end
+            result = Compiled(f"{type(error).__name__}: {str(error)[:300]}")
+        answers.write(json.dumps(asdict(result)) + "\n")
+        answers.flush()
+
+
+def _compile(job: dict[str, Any]) -> int:
+    # Pickled by the process that started this one.
+    case, config, machine = pickle.loads(base64.b64decode(job["job"]))
+    target_only(machine.capability)
+    return compile_plan(case, config, machine)
+
+
+_WORKER = f"from {__name__} import _compile, serve; serve(_compile)"
+
+
+# ---- Pools of processes -------------------------------------------------------------------------
+
+
+class Processes:
+    """Processes, each fed by a thread; use it as a context manager.
+
+    A command starts each on first use and again after a crash; options are those of ``Popen``.
+    """
+
+    def __init__(self, count: int, command: Sequence[str], **options: Any) -> None:
+        self._command, self._options, self._count = list(command), options, count
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")
+        self._idle: queue.SimpleQueue[subprocess.Popen[str] | None] = queue.SimpleQueue()
+        for _ in range(count):
+            self._idle.put(None)  # not started
+        self._lock = threading.Lock()  # of the two below
+        self._errors: dict[subprocess.Popen[str], TextIO] = {}  # what a process prints
+        self._ended = False
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._ended = True
+            for process in self._errors:
+                process.kill()
+        # The threads end at once: what they wait for is dead, and nothing starts again.
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for process in tuple(self._errors):
+            self._close(process)
+
+    def start(self) -> None:
+        """Starts all processes now: what they import takes seconds."""
+        for _ in range(self._count):
+            self._idle.put(self._idle.get() or self._begin())
+
+    def submit_job(self, job: Mapping[str, object]) -> Future[Compiled]:
+        """Has a job done; jobs start in the order of submission."""
+        return self._threads.submit(self._run, job)
+
+    def _begin(self) -> subprocess.Popen[str] | None:
+        """Returns a new process; ``None`` where all were ended."""
+        pipe = subprocess.PIPE
+        with self._lock:
+            if self._ended:
+                return None
+            errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115
+            process = subprocess.Popen(
+                self._command, stdin=pipe, stdout=pipe, stderr=errors, text=True, **self._options
+            )
+            self._errors[process] = errors
+            return process
+
+    def _close(self, process: subprocess.Popen[str]) -> str:
+        """Waits for the end of a process and frees what it holds; returns how it ended."""
+        code = process.wait()
+        with self._lock:
+            errors = self._errors.pop(process)
+        for stream in (process.stdin, process.stdout):
+            # Closing a pipe writes again what the process has not read.
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()  # type: ignore[union-attr]
+        with errors:
+            errors.seek(0)
+            return f"the compiling process ended with {code}: {errors.read()[-300:].strip()}"
+
+    def _run(self, job: Mapping[str, object]) -> Compiled:
+        process = self._idle.get()
+        try:
+            process = process or self._begin()
+            if process is None:
+                return Compiled("the compiling processes were ended before this job began")
+            answer = _ask(process, json.dumps(job) + "\n")
+            if answer.endswith("\n"):  # else the process ended in the middle of it, or before
+                return Compiled(**json.loads(answer))
+            ended, process = process, None
+            return Compiled(self._close(ended))
+        finally:
+            self._idle.put(process)
+
+
+def _ask(process: subprocess.Popen[str], line: str) -> str:
+    """Returns the line that a process answers; a process that takes too long is killed."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    killer = threading.Timer(_JOB_SECONDS, process.kill)
+    killer.start()
+    try:
+        process.stdin.write(line)
+        process.stdin.flush()
+        return process.stdout.readline()
+    except OSError:
+        return ""
+    finally:
+        killer.cancel()
+
+
+def default_jobs() -> int:
+    """Returns the number of compiling processes: one per core but one, 32 at most."""
+    return min(32, max(1, len(os.sched_getaffinity(0)) - 1))
+
+
+class CompilePool(Processes):
+    """Processes that compile candidates; :func:`default_jobs` of them by default."""
+
+    def __init__(self, count: int | None = None) -> None:
+        environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+        environment.pop("TRITON_INTERPRET", None)
+        super().__init__(count or default_jobs(), command("-c", _WORKER), env=environment)
+
+    def __enter__(self) -> CompilePool:
+        return self
+
+    def submit(self, case: Any, config: Any, machine: Any) -> Future[Compiled]:
+        """Compiles a configuration; returns a future of :class:`Compiled`."""
+        job = base64.b64encode(pickle.dumps((case, config, machine)))
+        return self.submit_job({"job": job.decode("ascii")})
+
+
 # ---- Clocks -------------------------------------------------------------------------------------
 
 
@@ -160,19 +386,12 @@ class Clock(Protocol):
         """Returns the median time of a call, in microseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    function: Function
-    calls: int
-    host_ms: float
-
-
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
 
 class EventClock:
-    """The clock of a GPU."""
+    """The clock of a GPU; it prepares a function's calls and the milliseconds of its launch."""
 
     def __init__(self, device: torch.device) -> None:
         properties = torch.cuda.get_device_properties(device)
@@ -187,7 +406,7 @@ class EventClock:
             end.synchronize()
         self._cycles_per_ms = _CALIBRATION_CYCLES / start.elapsed_time(end)
 
-    def prepare(self, function: Function) -> _Prepared:
+    def prepare(self, function: Function) -> tuple[Function, int, float]:
         """Warms a function up and decides how often to call it."""
         function()
         torch.cuda.synchronize()
@@ -202,22 +421,23 @@ class EventClock:
         end.synchronize()
         ms = max(start.elapsed_time(end) / 3, 1e-3)
         calls = min(_CALLS[1], max(_CALLS[0], math.ceil(_TARGET_MS / ms)))
-        return _Prepared(function, calls, host_ms)
+        return function, calls, host_ms
 
     def _spin(self, milliseconds: float) -> None:
         torch.cuda._sleep(int(min(milliseconds, _MAX_SPIN_MS) * self._cycles_per_ms))
 
-    def measure(self, prepared: _Prepared) -> float:
+    def measure(self, prepared: tuple[Function, int, float]) -> float:
         """Returns the median time of a call, in microseconds."""
+        function, calls, host_ms = prepared
         # Two events and the flush cost the host about 20 us.
-        spin_ms = prepared.calls * (prepared.host_ms + 0.02) * 1.5
+        spin_ms = calls * (host_ms + 0.02) * 1.5
         for _ in range(3):
-            events = [(_event(), _event()) for _ in range(prepared.calls)]
+            events = [(_event(), _event()) for _ in range(calls)]
             self._spin(spin_ms)
             for start, end in events:
                 self._flush.zero_()
                 start.record()
-                prepared.function()
+                function()
                 end.record()
             caught_up = events[0][0].query()
             torch.cuda.synchronize()
@@ -256,91 +476,3 @@ def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> lis
         for index in turns(left, number):
             times[index].append(clock.measure(prepared[index]))
     return [statistics.median(each) for each in times]
-
-
-# ---- Progress -----------------------------------------------------------------------------------
-
-
-class Progress:
-    """Shows nothing; a context manager around a run."""
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def begin(self, compiles: int, cases: int) -> None:
-        """Shows how much there is to do."""
-
-    def compiled(self) -> None:
-        """Shows that one more configuration is compiled."""
-
-    def tuned(self, text: str) -> None:
-        """Shows the result of one more case."""
-
-
-class _Lines(Progress):
-    """A line per case."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._cases = self._done = 0
-
-    def begin(self, compiles: int, cases: int) -> None:
-        self._cases = cases
-        self._write(f"{cases} convolutions, {compiles} configurations to compile")
-
-    def tuned(self, text: str) -> None:
-        self._done += 1
-        self._write(f"[{self._done}/{self._cases}] {text}")
-
-    def _write(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
-
-
-class _Bars(Progress):
-    """Two bars of rich's, and a line per case above them."""
-
-    def __init__(self, rich_progress: Any) -> None:
-        self._bars = rich_progress
-        self._compiling = self._tuning = None
-
-    def __enter__(self) -> Progress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
-
-    def begin(self, compiles: int, cases: int) -> None:
-        self._compiling = self._bars.add_task("compiling", total=compiles)
-        self._tuning = self._bars.add_task("measuring", total=cases)
-
-    def compiled(self) -> None:
-        self._bars.advance(self._compiling)
-
-    def tuned(self, text: str) -> None:
-        self._bars.console.print(text, highlight=False, markup=False)
-        self._bars.advance(self._tuning)
-
-
-def make_progress(is_wanted: bool, stream: TextIO | None = None) -> Progress:
-    """Returns bars on a terminal where rich is installed, else lines; standard error by default."""
-    stream = sys.stderr if stream is None else stream
-    if not is_wanted:
-        return Progress()
-    if not stream.isatty():
-        return _Lines(stream)
-    try:
-        from rich import progress
-        from rich.console import Console
-    except ImportError:
-        return _Lines(stream)
-    columns = (
-        progress.TextColumn("{task.description}"), progress.BarColumn(),
-        progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
-        progress.TimeRemainingColumn(),
-    )  # fmt: skip
-    return _Bars(progress.Progress(*columns, console=Console(file=stream)))

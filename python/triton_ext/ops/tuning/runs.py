@@ -1,44 +1,46 @@
-"""Tuning: compile the model's candidates in other processes, measure each, keep the fastest."""
+"""Tuning: compile the models' candidates in other processes, measure each, keep the fastest."""
 
 from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import itertools
 import math
 import pathlib
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core import dispatch_cache, planner, tables
+from triton_ext.ops.core import planner, tables
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import Entry, Table, TableError, TuningWarning, lookup
 from triton_ext.ops.tuning import measure
-from triton_ext.ops.tuning.measure import Clock, Progress, Trial, make_progress
-from triton_ext.ops.tuning.processes import Compiled, CompilePool
-from triton_ext.ops.tuning.store import update_table
+from triton_ext.ops.tuning.measure import Clock, Compiled, CompilePool, Trial
+from triton_ext.ops.tuning.store import reload, update_table
 
 __all__ = [
     "Compiler",
     "Outcome",
+    "Progress",
     "Report",
     "candidates",
     "check_options",
-    "reload",
+    "survey",
     "tune",
-    "use",
 ]
 
-#: Compiling one takes 1.5 s of a core, most of the cost of tuning.
+#: Compiling one takes so many seconds of a core, most of the time of tuning.
+COMPILE_SECONDS = 1.5
 MOST_CANDIDATES = 6
 # Even, so that all candidates have as many of the longer measurements; see turns.
 ROUNDS = 6
@@ -52,28 +54,26 @@ class Compiler(Protocol):
         """Begins to compile one."""
 
 
+# ---- Results ------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a case, the first one with its key in tables.
-
-    Attributes:
-        entry: The choice; ``None`` where there is none.
-        is_new: Whether it was measured now.
-        note: Why there is no choice, or that it was known.
-        failures: Candidates that did not compile, did not run, or disagreed with the others.
-    """
+    """What is to be measured for a case, the first one with its key in tables, or the result."""
 
     case: Case
     key: str
-    entry: Entry | None = None
-    is_new: bool = False
-    note: str = ""
+    configs: tuple[Any, ...] = ()  # candidates that are to be measured; empty in results
+    entry: Entry | None = None  # the choice
+    is_new: bool = False  # whether it was measured now
+    note: str = ""  # why there is no choice, or that it was known
+    # Candidates that did not compile, did not run, or disagreed with the others.
     failures: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         entry = self.entry
         if entry is None:
-            return f"{self.case}: {self.note}"
+            return f"{self.case}: {self.note or f'{len(self.configs)} candidates'}"
         text = f"{self.case}: {entry.us:.1f} us"
         if entry.model_us:
             text += f", {entry.model_us / entry.us:.3f}x of the model's choice"
@@ -82,17 +82,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of a run; its text is a table.
+    """The results of a run; its text is a table."""
 
-    Attributes:
-        gpu: Name of the GPU.
-        outcomes: One per key, in the order in which they were met.
-        seconds: Time of the run.
-    """
-
-    gpu: str
-    outcomes: tuple[Outcome, ...]
-    seconds: float
+    gpu: str  # its name
+    outcomes: tuple[Outcome, ...]  # one per key, in the order in which they were met
+    seconds: float  # time of the run
 
     @property
     def table(self) -> Table:
@@ -104,13 +98,12 @@ class Report:
         """Counts of measured, known and failed ones, and the gain over the models."""
         new = sum(outcome.is_new for outcome in self.outcomes)
         known = sum(outcome.entry is not None for outcome in self.outcomes) - new
-        failures = sum(len(outcome.failures) for outcome in self.outcomes)
         gains = [
             math.log(o.entry.model_us / o.entry.us)
             for o in self.outcomes
             if o.is_new and o.entry is not None and o.entry.model_us
         ]
-        text = f"{new} measured, {known} known before, {failures} candidates failed"
+        text = f"{new} measured, {known} known before, {len(self.failures)} candidates failed"
         if gains:
             text += f", {math.exp(sum(gains) / len(gains)):.3f}x of the model's choices"
         if self.unreached:
@@ -132,6 +125,74 @@ class Report:
         return "\n".join([*map(str, self.outcomes), *failures, self.summary])
 
 
+class Progress:
+    """Shows a run, on standard error by default; a context manager around it.
+
+    A line per case, and on a terminal where rich is installed bars as well.
+    """
+
+    def __init__(self, is_wanted: bool, stream: TextIO | None = None) -> None:
+        stream = sys.stderr if stream is None else stream
+        self._stream = stream if is_wanted else None
+        self._bars = _make_bars(stream) if is_wanted and stream.isatty() else None
+        self._compiling = self._measuring = None
+        self._cases = self._done = 0
+
+    def __enter__(self) -> Progress:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def begin(self, compiles: int, cases: int) -> None:
+        """Shows how much there is to do."""
+        self._cases = cases
+        if self._bars is not None:
+            self._compiling = self._bars.add_task("compiling", total=compiles)
+            self._measuring = self._bars.add_task("measuring", total=cases)
+        self._show(f"{cases} convolutions, {compiles} configurations to compile")
+
+    def compiled(self) -> None:
+        """Shows that one more configuration is compiled."""
+        if self._bars is not None:
+            self._bars.advance(self._compiling)
+
+    def tuned(self, text: str) -> None:
+        """Shows the result of one more case."""
+        self._done += 1
+        self._show(f"[{self._done}/{self._cases}] {text}")
+        if self._bars is not None:
+            self._bars.advance(self._measuring)
+
+    def _show(self, line: str) -> None:
+        if self._bars is not None:
+            self._bars.console.print(line, highlight=False, markup=False)
+        elif self._stream is not None:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+
+def _make_bars(stream: TextIO) -> Any:
+    """Returns progress bars of rich's; ``None`` where it is not installed."""
+    try:
+        from rich import progress
+        from rich.console import Console
+    except ImportError:
+        return None
+    columns = (
+        progress.TextColumn("{task.description}"), progress.BarColumn(),
+        progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    return progress.Progress(*columns, console=Console(file=stream))
+
+
+# ---- What there is to measure -------------------------------------------------------------------
+
+
 def candidates(
     problem: ConvProblem,
     direction: Direction,
@@ -141,18 +202,10 @@ def candidates(
     count: int = MOST_CANDIDATES,
     **fields: Any,
 ) -> list[Any]:
-    """Returns the configurations worth measuring, the model's choice first.
+    """Returns the configurations worth measuring, at most ``count``, the model's choice first.
 
-    Args:
-        problem: The convolution.
-        direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
-        dtype: Dtype of the operands.
-        machine: The GPU.
-        count: How many at most.
-        fields: Further fields of :class:`Case`, such as ``epilogue`` and ``out_dtype``.
-
-    Returns:
-        Configurations; none where no kernel of ours takes the problem, or its batch is empty.
+    There are none where no kernel of ours takes the problem, or its batch is empty.  ``fields`` are
+    further fields of :class:`Case`, such as ``epilogue`` and ``out_dtype``.
 
     Raises:
         TypeError: An argument of another type; there is no such direction.
@@ -164,35 +217,35 @@ def candidates(
     return planner.candidates(case, machine, count)
 
 
-def reload() -> None:
-    """Has tables read again, and plans made anew when they are next asked for.
+def survey(cases: Iterable[Case], machine: Device, count: int, force: bool) -> list[Outcome]:
+    """Returns what is to be measured for cases, by key, and the results of those that are not.
 
-    Call it where a table was changed by another process, or written by hand.  A plan that is
-    running, or captured in a CUDA graph, stays what it is.
+    Arguments are as for :func:`tune`.
     """
-    lookup.forget()
-    planner.make_plan.cache_clear()
-    dispatch_cache.clear()
+    asked: dict[str, Case] = {}
+    for case in cases:
+        asked.setdefault(case.key(machine.num_sms), case)
+    found = []
+    for key, case in asked.items():
+        entry = None if force else _known(key, case, machine)
+        configs = () if entry is not None else tuple(planner.candidates(case, machine, count))
+        note = "known" if entry is not None else "" if configs else "no kernel takes it"
+        if len(configs) == 1:
+            configs, note = (), "one configuration only"
+        found.append(Outcome(case=case, key=key, configs=configs, entry=entry, note=note))
+    return found
 
 
-def use(path: pathlib.Path | str) -> int:
-    """Takes the choices of a file into account in this process; returns how many it has.
+def _known(key: str, case: Case, machine: Device) -> Entry | None:
+    """Returns a choice that was measured with this version of Triton, and can be used."""
+    try:
+        entry, _ = tables.read_choice(lookup.entries(machine.name).get(key), case, machine)
+    except (TableError, tables.KindError):
+        return None
+    return entry if entry.triton == importlib.metadata.version("triton") else None
 
-    Args:
-        path: A file that ``triton-ext tune --out`` wrote, for any GPU.
 
-    Raises:
-        TableError: There is no such file, or it is no table.
-        TypeError: It is no path.
-    """
-    if not isinstance(path, (str, pathlib.PurePath)):
-        raise TypeError(f"use: expected the path of a file, got {type(path).__name__}")
-    table = tables.read_table(pathlib.Path(path))
-    if table is None:
-        raise TableError(f"{path}: there is no such file")
-    lookup.add(table.gpu, table.entries, str(path))
-    reload()
-    return len(table.entries)
+# ---- Measuring ----------------------------------------------------------------------------------
 
 
 def tune(
@@ -244,21 +297,8 @@ def tune(
     check_options("tune", rounds=rounds, count=count, save=save, seconds=seconds, jobs=jobs)
     place = _checked_device(device, machine is not None)
     found = device_of(place, "tune") if machine is None else machine
-    asked: dict[str, Case] = {}
-    for case in cases:
-        asked.setdefault(case.key(found.num_sms), case)
-    outcomes: dict[str, Outcome] = {}
-    todo: list[tuple[str, Case, list[Any]]] = []
-    for key, case in asked.items():
-        entry = None if force else _known(key, case, found)
-        configs = [] if entry is not None else planner.candidates(case, found, count)
-        if entry is not None:
-            outcomes[key] = Outcome(case=case, key=key, entry=entry, note="known")
-        elif len(configs) < 2:
-            note = "one configuration only" if configs else "no kernel takes it"
-            outcomes[key] = Outcome(case=case, key=key, note=note)
-        else:
-            todo.append((key, case, configs))
+    outcomes = {each.key: each for each in survey(cases, found, count, force)}
+    todo = [each for each in outcomes.values() if each.configs]
     if todo:
         _check_clock("tune", place, clock)
         with ExitStack() as stack:
@@ -266,7 +306,7 @@ def tune(
                 stack.enter_context(torch.cuda.device(place))
             if compiler is None:
                 compiler = stack.enter_context(CompilePool(jobs))
-            shown = stack.enter_context(make_progress(progress))
+            shown = stack.enter_context(Progress(progress))
             end = math.inf if seconds is None else begin + seconds
             path = save if isinstance(save, bool) else pathlib.Path(save)
             run = _Run(place, found, compiler, shown, rounds, path, end)
@@ -278,12 +318,10 @@ def tune(
                 # Memory that was taken for measuring is not kept from the caller.
                 torch.cuda.empty_cache()
         reload()
-    found_outcomes = tuple(outcomes[key] for key in asked if key in outcomes)
-    return Report(found.name, found_outcomes, time.perf_counter() - begin)
+    return Report(found.name, tuple(outcomes.values()), time.perf_counter() - begin)
 
 
 def _checked_cases(cases: object) -> list[Case]:
-    """Returns the cases as a list."""
     expected = "tune: expected cases, such as what collect returns, got"
     if not isinstance(cases, Iterable) or isinstance(cases, (str, bytes)):
         raise TypeError(f"{expected} {type(cases).__name__}")
@@ -299,11 +337,7 @@ def check_options(
 ) -> None:
     """Refuses options of :func:`tune` that are wrong whatever there is to tune, and anywhere.
 
-    Args:
-        name: The function that got them, for the errors.
-        device: As for ``tune``.
-        clock: As for ``tune``.
-        options: Others of ``tune``.
+    Errors begin with ``name``, the function that got them.
 
     Raises:
         TypeError: ``save`` is no path.
@@ -332,42 +366,27 @@ def _parsed_device(name: str, device: torch.device | str) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        line = str(error).partition("\n")[0]
-        raise ValueError(f"{name}: device is {device!r}: {line}") from error
+        raise ValueError(f"{name}: device is {device!r}: {str(error).splitlines()[0]}") from error
 
 
 def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
     has_gpu = torch.cuda.is_available()
-    none = f"tune: there is no GPU to measure on (torch {torch.__version__} sees none)"
     if device is None:
-        if not has_gpu and not is_named:
-            raise UnsupportedError(none)
-        device = "cuda" if has_gpu else "cpu"
+        device = "cuda" if has_gpu or not is_named else "cpu"
     place = _parsed_device("tune", device)
     if place.type == "cuda":
         count = torch.cuda.device_count() if has_gpu else 0
         if place.index is not None and place.index >= count:
             raise ValueError(f"tune: device is {str(place)!r}: torch sees {count} GPUs")
         if not has_gpu:
-            raise UnsupportedError(none)
+            raise UnsupportedError(
+                f"tune: there is no GPU to measure on (torch {torch.__version__} sees none)"
+            )
         if torch.cuda.is_current_stream_capturing():
             raise UnsupportedError("tune: a CUDA graph is being captured; tune before the capture")
         if place.index is None:
             place = torch.device("cuda", torch.cuda.current_device())
     return place
-
-
-def _known(key: str, case: Case, machine: Device) -> Entry | None:
-    """Returns a choice that was measured with this version of Triton, and can be used."""
-    try:
-        entry, _ = tables.read_choice(lookup.entries(machine.name).get(key), case, machine)
-    except (TableError, tables.KindError):
-        return None
-    return entry if entry.triton == _triton_version() else None
-
-
-def _triton_version() -> str:
-    return importlib.metadata.version("triton")
 
 
 @dataclass(slots=True)
@@ -382,56 +401,37 @@ class _Run:
     save: bool | pathlib.Path
     end: float
 
-    def each(
-        self, todo: Sequence[tuple[str, Case, list[Any]]], clock: Clock | None
-    ) -> Iterable[Outcome]:
+    def each(self, todo: Sequence[Outcome], clock: Clock | None) -> Iterable[Outcome]:
         """Yields what becomes of every case; compiling runs ahead."""
-        self.progress.begin(sum(len(configs) for _, _, configs in todo), len(todo))
-        futures = [[self._submit(case, config) for config in configs] for _, case, configs in todo]
+        self.progress.begin(sum(len(work.configs) for work in todo), len(todo))
+        submit, machine = self.compiler.submit, self.machine
+        futures = [[submit(work.case, each, machine) for each in work.configs] for work in todo]
+        for future in itertools.chain.from_iterable(futures):
+            future.add_done_callback(lambda _: self.progress.compiled())
         if clock is None:
             clock = measure.EventClock(self.device)
-        for (key, case, configs), waiting in zip(todo, futures, strict=True):
-            if not self._are_done(waiting):
+        for work, waiting in zip(todo, futures, strict=True):
+            left = self.end - time.perf_counter()
+            if left > 0:
+                wait(waiting, timeout=None if math.isinf(left) else left)
+            if time.perf_counter() >= self.end:
                 for future in waiting:
                     future.cancel()  # those of a compiler that goes on living
-                yield Outcome(case=case, key=key, note=_NO_TIME)
+                yield Outcome(case=work.case, key=work.key, note=_NO_TIME)
                 continue
-            compiled = [future.result() for future in waiting]
-            outcome = self._measured(key, case, configs, compiled, clock)
+            outcome = self._measured(work, [future.result().error for future in waiting], clock)
             if outcome.entry is not None:
                 self._keep(outcome.key, outcome.entry)
             self.progress.tuned(str(outcome))
             yield outcome
 
-    def _are_done(self, waiting: Sequence[Future[Compiled]]) -> bool:
-        """Waits for candidates, for as long as there is time; whether there still is."""
-        left = self.end - time.perf_counter()
-        if left > 0:
-            wait(waiting, timeout=None if math.isinf(left) else left)
-        return time.perf_counter() < self.end
-
-    def _submit(self, case: Case, config: Any) -> Future[Compiled]:
-        future = self.compiler.submit(case, config, self.machine)
-        future.add_done_callback(lambda _: self.progress.compiled())
-        return future
-
-    def _measured(
-        self,
-        key: str,
-        case: Case,
-        configs: Sequence[Any],
-        compiled: Sequence[Compiled],
-        clock: Clock,
-    ) -> Outcome:
-        failures = [
-            f"{case} {config}: {result.error}"
-            for config, result in zip(configs, compiled, strict=True)
-            if result.error
-        ]
-        ready = [c for c, result in zip(configs, compiled, strict=True) if not result.error]
+    def _measured(self, work: Outcome, errors: Sequence[str], clock: Clock) -> Outcome:
+        """Returns the outcome of a case; candidates with an error did not compile."""
+        case, key, pairs = work.case, work.key, list(zip(work.configs, errors, strict=True))
+        failures = [f"{case} {config}: {error}" for config, error in pairs if error]
         try:
             tensors = measure.make_tensors(case, self.device)
-            trials = [Trial(case, config, self.device, tensors) for config in ready]
+            trials = [Trial(case, each, self.device, tensors) for each, error in pairs if not error]
             trials, wrong = measure.agreeing(trials)
             times = measure.interleaved(trials, clock, self.rounds)
         except torch.OutOfMemoryError:
@@ -440,7 +440,7 @@ class _Run:
         if not trials:
             return Outcome(case=case, key=key, note="no candidate runs", failures=tuple(failures))
         best = min(range(len(trials)), key=times.__getitem__)
-        model_us = times[0] if trials[0].config == configs[0] else 0.0
+        model_us = times[0] if trials[0].config == work.configs[0] else 0.0
         config = trials[best].config
         now = datetime.datetime.now(datetime.timezone.utc)
         entry = Entry(
@@ -449,7 +449,7 @@ class _Run:
             us=round(times[best], 2),
             model_us=round(model_us, 2),
             measured=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            triton=_triton_version(),
+            triton=importlib.metadata.version("triton"),
         )
         return Outcome(case=case, key=key, entry=entry, is_new=True, failures=tuple(failures))
 

@@ -1,4 +1,4 @@
-"""Writes tables of choices, which ``core/tables.py`` reads.
+"""Writes tables of choices, which ``core/tables.py`` reads, and has them used.
 
 - A reader sees a whole file, old or new: writers replace it (``os.replace``).
 - No writer undoes another's work: each holds a lock while it reads, merges and replaces.
@@ -20,10 +20,10 @@ import time
 import warnings
 from collections.abc import Iterator
 
-from triton_ext.ops.core import tables
-from triton_ext.ops.core.tables import Table, TableError, TuningWarning
+from triton_ext.ops.core import dispatch_cache, planner, tables
+from triton_ext.ops.core.tables import Table, TableError, TuningWarning, lookup
 
-__all__ = ["check_writable", "update_table", "write_table"]
+__all__ = ["check_writable", "reload", "update_table", "use", "write_table"]
 
 # A writer holds the lock for milliseconds.
 _LOCK_SECONDS = 60.0
@@ -174,3 +174,34 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
         result = Table(table.gpu, tables.merged(there.entries, table.entries))
         write_table(path, result)
     return result
+
+
+def reload() -> None:
+    """Has tables read again, and plans made anew when they are next asked for.
+
+    Call it where a table was changed by another process, or written by hand.  A plan that is
+    running, or captured in a CUDA graph, stays what it is.
+    """
+    lookup.forget()
+    planner.make_plan.cache_clear()
+    dispatch_cache.clear()
+
+
+def use(path: pathlib.Path | str) -> int:
+    """Takes the choices of a file into account in this process; returns how many it has.
+
+    Args:
+        path: A file that ``triton-ext tune --out`` wrote, for any GPU.
+
+    Raises:
+        TableError: There is no such file, or it is no table.
+        TypeError: It is no path.
+    """
+    if not isinstance(path, (str, pathlib.PurePath)):
+        raise TypeError(f"use: expected the path of a file, got {type(path).__name__}")
+    table = tables.read_table(pathlib.Path(path))
+    if table is None:
+        raise TableError(f"{path}: there is no such file")
+    lookup.add(table.gpu, table.entries, str(path))
+    reload()
+    return len(table.entries)
