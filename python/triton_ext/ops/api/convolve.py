@@ -75,7 +75,8 @@ def convolve(
 
     The filter is transposed where there is output padding, 0 included.
     """
-    name, words = _CONV[dims], given
+    name = _CONV[dims]
+    words: tuple[object, ...] = given
     if output_padding is not None:
         name, words = _TRANSPOSED[dims], (*given, output_padding)
     key = function_key(name, (x, weight, bias), words, how)
@@ -85,7 +86,8 @@ def convolve(
             return bound.differentiate(x, weight, bias)
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
-        return convolve(dims, *operands, given, how, output_padding)
+        x, weight, bias = operands
+        return convolve(dims, x, weight, bias, given, how, output_padding)
     check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
     if x.dim() == dims + 1:
         y = convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding)
