@@ -60,7 +60,7 @@ _MAX_INT32 = (1 << 31) - 1
 
 
 class TensorLike(Protocol):
-    """What a descriptor needs of a tensor; torch tensors and Triton's TensorWrapper have it."""
+    """The interface of tensors; torch tensors and Triton's TensorWrapper have it."""
 
     @property
     def dtype(self) -> Any:
@@ -558,7 +558,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             self.__dict__, base=base, base_layout=layout_of(base), base_numel=numel
         )
         if not getattr(base, "is_cuda", False) and not is_on_gpu(base):
-            # What was launched with the other tensor says nothing of this one: it is asked again.
+            # Earlier launches checked the other tensor only: check this one at its first launch.
             other.__dict__["families"] = {}
         return other
 

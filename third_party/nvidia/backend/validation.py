@@ -1,4 +1,4 @@
-"""What an im2col descriptor may be, checked before the driver sees it.
+"""Checks of im2col descriptors before the driver sees them.
 
 The driver answers every bad argument of ``cuTensorMapEncodeIm2col`` with the one code
 CUDA_ERROR_INVALID_VALUE.  The functions here find all that is wrong, say it in terms of the
@@ -138,7 +138,7 @@ def advice_on_order(
 
 
 def _looks_like_torch(shape: Sequence[int]) -> bool:
-    """Whether sizes look like N, C, spatial rather than N, spatial, C."""
+    """Returns whether sizes look like N, C, spatial rather than N, spatial, C."""
     if len(shape) == 3:
         return False
     _, second, *rest = shape
@@ -346,7 +346,7 @@ def _partial_dim_problems(
     """One spatial dimension of a convolution of which some arguments are not known."""
     where = dim_letter(conv.rank, index + 1)
     problems: list[str] = []
-    # What is not known has a neutral value, which breaks no rule on its own.
+    # Unknown arguments have neutral values, which break no rule.
     problems.extend(_stride_problems(conv, index))
     for name, value in (("filter size", conv.filter_size), ("dilation", conv.dilation)):
         if value[index] < 1:
