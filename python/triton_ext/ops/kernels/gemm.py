@@ -6,8 +6,7 @@ Co], dx like x and dy like y, all channels-last, with one to three spatial dimen
 fprop: M_GEMM = N * out_d * out_h * out_w (output pixels), N_GEMM = Co, K_GEMM = T * R * S * Ci.
 The left operand [M_GEMM, K_GEMM] is never written down: the TMA unit reads its [BLOCK_M, BLOCK_K]
 tiles from x in im2col mode, one filter tap and one block of channels at a time.  A filter of one
-tap with stride 1 and no padding makes im2col the identity: x is then read as the matrix
-[N * D * H * W, Ci] that it is.
+tap with stride 1 and no padding makes im2col the identity: x is then read as the matrix that it is.
 
 Loop order: with taps inside and blocks of channels outside, consecutive steps read almost the same
 pixels, which then come from L2; the other way round, consecutive steps read whole rows of channels.
@@ -23,11 +22,11 @@ channels of the next group, whose NaN or infinity times the weights' zero is NaN
 masked: the left operand then goes through registers.
 
 dgrad: the pixels of dx whose position modulo the stride is the same are a convolution of dy with
-stride 1 and some of the taps (``stride_phases.py``): a class.  All classes are computed in one
-launch from one im2col tensor map of dy, and all pixels of dx are written: a class without taps is a
-tile without steps, and pixels that the forward convolution did not reach read dy outside of its
-bounds: zeros.  Inside the kernel there are always three spatial dimensions; those that a problem
-lacks come first, with one pixel and one tap.
+stride 1 and some of the taps (``stride_phases.py``): a class.  One launch computes all classes from
+one im2col tensor map of dy and writes all pixels of dx: a class without taps is a tile without
+steps, and pixels that the forward convolution did not reach read dy outside of its bounds, zeros.
+The kernel has three spatial dimensions; those that a problem lacks come first, with one pixel and
+one tap.
 
 GEMM mapping of a class: M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s), N_GEMM = Ci / groups,
 K_GEMM = taps of the class * Co / groups.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in
@@ -37,11 +36,11 @@ copied to [Ci / groups, T * R * S, Co].
 Classes are numbered by (residue + padding) modulo the stride, which puts those with the most taps
 first: what is left for the end, when multiprocessors run out of tiles, is short.
 
-Numbers of classes, residues and taps are small.  Where LLVM knows how small, it narrows divisions
-to 8 bits and puts two of them into one register.  ptxas 12.9, which Triton uses for Hopper, adds
-nothing to some of such halves (``add.s16x2``; triton-lang/triton#11581): dx was wrong for some
-geometries.  ``_wide`` keeps them in 32 bits.
-With strides of 1 and 2 no such addition was found, and larger tiles have no registers to spare.
+LLVM narrows divisions to 8 bits where it knows how small numbers of classes, residues and taps are,
+and puts two into one register.  ptxas 12.9, which Triton uses for Hopper, adds nothing to some of
+such halves (``add.s16x2``; triton-lang/triton#11581): dx was wrong for some geometries.  ``_wide``
+keeps them in 32 bits.  With strides of 1 and 2 no such addition was found, and larger tiles have no
+registers to spare.
 """
 
 from __future__ import annotations
