@@ -33,7 +33,7 @@ import json, sys
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 signature = {"x_desc": "tensordesc<fp16[128, 64]>", "w_desc": "tensordesc<fp16[128, 64]>",
-             "y_desc": "tensordesc<fp16[128, 128]>", "out_h": "i32", "out_w": "i32",
+             "y_desc": "tensordesc<fp16[128, 128]>",
              "CI": "constexpr", "BLOCK": "constexpr"}
 source = ASTSource(conv3x3, signature, constexprs={"CI": 128, "BLOCK": 128})
 compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32))

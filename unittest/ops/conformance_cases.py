@@ -35,7 +35,9 @@ PLACE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 def _device() -> Device:
     # Tests are also collected where they cannot run.
     is_here = IS_INTERPRETED or (
-        torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+        torch.version.cuda is not None
+        and torch.cuda.is_available()
+        and torch.cuda.get_device_capability() >= (9, 0)
     )
     return device_of(PLACE, "conformance") if is_here else KNOWN["h200"]
 
