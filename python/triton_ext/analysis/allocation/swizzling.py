@@ -172,10 +172,10 @@ def _both(source: FlatLayout, target: FlatLayout, bases: Iterable[int]) -> list[
 
 
 def _tile(tile: AccessTile, layout: FlatLayout, vector: Sequence[int]) -> tuple[int, ...] | None:
-    """What an instruction serves together; ``None`` if the layout has too few registers."""
+    """What an instruction serves together; ``None`` for too few registers or lanes."""
     missing = 3 - len(tile.addressed)
     registers = [basis for basis in layout.registers if basis not in vector][:missing]
-    if len(registers) < missing:
+    if len(registers) < missing or max(tile.addressed, default=-1) >= len(layout.lanes):
         return None
     return (*registers, *(layout.lanes[i] for i in tile.addressed))
 

@@ -20,6 +20,8 @@ from .visit import Rule, Rules, Types, Visit
 __all__ = ["Solver"]
 
 #: Structured operations whose results and block arguments are joined from what flows into them.
+#: Its condition may be a scalar.
+_SELECT = "arith.select"
 _STRUCTURED = frozenset({"scf.execute_region", "scf.for", "scf.if", "scf.while"})
 _LOOPS_BACK = frozenset({"scf.condition", "scf.yield", "ttg.warp_yield"})
 
@@ -151,6 +153,9 @@ class Solver:
                 yield self.nothing(result, gap)
             return
         visit = Visit(op, operands, self.types)
+        ranks = sorted({known.rank for known in operands})
+        if len(ranks) > 1 and op.name.startswith(("arith.", "math.")) and op.name != _SELECT:
+            op.fail(f"expected operands of one rank, found {' and '.join(map(str, ranks))}")
         found = self._fold(visit, rule) or rule(visit)
         gap = next((x.gap for x in operands if x.gap is not None), None)
         if gap is None and self._is_less(visit, found):

@@ -267,9 +267,12 @@ def _start(source: Geometry, result: Geometry, coordinates: Sequence[int]) -> Of
     """Returns where a slice starts.
 
     Raises:
-        VerifyError: Offsets that are no multiples of the sizes would carry into other bits.
+        VerifyError: Offsets that are no multiples of the sizes would carry into other bits; or
+            they are too few.
     """
-    inner = coordinates[len(coordinates) - len(result.shape) :]
+    inner = coordinates[max(len(coordinates) - len(result.shape), 0) :]
+    if len(inner) != len(result.shape):
+        raise VerifyError(f"expected {len(result.shape)} offsets, found {len(inner)}")
     if any(offset % size for offset, size in zip(inner, result.shape, strict=True)):
         raise VerifyError(f"expected multiples of {list(result.shape)}, found {list(inner)}")
     return source.place(coordinates)
