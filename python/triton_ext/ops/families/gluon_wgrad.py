@@ -18,8 +18,9 @@ from triton_ext.errors import LaunchError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import Layout, Operand
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, ranked
+from triton_ext.ops.core.family import Expected
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
+from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares, step_us
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
     Refusal,
@@ -41,7 +42,7 @@ from triton_ext.ops.families.gluon_config import (
     WARP_GROUP_THREADS,
     capacity_refusals,
 )
-from triton_ext.ops.families.wgrad import Launches, WgradPlan, ranked_tiles
+from triton_ext.ops.families.wgrad import Launches, WgradPlan
 from triton_ext.ops.kernels.gemm_wgrad import Partition
 
 __all__ = [
@@ -49,7 +50,6 @@ __all__ = [
     "CONFIGS",
     "GLUON_WGRAD",
     "MOST_ADDED_PARTS",
-    "MOST_EXPECTED",
     "RATES",
     "GluonWgradPlan",
     "WgradTileChoice",
@@ -62,12 +62,6 @@ __all__ = [
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 with_base = backends.load("nvidia", "gluon.with_base")
-
-#: The wgrad kernel's time counts 1 / MOST_EXPECTED times.  Its model and that of the @triton.jit
-#: kernel were fitted on the same GPU.  Of the 36 layers whose @triton.jit time is measured
-#: (docs/wgrad.md; H200, fp16, 2026-11-20), 12 would be the Gluon kernel's, one of them by 0.3 %
-#: wrongly; with 1.0 there would be 15, two by 8 % wrongly.
-MOST_EXPECTED = 0.96
 
 # A CTA that adds the other parts of its tile reads them one after another; beyond this many a
 # second kernel is faster.
@@ -400,12 +394,29 @@ RATES = Rates(H200.launch_us + 1.8, 0.0175, 3.3, 0.0126, 3.1, 0.53)
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
 
-def expected_us(work: WgradWork, mib: float) -> float:
-    """Returns the time that the model expects, in microseconds, for so many MiB of x and dy."""
+def _rows(work: WgradWork, problem: ConvProblem) -> Rows:
+    """Returns the rows of boxes that a k iteration loads."""
+    config, ci, co = work.config, problem.in_channels, problem.out_channels
+    every = problem.taps * math.ceil(ci / BLOCK_C)
+    blocks = every / math.ceil(every / config.x_blocks)  # of a tile, in the mean
+    of_x = row_shares(ci, BLOCK_C, math.ceil(ci / BLOCK_C), ci * ELEMENT_BYTES, ELEMENT_BYTES)
+    outside, x = outside_share(problem), of_x.times(blocks)
+    dy_boxes = work.dy_tiles * config.dy_blocks
+    dy = row_shares(co, BLOCK_C, dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES)
+    x = x.times(1 - outside).plus(Rows(outside=blocks * outside + config.x_blocks - blocks))
+    return x.plus(dy.times(config.dy_blocks)).times(config.step_pixels)
+
+
+def expected_us(work: WgradWork, problem: ConvProblem, device: Device) -> float:
+    """Returns the time that the model expects, in microseconds."""
     partition, rates = work.partition, RATES
+    pixels = problem.batch * math.prod(problem.output_size)
+    elements = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
     tile_kib = work.config.tile_elements * 4 / 1024
-    steps_us = partition.most_steps * _STEP_US[work.config]
-    time = rates.launch + max(steps_us, mib * H200.read_us_per_mib)
+    busy = partition.programs / device.num_sms
+    busiest_us = partition.most_steps * step_us(_STEP_US[work.config], _rows(work, problem), busy)
+    dram_us = ELEMENT_BYTES * elements / device.dram_bytes_per_us
+    time = kernel_us(rates.launch, busiest_us, dram_us)
     time += partition.rounds * tile_kib * rates.store_per_kib
     if work.is_split and work.add_in_place:
         time += rates.add + (work.parts - 1) * tile_kib * rates.add_per_kib
@@ -415,21 +426,20 @@ def expected_us(work: WgradWork, mib: float) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def ranked_work(problem: ConvProblem, num_sms: int) -> tuple[tuple[WgradWork, float], ...]:
+def ranked_work(problem: ConvProblem, device: Device) -> tuple[tuple[WgradWork, float], ...]:
     """Returns the shipped configurations for a problem with output pixels, the fastest first.
 
     Each comes with :func:`expected_us`.
     """
-    pixels = problem.batch * math.prod(problem.output_size)
-    elements = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
-    mib = ELEMENT_BYTES * elements / 2**20
     every = (
-        WgradWork.make(WgradTileChoice(config=config, add_in_place=in_place), problem, num_sms)
+        WgradWork.make(
+            WgradTileChoice(config=config, add_in_place=in_place), problem, device.num_sms
+        )
         for config in CONFIGS
         for in_place in (False, True)
     )
     timed = (
-        (work, expected_us(work, mib))
+        (work, expected_us(work, problem, device))
         for work in every
         if not work.refusals() and (work.is_split or not work.add_in_place)
     )
@@ -478,20 +488,7 @@ class GluonWgrad(HopperFamily[WgradTileChoice]):
         return WgradWork.make(config, case.problem, device.num_sms).refusals()
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:
-        problem = case.problem
-        jit = ranked_tiles(problem, device, case.output_dtype.itemsize)
-        least = problem.out_channels * problem.taps * problem.in_channels
-        if jit:
-            best = jit[0][1]
-            least = max(least, best.partition.tiles * best.config.tile_elements)
-        found = {}
-        for work, us in ranked_work(problem, device.num_sms):
-            # The model was fitted to channels in whole blocks.  Elements beside dw, more than the
-            # tiles of the @triton.jit kernel have, count once more.
-            computed = work.partition.tiles * work.config.tile_elements
-            waste = max(1.0, computed / least)
-            found[work.choice] = Expected.of(us, correction=waste / MOST_EXPECTED)
-        return ranked(found)
+        return {work.choice: Expected.of(us) for work, us in ranked_work(case.problem, device)}
 
     def plan(self, config: WgradTileChoice, case: Case, device: Device) -> GluonWgradPlan:
         from triton_ext.ops.kernels import gluon_wgrad as kernels

@@ -58,10 +58,9 @@ __all__ = [
 
 # Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.
 _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
-# How much longer than its model says the merged convolution takes: 1.09 to 1.27 times over groups
-# of 4 to 32 channels, 1.3 to 1.4 where all of a large tile is computed (H100, Triton 3.9.0, bf16,
-# 2026-11-27); other kernels of groups 0.92 to 1.04 times.
-_CORRECTION = 1.25
+# How much longer than its model says the merged convolution takes: 1.06 times over 20 dgrad
+# configurations (H100, Triton 3.9.0, bf16, 2026-11-27).
+_CORRECTION = 1.06
 # What the kernel without tensor cores computes in a microsecond: 6 TFLOP/s over 32 groups of 8
 # channels (H200, Triton 3.9.0, bf16, 2026-11-23).
 _DIRECT_FLOPS_PER_US = 6e6
