@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import lzma
 import math
 import os
 import pathlib
@@ -254,7 +255,10 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    opened = lzma.open if path.suffix == ".xz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    for line in lines:
         # The last line of a run that was killed may be a part of one.
         with contextlib.suppress(json.JSONDecodeError):
             found.append(json.loads(line))

@@ -296,6 +296,8 @@ def expected_times(
             pitch_bytes=pitch_bytes, outside=outside, is_dgrad=is_dgrad,
         )  # fmt: skip
         busy = min(1.0, tiles * len(taps) / num_sms)
+        # Several short steps take as long as whole ones: 0.34 us each over 72 channels, 16 a step.
+        part = part if depth <= config.block_k else 1.0
         cost = cost.loading(rows, busy, part, _store_us(config, store_ns[bool(crosses)]))
         times[config] = cost.expected_us(tiles, steps, num_sms, dram_us)
     return times

@@ -241,11 +241,8 @@ def _merging_us(case: Case, factor: int, family: Family[Any]) -> float:
     is_forward = case.direction == "fprop"
     read = math.prod(problem.x_shape if is_forward else problem.y_shape) * size
     looked_at = 0 if _reports(family) else read
-    # A stride reads more of x for as many outputs, which models do not know: 256 channels in 32
-    # groups, 28x28 outputs, take 34 us and 43 with a stride of 2 (as above).
-    skipped = read * (1 - 1 / math.prod(problem.stride)) if is_forward else 0.0
     copies_us = (filter_bytes + looked_at) / H200.copy_bytes_per_us
-    return 2 * H200.launch_us + copies_us + skipped / 2**20 * H200.read_us_per_mib
+    return 2 * H200.launch_us + copies_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
