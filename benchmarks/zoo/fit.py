@@ -115,6 +115,7 @@ def judge(layer: Layer) -> Judged:
     model_us = math.inf if choice is None else compared[choice]
     if by_table is not None:
         us = model_us = by_table["us"]
+        model_us /= planner.MEASURED_MARGIN
     torch = [expected for _, expected in planner.torch_offer(layer.case, layer.device).times]
     return Judged(
         ratios,

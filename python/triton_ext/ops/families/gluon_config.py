@@ -463,8 +463,8 @@ def expected_times(
             times[config] = cost.expected_us(tiles, parts, programs)
             continue
         store_us = has_phases * config.block_m * config.block_n * _PHASE_STORE_NS / 1e3
-        cost = cost.loading(_rows(product, config), busy, part, store_us)
-        us = cost.expected_us(tiles, steps, programs, dram_us)
+        loading = cost.loading(_rows(product, config), busy, part, store_us)
+        us = loading.expected_us(tiles, steps, programs, dram_us)
         times[config] = us - _LESS_LAUNCH_US
     return times
 
