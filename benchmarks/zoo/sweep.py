@@ -200,10 +200,10 @@ def _group_of(config: Any, kind: str) -> str:
 def _planned(layer: ZooLayer, arguments: argparse.Namespace, machine: Any, place: Any) -> Work:
     """Returns the work of a layer, nothing of which is compiled yet."""
     from triton_ext.ops.core import planner
-    from triton_ext.ops.core.refusals import geometry_refusals, type_refusals
+    from triton_ext.ops.core.refusals import dtype_refusals
 
     case = case_of(arguments.direction, layer.problem, layer.dtype)
-    refused = [*geometry_refusals(case), *type_refusals(case)] or planner.refusals(case, machine)
+    refused = [*planner.geometry_refusals(case), *dtype_refusals(case)] or planner.refusals(case, machine)
     if refused:
         return Work(layer, case, [], "; ".join(refused)[:300], {"chosen": True})
     offer = planner.torch_offer(case, machine)
