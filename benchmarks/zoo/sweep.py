@@ -203,9 +203,10 @@ def _planned(layer: ZooLayer, arguments: argparse.Namespace, machine: Any, place
     from triton_ext.ops.core.refusals import dtype_refusals
 
     case = case_of(arguments.direction, layer.problem, layer.dtype)
-    refused = [*planner.geometry_refusals(case), *dtype_refusals(case)] or planner.refusals(case, machine)
+    refused = (*planner.geometry_refusals(case), *dtype_refusals(case))
+    refused = refused or planner.refusals(case, machine)
     if refused:
-        return Work(layer, case, [], "; ".join(refused)[:300], {"chosen": True})
+        return Work(layer, case, [], "; ".join(map(str, refused))[:300], {"chosen": True})
     offer = planner.torch_offer(case, machine)
     told: dict[str, Any] = {"chosen": planner.is_torch_faster(case, place)}
     if offer.times:
