@@ -215,7 +215,7 @@ def _planned(layer: ZooLayer, arguments: argparse.Namespace, machine: Any, place
             "counted_us": _number(offer.times[0][1].counted_us),
         }
     else:
-        told["refusal"] = "; ".join(offer.refusals)
+        told["refusal"] = "; ".join(map(str, offer.refusals))
     return Work(layer, case, variants_for(case, machine, arguments.candidates), "", told)
 
 
