@@ -14,7 +14,7 @@ help:
 	@echo "make test-utlx   the tests beside triton-utlx, a C++ extension of Triton 3.8"
 	@echo "make nightly     the slow tests, with more and larger cases than make test has; all of 3.7.0"
 	@echo "make fuzz        mutated modules, command lines, tables, descriptors, C calls (MINUTES=$(MINUTES))"
-	@echo "make lint        ruff, mypy and the check of regular expressions only"
+	@echo "make lint        ruff, mypy and the checks of regular expressions and prose only"
 	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
 	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
 	@echo "make wheel       dist/: wheel and sdist, built twice and compared (ARCH=$(ARCH))"
@@ -41,7 +41,7 @@ fuzz:
 
 lint:
 	@$(PYTHON) tools/check.py --only ruff-check --only ruff-format --only mypy --only mypy-tools \
-		--only regexes
+		--only regexes --only prose
 
 c-test:
 	@$(MAKE) --no-print-directory -C unittest/nvidia/c test

@@ -90,7 +90,10 @@ JIT = Kernel(
 )
 GLUON = Kernel(
     GluonChoice,
-    ("launch", "store_per_kib", "add", "add_per_kib", "reduce", "reduce_per_mib"),
+    (
+        *("LAUNCH_US", "STORE_US_PER_KIB", "ADD_US", "ADD_US_PER_KIB"),
+        *("REDUCE_US", "REDUCE_US_PER_MIB"),
+    ),
     _gluon_features,
     _gluon_memory_us,
 )

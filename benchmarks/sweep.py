@@ -378,16 +378,12 @@ def _time_nothing(sweep: Sweep, each: ShapeResults, results: list[Result]) -> No
 
 
 def _function(tensors: Tensors, config: Any) -> Function:
-    from triton_ext.ops.api.execution import conv2d_with_config
+    from triton_ext.ops.core.case import Case
+    from triton_ext.ops.core.planner import make_plan
 
-    shape = tensors.shape
-    (pad_h, pad_w), strides = shape.padding, [shape.stride] * 2
-    padding = [pad_h, pad_h, pad_w, pad_w]
-
-    def call() -> object:
-        return conv2d_with_config(tensors.x, tensors.weight, None, strides, padding, [1, 1], config)
-
-    return call
+    x, problem = tensors.x, tensors.shape.problem()
+    case = Case(direction="fprop", problem=problem, dtype=x.dtype, x_strides=x.stride())
+    return lambda: make_plan(case, x.device, config).run(x, tensors.weight)
 
 
 def _check(result: Result, tensors: Tensors, reference: Any, limit: Errors) -> None:

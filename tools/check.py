@@ -82,6 +82,7 @@ CHECKS: tuple[Check, ...] = (
     Check("mypy", ("mypy", "-p", "triton_ext")),
     Check("mypy-tools", ("mypy", "tools")),
     Check("regexes", ("python", "tools/check_regexes.py")),
+    Check("prose", ("python", "tools/check_prose.py")),
     Check(
         "pytest",
         (*_PYTEST, "unittest"),

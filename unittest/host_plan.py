@@ -57,6 +57,7 @@ ONE_HOST: Mapping[str, tuple[str, ...]] = {
 #: Files that take a core for more than fifteen seconds: no worker is left with one at the end.
 FIRST = (
     "amd/test_instruction_count_emitted.py",
+    "ops/test_conformance.py",
     "ops/test_hopper_fprop.py",
     "ops/test_row_packing.py",
     "nn/test_examples_ranks.py",

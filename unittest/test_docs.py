@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import shutil
@@ -90,6 +91,25 @@ def test_a_kernel_from_outside_is_explained_and_chosen(pointwise, tmp_path):
 def test_a_kernel_from_outside_runs(pointwise, tmp_path):
     pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
     assert_prints_its_comments(pointwise[1], tmp_path, [])
+
+
+def test_a_kernel_from_outside_passes_the_conformance_suite(pointwise, tmp_path):
+    pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
+    page = (ROOT / "docs" / "add-a-kernel.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^TRITON_INTERPRET=1 python (-m pytest .*)$", page, re.MULTILINE)
+    done = subprocess.run(
+        [sys.executable, *command.split(), "-q", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    # Its geometries, epilogues, layouts, NaN, and single tests.
+    assert int(passed[1]) > 30
 
 
 def test_a_second_family_of_a_kind_is_refused(pointwise, tmp_path):

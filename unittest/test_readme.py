@@ -24,7 +24,7 @@ COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 signature = {"x_desc": "tensordesc<fp16[128, 64]>", "w_desc": "tensordesc<fp16[128, 64]>",
-             "y_desc": "tensordesc<fp16[128, 128]>", "out_h": "i32", "out_w": "i32",
+             "y_desc": "tensordesc<fp16[128, 128]>",
              "CI": "constexpr", "BLOCK": "constexpr"}
 for capability in (90, 100):
     source = ASTSource(conv3x3, signature, constexprs={"CI": 128, "BLOCK": 128})

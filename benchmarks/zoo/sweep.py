@@ -307,12 +307,15 @@ def _reference(operands: Operands, direction: str) -> tuple[Any, Function, Error
 
 def _call(case: Any, config: Any, operands: Operands) -> Function:
     """Returns a call of a configuration's plan."""
+    from triton_ext.ops.core.descriptors import in_filter_order
     from triton_ext.ops.core.epilogue import NO_OPERANDS
     from triton_ext.ops.core.planner import make_plan
     from triton_ext.ops.tuning.measure import run_plan
 
     o = operands
-    given = {"fprop": (o.x, o.weight), "dgrad": (o.dy, o.weight), "wgrad": (o.x, o.dy)}
+    # As ``nn`` modules keep it.
+    weight = in_filter_order(o.weight, case.problem.groups)
+    given = {"fprop": (o.x, weight), "dgrad": (o.dy, weight), "wgrad": (o.x, o.dy)}
     tensors = (given[case.direction], NO_OPERANDS)
     plan = make_plan(case, o.x.device, config)
     return lambda: run_plan(case, plan, tensors)

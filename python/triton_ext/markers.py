@@ -40,8 +40,8 @@ PIXEL: Final = f"{MARKED}.pixel"
 # (c, [[offset_d,] offset_h,] offset_w) -> i32: first channel and filter offsets, outermost first.
 CHANNEL: Final = f"{MARKED}.channel"
 
-# Of the one marker that is not pure: it says something of the WGMMAs behind it, and has to stay in
-# front of them.  Its own name, because no pass over TTGIR has anything to do with it.
+# The one marker that is not pure: it describes the WGMMAs that follow and has to stay in front of
+# them.  It has its own library, because no pass over TTGIR reads it.
 JOIN_LIBRARY: Final = "triton_ext.wgmma"
 
 # (columns, columns, ..) -> i32, which nobody uses: the WGMMAs behind it are to be one.
@@ -80,7 +80,7 @@ def rows_of(symbol: str) -> int:
 
 
 def channel_problem(channel: int, element_bytes: int) -> str:
-    """What is wrong with the first channel of an im2col copy; empty where nothing is.
+    """Returns why a copy cannot start at a channel; empty where it can.
 
     Args:
         channel: The coordinate, in elements; it may lie outside of the tensor.

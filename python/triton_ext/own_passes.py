@@ -52,7 +52,7 @@ class OwnPass:
 
     @property
     def way_out(self) -> str:
-        """What a user can do who cannot mend an error of the pass; empty for nothing."""
+        """Setting that avoids an error of the pass; empty where there is none."""
         if self.replaces and self.gluon_only:
             return f"{self.replaces}=host leaves such copies as they are written"
         if self.replaces:
@@ -60,7 +60,7 @@ class OwnPass:
         return f"{self.asked} asked for this check" if self.asked else ""
 
     def is_for(self, text: str, is_gluon: bool) -> bool:
-        """Whether a module needs the pass."""
+        """Returns whether a module needs the pass."""
         if (self.gluon_only and not is_gluon) or not all(word in text for word in self.words):
             return False
         if self.one_of and not any(word in text for word in self.one_of):
@@ -137,7 +137,7 @@ def own_passes() -> tuple[OwnPass, ...]:
 
 
 def is_set(variable: str) -> bool:
-    """Whether an environment variable switches something on.
+    """Returns whether an environment variable is set to a true value.
 
     Raises:
         UnsupportedError: It says neither yes nor no.
@@ -158,7 +158,7 @@ def own_for(stage: str, text: str, is_gluon: bool) -> tuple[OwnPass, ...]:
 
 
 def _is_ours(variable: str) -> bool:
-    """Whether an environment variable gives us what Triton has a pass of its own for."""
+    """Returns whether our pass replaces the one of Triton that a variable names."""
     value = os.environ.get(variable, "ext")
     if value not in ("ext", "host"):
         raise UnsupportedError(
@@ -168,5 +168,5 @@ def _is_ours(variable: str) -> bool:
 
 
 def host_has(capability: str) -> bool:
-    """Whether the installed Triton has a capability."""
+    """Returns whether the installed Triton has a capability."""
     return host.capabilities()[capability].available

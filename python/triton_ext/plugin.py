@@ -113,7 +113,7 @@ _lock = threading.Lock()
 _chained: tuple[seams.Seam, ...] = ()
 _active = False
 _extra: tuple[_Extra, ...] = ()
-# What this thread's last key was made of; ``None`` for a key without us.
+# The passes in this thread's last key; ``None`` for a key without the plugin.
 _asked = threading.local()
 _NOT_ASKED = object()
 
@@ -544,7 +544,7 @@ def run_passes(
             manager = PassManager([each.make()], host_features=host.features)
             _run(manager.verifying(verify, verifier), module)
     except SourceError as error:
-        # Whoever cannot mend the cause has to have a way out.
+        # A user who cannot change the pass needs a setting that avoids it.
         error.notes += tuple(each.way_out for each in blamed if each.way_out)
         raise
     for entry in _extra if extra is None else extra:

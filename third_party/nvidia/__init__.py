@@ -8,7 +8,7 @@ __all__ = ["EXPORTS", "PASSES"]
 
 _HERE: Final = "triton_ext.backends.nvidia"
 
-# What the core may ask for by name (triton_ext.backends.load).
+# Objects that the core loads by name (triton_ext.backends.load).
 EXPORTS: Final = {
     "ConvGeometry": f"{_HERE}.backend.geometry:ConvGeometry",
     "Im2ColDescriptor": f"{_HERE}.backend.descriptors:Im2ColDescriptor",

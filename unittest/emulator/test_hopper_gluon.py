@@ -96,12 +96,12 @@ def test_a_buffer_is_filled_again_behind_its_store(kernel, case, config):
 def test_stores_in_flight_keep_every_buffer():
     rng = random.Random(5)
     for _ in range(200):
-        count = rng.randint(1, 4)
-        order = [rng.randrange(count) for _ in range(rng.randint(1, 6))]
+        buffers, count = rng.randint(1, 4), rng.randint(1, 6)
+        order = [number % buffers for number in range(count)]
         issued: list[int] = []
         for number in range(3 * len(order)):
             store = number % len(order)
-            allowed = stores_in_flight(order, store)
+            allowed = stores_in_flight(buffers, count, store)
             newest = issued[len(issued) - allowed :] if allowed else []
             assert order[store] not in newest
             # No stricter than it has to be.

@@ -30,12 +30,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton_ext.ops.core.device import SMEM_BYTES  # noqa: E402
 from triton_ext.ops.core.stride_phases import StridePhases  # noqa: E402
 from triton_ext.ops.families import gluon_config  # noqa: E402
 from triton_ext.ops.families.gluon_config import (  # noqa: E402
     COSTS,
     RESERVED_BYTES,
-    SMEM_BYTES,
     Product,
     TileConfig,
     cooperative,

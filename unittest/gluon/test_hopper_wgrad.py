@@ -244,7 +244,8 @@ def test_compiled_code(config, fresh_triton_cache, tmp_path):
     assert loads == config.x_blocks * config.pixel_groups
     wide: dict[int, int] = {}
     for consumer in range(config.consumers):
-        for width in config.widths_of(consumer):
+        for blocks in config.accumulators(consumer):
+            width = 64 * len(blocks)
             wide[width] = wide.get(width, 0) + config.pixels // 16
     for width, count in wide.items():
         assert len(re.findall(rf"wgmma\.mma_async\S*m64n{width}k16\S*f16\.f16", ptx)) == count

@@ -79,11 +79,12 @@ def starts_of_conv(y_ptr, m_gemm, size, stride, padding):
 def max_pool(x_desc, y_ptr, R, S, PIXELS: tl.constexpr, CHANNELS: tl.constexpr):
     row = tl.program_id(0) * PIXELS
     n, h, w = tle.im2col_start(row, x_desc)
-    largest = tl.full((PIXELS, CHANNELS), float("nan"), tl.float32)
+    largest = tl.full((PIXELS, CHANNELS), float("-inf"), tl.float32)
     for tap in range(R * S):
         # In fp32, because the interpreter compares the bits of bf16 as integers.
         tile = tle.load_im2col(x_desc, [n, h, w, 0], [tap // S, tap % S]).to(tl.float32)
-        largest = tl.maximum(largest, tile)  # NaN, what the padding reads as, loses
+        # The padding is NaN, which is not greater.  tl.maximum of 3.6 interprets NaN otherwise.
+        largest = tl.where(tile > largest, tile, largest)
     rows, columns = row + tl.arange(0, PIXELS)[:, None], tl.arange(0, CHANNELS)[None, :]
     tl.store(y_ptr + rows * CHANNELS + columns, largest)
 

@@ -213,3 +213,25 @@ def test_refusals():
     module = nn.Conv2d(8, 8, 3).half()
     with pytest.raises(ValueError, match="channels must be contiguous"):
         module(torch.ones(1, 8, 6, 6).half())
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_filters_of_depthwise_convolutions_lie_with_their_taps_outermost(dims, transposed):
+    kind = f"Conv{'Transpose' * transposed}{dims}d"
+    ours = getattr(nn, kind)(8, 8, 3, groups=8, fallback="torch")
+    # [taps, C], as the kernels read it.
+    assert ours.weight.flatten(1).mT.is_contiguous()
+    theirs = getattr(torch.nn, kind)(8, 8, 3, groups=8)
+    theirs.load_state_dict(ours.state_dict())
+    assert theirs.weight.is_contiguous()
+    x = torch.randn(2, 8, *(5,) * dims)
+    y, expected = ours(x), theirs(x)
+    torch.testing.assert_close(y, expected)
+    y.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
+    # Two channels of a group, and two filters of a channel, lie as others do.
+    for channels, groups in ((8, 4), (4, 4)):
+        other = nn.Conv2d(channels, 8, 3, groups=groups)
+        assert other.weight.stride(0) != 1

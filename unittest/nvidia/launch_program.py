@@ -121,6 +121,19 @@ def check_cached_map_is_the_encoded_one():
     assert got == desc.encode(**layout)
 
 
+def check_the_walk_stands_in_place_of_the_strides():
+    desc = conv(stride=2, padding=((1, 0), (0, 2)))
+    for index in (3, 4):
+        fake.fake_launcher_set_bytes(index, 8)
+    launch_im2col(desc, OUT)
+    read = ctypes.c_int64.from_address
+    got = [read(fake.fake_launcher_parameter(index)).value for index in (3, 4)]
+    for index in (3, 4):
+        fake.fake_launcher_set_bytes(index, 0)
+    assert got == list(desc.geometry.packed_walk), got
+    assert list(desc.strides) == [64, 1]
+
+
 def check_misaligned_tensor():
     desc = conv()
     launch_im2col(desc, OUT)

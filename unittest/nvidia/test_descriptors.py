@@ -528,17 +528,21 @@ def test_threads_encode_once(descriptor: Im2ColDescriptor, encoded: list[tuple[A
 
 @pytest.mark.parametrize(
     ("shape", "order"),
-    [((2, 64, 17, 17), "[N, C, H, W]"), ((1, 32, 4, 6, 8), "[N, C, D, H, W]")],
+    [
+        ((2, 64, 17, 17), "[N, C, H, W]"),
+        ((2, 64, 1, 16), "[N, C, H, W]"),
+        ((1, 32, 4, 6, 8), "[N, C, D, H, W]"),
+        ((2, 32, 9), "[N, C, W]"),
+    ],
 )
 def test_channels_last_tensors_of_torch_are_to_be_moved(shape: tuple[int, ...], order: str) -> None:
     torch = pytest.importorskip("torch")
-    memory_format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
-    x = torch.zeros(shape, dtype=torch.float16).to(memory_format=memory_format)
-    block = [64, 32]
+    last = torch.zeros(shape[0], *shape[2:], shape[1], dtype=torch.float16)
+    x, block = last.movedim(-1, 1), [64, 32]
     with pytest.raises(DescriptorError, match=r"x\.movedim\(1, -1\)$") as raised:
         Im2ColDescriptor.for_conv(x, 3, padding=1, block_shape=block)
     assert order in str(raised.value)
-    assert list(Im2ColDescriptor.for_conv(x.movedim(1, -1), 3, block_shape=block).input_shape) == [
+    assert list(Im2ColDescriptor.for_conv(x.movedim(1, -1), 1, block_shape=block).input_shape) == [
         shape[0],
         *shape[2:],
         shape[1],
@@ -556,7 +560,35 @@ def test_contiguous_tensors_of_torch_are_asked_about() -> None:
         Im2ColDescriptor.for_conv(x[:, :, :17, :17].contiguous(), 3, block_shape=[64, 32])
 
 
-@pytest.mark.parametrize("shape", [(2, 56, 56, 64), (2, 14, 12, 128), (4, 1, 64, 64), (8, 64, 64)])
+@pytest.mark.parametrize("shape", [(2, 3, 224, 320), (2, 64, 8, 16, 16), (1, 3, 24, 40, 56)])
+def test_images_and_volumes_that_are_not_square_are_asked_about(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(shape, dtype=torch.float16)
+    with pytest.warns(UserWarning, match=r"which looks like .*\.movedim\(1, -1\)$"):
+        Im2ColDescriptor.for_conv(x, 1, block_shape=[64, 32])
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 13, 17), (2, 64, 100)])
+def test_rows_that_are_not_aligned_may_be_no_channels(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(shape, dtype=torch.float16)
+    order = r"\[N, C, H, W\]" if len(shape) == 4 else r"\[N, C, W\]"
+    with pytest.raises(DescriptorError, match=rf"pad C=\d+.*\n.*which may be {order}; if it is"):
+        Im2ColDescriptor.for_conv(x, 1, block_shape=[64, 32])
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 56, 56, 64),
+        (2, 14, 12, 128),
+        (2, 3, 8, 64),
+        (4, 1, 64, 64),
+        (8, 64, 64),
+        (1, 8, 16, 16, 64),
+        (1, 5, 30, 52, 64),
+    ],
+)
 def test_other_shapes_are_not_asked_about(
     shape: tuple[int, ...], make_tensor: MakeTensor, recwarn: pytest.WarningsRecorder
 ) -> None:

@@ -32,6 +32,7 @@ def compile_conv_fprop(
     store_through_tma: bool = True,
     epilogue: EpilogueSpec = PLAIN,
     groups: int = 1,
+    x_is_matrix: bool = False,
 ) -> Any:
     """Compiles the kernel ahead of time, without a GPU.
 
@@ -45,6 +46,7 @@ def compile_conv_fprop(
         store_through_tma: Whether y is stored by TMA; otherwise through a pointer.
         epilogue: What is done to the output; its bias is ``has_bias``.
         groups: Groups of channels.
+        x_is_matrix: Whether x is read as a matrix; im2col is the identity then.
 
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
@@ -56,6 +58,7 @@ def compile_conv_fprop(
     )  # fmt: skip
     case = Case(direction="fprop", problem=problem, dtype=TORCH_DTYPES[dtype], epilogue=epilogue)
     constants = {**GEMM.bind(config, case, KNOWN["h200"]).launcher.constants}
+    constants["X_IS_MATRIX"] = x_is_matrix
     element, out_element = _name(dtype), _name(constants["DTYPE"])
     tile = f"[{m}, {n // config.store_parts}]"
     pointer = not store_through_tma

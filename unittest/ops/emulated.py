@@ -34,7 +34,7 @@ NAMES = {
 @functools.cache
 def _gluon_kernel() -> Any:
     """The Gluon kernel, which not every host can import, as the emulator runs it."""
-    from triton_ext.ops.kernels.gluon_fprop import conv_fprop_kernel
+    from triton_ext.ops.kernels.gluon_conv import conv_fprop_kernel
 
     return xnv.emulated(conv_fprop_kernel)
 
@@ -114,7 +114,7 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
         monkeypatch.setattr(module, name, EmulatedKernel(getattr(module, name)))
     if gluon:
         kernel = _gluon_kernel()  # before the patch
-        monkeypatch.setattr("triton_ext.ops.kernels.gluon_fprop.conv_fprop_kernel", kernel)
+        monkeypatch.setattr("triton_ext.ops.kernels.gluon_conv.conv_fprop_kernel", kernel)
     else:
         without_gluon(monkeypatch)
     machine = Device(num_sms, (9, 0), SMEM_BYTES)

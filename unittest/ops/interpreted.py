@@ -1,7 +1,7 @@
 """Runs test files in processes of their own, whose kernels are interpreted.
 
 Whether kernels are interpreted is fixed when they are defined.  By hand:
-``TRITON_INTERPRET=1 python -m pytest unittest/ops/interpreter_wgrad.py``.
+``TRITON_INTERPRET=1 python -m pytest unittest/ops/interpreter_kernels.py``.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def _process() -> LineProcess:
     return process
 
 
-def assert_passes_in_the_interpreter(file: str, timeout_s: int = 900) -> None:
+def assert_passes_in_the_interpreter(file: str, timeout_s: int = 900, *options: str) -> None:
     """Runs a test file of this folder with interpreted kernels; skips where there is no numpy."""
     pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
-    arguments = [str(FOLDER / file), "-q", "-p", "no:cacheprovider"]
+    arguments = [str(FOLDER / file), "-q", "-p", "no:cacheprovider", *options]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     result = _process().exchange([arguments, environment, timeout_s])
     assert result["status"] == 0, f"{result['output']}\npytest ended with {result['status']}"

@@ -7,15 +7,11 @@ reference; for bf16 it is the whole epsilon, because the interpreter truncates i
 
 from __future__ import annotations
 
-import itertools
 import os
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from host_plan import drawn
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from problem_cases import finite_of_torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
@@ -27,8 +23,6 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import conv2d
-from triton_ext.ops.api.execution import conv2d_with_config
-from triton_ext.ops.families.gemm_config import ConvConfig
 
 FLOOR = {
     torch.float16: torch.finfo(torch.float16).eps / 8,
@@ -102,93 +96,6 @@ def run(case: Case) -> torch.Tensor:
     return y
 
 
-FIXED = {
-    "plain": Case(),
-    "batch": Case(n=3),
-    "1x1": Case(r=1, s=1),
-    "1x1 strided": Case(r=1, s=1, stride=(2, 3)),
-    "1x1 padded": Case(r=1, s=1, padding=(1, 2, 3, 0)),
-    "same": Case(padding=(1, 1, 1, 1)),
-    "unequal filter": Case(r=1, s=5, h=3, w=11),
-    "unequal stride": Case(stride=(3, 2), h=11, w=10),
-    "largest stride": Case(stride=(8, 8), h=19, w=17),
-    "dilation": Case(dilation=(2, 3), h=9, w=11),
-    "stride and dilation": Case(stride=(2, 2), dilation=(3, 2), padding=(2, 1, 0, 3), h=9, w=10),
-    "padding on one side": Case(padding=(3, 0, 0, 2)),
-    "more padding than the filter reaches": Case(r=2, s=2, padding=(4, 4, 3, 4)),
-    "filter fits with its padding only": Case(h=2, w=1, r=5, s=4, padding=(2, 1, 1, 2)),
-    "one pixel": Case(h=1, w=1, r=1, s=1),
-    "RGB": Case(ci=3),
-    "odd channels": Case(ci=13, co=7),
-    "one channel": Case(ci=1, co=1),
-    "output rows of 16 bytes": Case(co=24),
-    # BLOCK_K is 64: a second block of channels with a tail.
-    "tail in K": Case(ci=72, h=4, w=4),
-    "odd tail in K": Case(ci=67, h=4, w=4),
-    # The smallest tile is 64 x 64: 100 rows, 80 columns.
-    "tail in M": Case(n=4, h=5, w=5, r=1, s=1),
-    "tail in N": Case(co=80),
-    "odd tail in N": Case(co=75),
-    "several tiles": Case(n=2, h=9, w=9, co=136, ci=16),
-    "bias": Case(bias=True),
-    "bias, odd channels": Case(bias=True, ci=5, co=9),
-    "bias, tail in N": Case(bias=True, co=72),
-}
-
-
-@pytest.mark.parametrize("dtype", FLOOR, ids=str)
-@pytest.mark.parametrize("name", FIXED)
-def test_fixed(name, dtype):
-    run(replace(FIXED[name], dtype=dtype))
-
-
-pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
-cases = st.builds(
-    Case,
-    n=st.integers(1, 3),
-    ci=st.integers(1, 20) | st.integers(60, 70),
-    h=st.integers(1, 10),
-    w=st.integers(1, 10),
-    co=st.integers(1, 20) | st.integers(60, 70),
-    r=st.integers(1, 5),
-    s=st.integers(1, 5),
-    stride=pairs,
-    padding=st.tuples(*[st.integers(0, 4)] * 4),
-    dilation=pairs,
-    dtype=st.sampled_from(list(FLOOR)),
-    bias=st.booleans(),
-)
-
-
-@settings(max_examples=drawn(80), deadline=None, derandomize=True)
-@given(cases)
-def test_drawn(case):
-    assume(case.fits)
-    run(case)
-
-
-@pytest.mark.parametrize("store_parts", [1, 2])
-@pytest.mark.parametrize(("block_m", "block_n"), list(itertools.product((64, 128), (64, 128))))
-def test_every_part_of_the_tile_is_stored(block_m, block_n, store_parts):
-    case = Case(n=2, h=10, w=10, co=136, bias=True)
-    config = ConvConfig(
-        block_m=block_m,
-        block_n=block_n,
-        num_stages=2,
-        num_warps=4,
-        store_parts=store_parts,
-        group_size_m=2,
-    )
-    x, weight, bias = case.tensors()
-    y = conv2d_with_config(x, weight, bias, [1, 1], [0, 0, 0, 0], [1, 1], config)
-    check(case, y, x, weight, bias)
-
-
-def test_the_same_input_gives_the_same_bits():
-    first, second = run(FIXED["odd tail in K"]), run(FIXED["odd tail in K"])
-    assert torch.equal(first, second)
-
-
 def test_the_output_is_channels_last():
     y = run(Case(n=2, co=24))
     assert y.is_contiguous(memory_format=torch.channels_last)
@@ -209,26 +116,6 @@ def test_the_weight_may_have_any_memory_format():
     x, weight, _ = case.tensors()
     assert not weight.is_contiguous()
     check(case, conv2d(x, weight.contiguous()), x, weight, None)
-
-
-def test_a_slice_of_channels_is_read_in_place():
-    case = Case(ci=16)
-    x, weight, _ = replace(case, ci=32).tensors()
-    half, half_weight = x[:, 16:], weight[:, :16]
-    check(case, conv2d(half, half_weight), half, half_weight, None)
-
-
-@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
-def test_a_channel_tail_does_not_meet_the_weights_of_the_next_tap():
-    # 72 channels are a block of 64 and a tail of 8; the rest of the tail must not multiply what
-    # lies behind it in memory: zero times infinity would be NaN.
-    x, weight, _ = Case(ci=72, co=8).tensors()
-    x = x.abs() + 0.5
-    weight = weight.clone()
-    weight[0, :, 1, 1] = float("inf")
-    y = conv2d(x, weight)
-    assert torch.isinf(y[:, 0]).all()
-    assert torch.isfinite(y[:, 1:]).all()
 
 
 def test_an_empty_batch_gives_an_empty_output():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from dataclasses import replace
 
 import pytest
@@ -12,27 +11,19 @@ import torch
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
-import interpreter_wgrad as wgrad
 from dgrad_cases import reference
-from fprop_cases import ACTIVATIONS, Case, check, convolve
-from interpreter_dgrad import check as check_dgrad
-from merged_cases import draw_grouped, draw_merged
-from planned import plan_dgrad, plan_fprop, plan_wgrad
+from fprop_cases import ACTIVATIONS, Case, convolve
+from planned import plan_dgrad, plan_fprop
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import recording
 from triton_ext.ops.families.gemm_config import ConvConfig
-from triton_ext.ops.families.merged_groups import MergedConfig, MergedPlan
+from triton_ext.ops.families.merged_groups import MergedConfig
 
 # Infinities and what they become are part of the tests.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
-NUMBERS = range(500 if NIGHTLY else 60)
 CPU = torch.device("cpu")
-
-HALVES = (torch.float16, torch.bfloat16)
-DTYPES = (*HALVES, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 
 
 @pytest.fixture(autouse=True)
@@ -50,80 +41,7 @@ def poisoned(monkeypatch):
     monkeypatch.setattr(torch, "empty", poisoned_empty)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_fprop(number):
-    rng = random.Random(number)
-    dtype = DTYPES[number % len(DTYPES)]
-    problem = draw_grouped(rng, pixels=6)
-    out_dtype = rng.choice((None, torch.float32, torch.float16))
-    if dtype.itemsize == 1:
-        out_dtype = torch.float16
-    is_int = dtype == torch.int8
-    spec = EpilogueSpec(
-        bias=rng.random() < 0.5,
-        scale=rng.random() < 0.3,
-        residual=rng.random() < 0.3 and not is_int,
-        activation=rng.choice(tuple(ACTIVATIONS)) if rng.random() < 0.5 else "none",
-        out_dtype=out_dtype,
-        out_scale=rng.random() < 0.3,
-    )
-    if is_int:
-        spec = EpilogueSpec()
-    case = Case(problem=problem, dtype=dtype, spec=spec, given_out=rng.random() < 0.5)
-    config = draw_merged(rng, problem, 32 if dtype.itemsize == 1 else 16)
-    assert isinstance(case.plan(case.tensors()[0], config), MergedPlan)
-    check(case, config=config)
-
-
-@pytest.mark.parametrize("number", NUMBERS)
-def test_dgrad(number):
-    rng = random.Random(number)
-    problem = draw_grouped(rng, pixels=6)
-    dtype = rng.choice((*HALVES, torch.float32))
-    check_dgrad(problem, dtype, draw_merged(rng, problem))
-
-
-@pytest.mark.parametrize("number", NUMBERS)
-def test_wgrad(number):
-    """Its kernel has several groups in a tile by itself."""
-    rng = random.Random(number)
-    problem = draw_grouped(rng, pixels=6)
-    dtype, out_dtype = rng.choice(HALVES), rng.choice((None, torch.float32))
-    x, dy = (channels_last(s, dtype, i) for i, s in enumerate((problem.x_shape, problem.y_shape)))
-    config = None if rng.random() < 0.5 else wgrad.SMALL
-    plan = plan_wgrad(problem, x.stride(), dy.stride(), dtype, CPU, config, out_dtype)
-    dw, expected = plan.run(x, dy), wgrad.reference(problem, x, dy)
-    error = (dw.double() - expected).abs().max().item()
-    assert error <= wgrad.LIMITS[dw.dtype] * max(expected.abs().max().item(), 1.0)
-
-
 # --- what is not finite ---------------------------------------------------------------------------
-
-
-def spoiled(tensor, bad, rng):
-    """The tensor without zeros, whose product with infinity is NaN, but with one bad number."""
-    tensor = torch.where(tensor == 0, torch.ones_like(tensor), tensor)
-    tensor[tuple(rng.randrange(extent) for extent in tensor.shape)] = bad
-    return tensor
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("number", range(100 if NIGHTLY else 8))
-def test_what_is_not_finite_stays_in_its_group(number, bad):
-    rng = random.Random(number)
-    problem = draw_grouped(rng, pixels=6)
-    config = draw_merged(rng, problem)
-    dtype = rng.choice((*HALVES, torch.float32))
-    x, weight, dy = (
-        channels_last(shape, dtype, seed)
-        for seed, shape in enumerate((problem.x_shape, problem.w_shape, problem.y_shape))
-    )
-    x, dy = spoiled(x, bad, rng), spoiled(dy, bad, rng)
-    weight = torch.where(weight == 0, torch.ones_like(weight), weight)
-    y = plan_fprop(problem, x.stride(), dtype, CPU, config=config).run(x, weight)
-    assert_alike(y, convolve(problem, x.double(), weight.double()))
-    plan = plan_dgrad(problem, dy.stride(), dtype, CPU, config)
-    assert_alike(plan.run(dy, weight), reference(problem, dy, weight))
 
 
 def assert_alike(result, expected):
@@ -202,12 +120,6 @@ def test_integers_need_no_repair():
     names = [each.launcher.kernel.__name__ for each in launches]
     assert names == ["merge_filter_kernel", "conv_fprop_kernel"]
     assert torch.equal(y, convolve(GROUPS, x.double(), weight.double()).int())
-
-
-def test_the_weight_may_have_any_memory_format():
-    x, weight, _ = operands()
-    plan = plan_fprop(GROUPS, x.stride(), x.dtype, CPU, config=CONFIG)
-    assert torch.equal(plan.run(x, weight), plan.run(x, weight.contiguous()))
 
 
 def test_x_may_have_gaps_between_pixels():

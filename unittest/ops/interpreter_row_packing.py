@@ -12,25 +12,11 @@ import torch
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
-import interpreter_wgrad as wgrad
-from fprop_cases import ACTIVATIONS, check, convolve
-from packing_cases import (
-    PackedCase,
-    dgrad_plan_of,
-    draw,
-    draw_patches,
-    draw_problem,
-    finite_where_torch_is,
-)
-from planned import plan_wgrad
+from packing_cases import draw_problem
 from problem_cases import channels_last
 from triton_ext.ops import conv2d, conv2d_input, conv2d_weight
-from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.packing import RowPacking
-from triton_ext.ops.core.problem import ConvProblem, as_forward
-from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families.wgrad import PackedWgradPlan
 from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -64,18 +50,6 @@ def launches(monkeypatch):
     return names
 
 
-@pytest.mark.parametrize("number", range(400 if NIGHTLY else 60))
-def test_drawn(number):
-    check(draw(random.Random(number), DTYPES["fprop"], activations=tuple(ACTIVATIONS)))
-
-
-@pytest.mark.parametrize("number", range(400 if NIGHTLY else 40))
-def test_drawn_patches(number):
-    rng = random.Random(number)
-    case = draw(rng, DTYPES["fprop"], activations=tuple(ACTIVATIONS))
-    check(replace(case, problem=draw_patches(rng, pixels=16), planes=True))
-
-
 @pytest.mark.parametrize("stride", [(9, 3), (3, 12), (16, 16), (14, 14)])
 @pytest.mark.parametrize("kernel", [3, 14])
 def test_any_stride_is_taken(stride, kernel, launches):
@@ -106,139 +80,6 @@ def test_gradients_with_any_stride(launches):
     y = torch.nn.functional.conv2d(*wide, stride=16)
     for gradient, expected in zip(found, torch.autograd.grad(y, wide, dy.double()), strict=True):
         assert (gradient.double() - expected).abs().max() <= 2e-3 * expected.abs().max()
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("number", range(100 if NIGHTLY else 12))
-def test_a_window_sees_its_own_pixels_only(number, bad):
-    rng = random.Random(number)
-    case = PackedCase(
-        problem=draw_problem(rng, pixels=8) if number % 3 else draw_patches(rng, pixels=16),
-        dtype=torch.float16,
-        spec=EpilogueSpec(out_dtype=torch.float32),
-        columns=number % 2 == 1,
-        planes=number % 3 == 0,
-    )
-    finite_where_torch_is(case, bad, "cpu", rng)
-
-
-def draw_wgrad(rng: random.Random) -> wgrad.Case:
-    problem = draw_problem(rng, pixels=8)
-    return wgrad.Case(
-        n=problem.batch,
-        ci=problem.in_channels,
-        co=problem.out_channels,
-        size=problem.input_size,
-        taps=problem.filter_size,
-        stride=problem.stride,
-        padding=problem.padding,
-        dilation=problem.dilation,
-        dtype=rng.choice((torch.float16, torch.bfloat16)),
-        out_dtype=rng.choice((None, torch.float32)),
-        config=rng.choice((None, wgrad.SMALL)),
-    )
-
-
-@pytest.mark.parametrize("number", range(100 if NIGHTLY else 20))
-def test_drawn_gradients_of_filters_of_patches(number):
-    rng = random.Random(number)
-    problem = draw_patches(rng, pixels=16)
-    x, dy = (channels_last(s, torch.float16, 1) for s in (problem.x_shape, problem.y_shape))
-    ways = RowPacking.ways(problem, x.stride(), x.itemsize)
-    way = next(way for way in ways if way.planes)
-    dw = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, pack_rows=way).run(x, dy)
-    expected = wgrad.reference(problem, x, dy)
-    assert dw.shape == expected.shape
-    assert (dw.double() - expected).abs().max() <= 2e-3 * max(1.0, expected.abs().max())
-
-
-def packed_plan(case: wgrad.Case, x: torch.Tensor, dy: torch.Tensor) -> PackedWgradPlan:
-    ways = RowPacking.ways(case.problem, x.stride(), x.itemsize)
-    # As good as random: both ways.
-    way = ways[-1 if case.co % 16 else 0]
-    plan = plan_wgrad(
-        case.problem, x.stride(), dy.stride(), x.dtype, x.device, case.config, case.out_dtype,
-        case.programs, pack_rows=way,
-    )  # fmt: skip
-    assert isinstance(plan, PackedWgradPlan)
-    assert plan.copies.packing == way
-    return plan
-
-
-@pytest.mark.parametrize("number", range(200 if NIGHTLY else 40))
-def test_drawn_gradients_of_filters(number):
-    case = draw_wgrad(random.Random(number))
-    x, dy = case.tensors()
-    plan = packed_plan(case, x, dy)
-    dw = plan.run(x, dy)
-    wgrad.check(case, dw, x, dy)
-    out = torch.full_like(dw, torch.nan)
-    assert plan.run(x, dy, out) is out
-    assert torch.equal(out, dw)
-    contiguous = torch.full(dw.shape, torch.nan, dtype=dw.dtype)
-    assert torch.equal(plan.run(x, dy, contiguous), dw)
-
-
-def test_an_out_of_another_shape_is_refused():
-    case = draw_wgrad(random.Random(0))
-    x, dy = case.tensors()
-    with pytest.raises(ValueError, match=r"out: expected .* got \[1\]"):
-        packed_plan(case, x, dy).run(x, dy, torch.empty(1))
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-@pytest.mark.parametrize("number", range(100 if NIGHTLY else 10))
-def test_a_gradient_sees_the_pixels_of_its_taps_only(number, bad):
-    rng = random.Random(number)
-    case = draw_wgrad(rng)
-    x, dy = case.tensors()
-    x[tuple(rng.randrange(extent) for extent in x.shape)] = bad
-    dy = torch.where(dy == 0, torch.ones_like(dy), dy)
-    dw = packed_plan(case, x, dy).run(x, dy)
-    expected = wgrad.reference(case.problem, x, dy)
-    assert torch.equal(dw.isfinite(), expected.isfinite())
-
-
-# --- gradients of inputs ------------------------------------------------------------------------
-
-
-def draw_dgrad(rng: random.Random) -> ConvProblem:
-    """A problem of stride 1 whose dy has few channels."""
-    while True:
-        drawn = draw_problem(rng, pixels=8)
-        problem = replace(
-            drawn,
-            stride=(1,) * drawn.dims,
-            in_channels=drawn.out_channels,
-            out_channels=drawn.in_channels,
-        )
-        if 0 not in problem.output_size:
-            return problem
-
-
-@pytest.mark.parametrize("number", range(200 if NIGHTLY else 40))
-def test_drawn_gradients_of_inputs(number):
-    rng = random.Random(number)
-    problem = draw_dgrad(rng)
-    dtype = rng.choice((torch.float16, torch.bfloat16, torch.float32))
-    dy = channels_last(problem.y_shape, dtype, 1)
-    weight = channels_last(problem.w_shape, dtype, 2)
-    bias = torch.randn(problem.in_channels).to(dtype) if number % 3 == 0 else None
-    way = rng.choice(RowPacking.ways(as_forward(problem), dy.stride(), dtype.itemsize))
-    plan = dgrad_plan_of(problem, dy, way)
-    dx = plan.run(dy, weight, bias=bias)
-    x = torch.zeros(problem.x_shape, dtype=torch.float64, requires_grad=True)
-    convolve(problem, x, weight.double()).backward(dy.double())
-    expected = x.grad
-    if bias is not None:
-        expected = expected + bias.double().view(-1, *(1,) * problem.dims)
-    assert dx.shape == expected.shape
-    assert dx.movedim(1, -1).is_contiguous()
-    error = (dx.double() - expected).abs().max()
-    assert error <= 8e-3 * expected.abs().max() + 1e-6
-    out = torch.full_like(dx, torch.nan)
-    assert plan.run(dy, weight, out, bias) is out
-    assert torch.equal(out, dx)
 
 
 # --- copies -------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Shifted products without a GPU: who computes what, the choice, what is compiled, what it gives.
 
-Kernels run in the interpreter, in a process of its own, and compiled ones in the emulator.
+Compiled kernels run in the emulator; ``test_conformance.py`` runs interpreted ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from cubin_resources import resources
 from emulated import emulate
 from family_plans import H200, case_of, compiled, configs_of
 from fprop_cases import ACTIVATIONS, check
-from interpreted import assert_passes_in_the_interpreter
 from planned import plan_fprop
 from problem_cases import problem_of
 from triton_ext.errors import DescriptorError
@@ -191,10 +190,6 @@ def test_filters_stay_where_rows_are_prefetched(fresh_triton_cache):
 
 
 # --- run ----------------------------------------------------------------------------------------
-
-
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_col2im.py")
 
 
 @pytest.mark.parametrize("number", range(6))

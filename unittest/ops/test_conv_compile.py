@@ -58,7 +58,10 @@ def tiles(block_k: int = 64, block_n: int = 64) -> ConvConfig:
 KINDS = {
     "1-D": ({"config": tiles(), "filter_size": (3,)}, "m64n64k16.f32.f16.f16"),
     "3-D": ({"config": tiles(), "filter_size": (2, 3, 3)}, "m64n64k16.f32.f16.f16"),
-    "matrix": ({"config": tiles(), "filter_size": (1, 1)}, "m64n64k16.f32.f16.f16"),
+    "matrix": (
+        {"config": tiles(), "filter_size": (1, 1), "x_is_matrix": True},
+        "m64n64k16.f32.f16.f16",
+    ),
     "bf16": ({"config": tiles(), "dtype": tl.bfloat16}, "m64n64k16.f32.bf16.bf16"),
     "tf32": ({"config": tiles(32), "dtype": tl.float32}, "m64n64k8.f32.tf32.tf32"),
     "e4m3": ({"config": tiles(128), "dtype": tl.float8e4nv}, "m64n64k32.f32.e4m3.e4m3"),

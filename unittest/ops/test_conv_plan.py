@@ -9,10 +9,12 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 import torch
 from emulated import without_gluon
 from looking_kernel import LookingKernel
+from planned import plan_fprop
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.api.execution import conv2d_with_config
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.core.epilogue import EpilogueArguments, EpilogueSpec
+from triton_ext.ops.core.problem import ConvParameters
 from triton_ext.ops.families import gemm
 from triton_ext.ops.kernels.gemm import conv_fprop_kernel
 
@@ -36,7 +38,11 @@ def tensors(co=16):
 
 
 def launch(x, weight, bias=None):
-    conv2d_with_config(x, weight, bias, (2, 1), (1, 0, 2, 3), (1, 2))
+    parameters = ConvParameters((2, 1), (1, 0, 2, 3), (1, 2), 1)
+    problem = parameters.problem(tuple(x.shape), tuple(weight.shape))
+    epilogue = EpilogueSpec(bias=bias is not None)
+    plan = plan_fprop(problem, x.stride(), x.dtype, x.device, epilogue)
+    plan.run(x, weight, EpilogueArguments(bias).operands())
 
 
 def test_the_second_launch_goes_around_with_the_same_arguments(kernel):

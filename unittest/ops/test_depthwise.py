@@ -1,4 +1,4 @@
-"""Depthwise convolutions without a GPU: what is compiled, and the interpreter in a process."""
+"""Depthwise convolutions without a GPU: their arithmetic, and what is compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from cubin_resources import resources
 from family_plans import case_of, compiled, configs_of
 from hypothesis import given
 from hypothesis import strategies as st
-from interpreted import assert_passes_in_the_interpreter
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.depthwise import (
     DEPTHWISE,
@@ -46,11 +45,6 @@ def layer(
         dilation=(dilation,) * dims,
         groups=channels,
     )
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_depthwise.py")
 
 
 # ---- Columns and taps ---------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_every_step_is_one_that_triton_multiplies(monkeypatch, direction, dtype,
     "options",
     [
         {"ci": 4},
-        {"ci": 4, "filter_size": (1, 1)},
+        {"ci": 4, "filter_size": (1, 1), "x_is_matrix": True},
         {"ci": 4, "groups": 3, "store_through_tma": False},
     ],
     ids=["dense", "matrix", "groups"],

@@ -1,7 +1,7 @@
 """The operators within torch on a GPU: training, torch.compile, CUDA graphs, autocast, memory.
 
 The kernels' results over many geometries are tested direction by direction in
-``test_conv2d_gpu.py``, ``test_dgrad_gpu.py`` and others; here they run together.
+``test_conformance.py``; here they run together.
 """
 
 from __future__ import annotations

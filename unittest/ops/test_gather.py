@@ -1,6 +1,6 @@
 """Gathered few channels without a GPU: windows, the choice, what is compiled, and what it gives.
 
-Kernels run in the interpreter, in a process of its own, and compiled ones in the emulator.
+Compiled kernels run in the emulator; ``test_conformance.py`` runs interpreted ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from emulated import emulate
 from family_plans import H200, case_of, compiled, configs_of, plan_of
 from fprop_cases import ACTIVATIONS, check
 from gather_cases import draw, draw_config, draw_problem
-from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
 from triton_ext.ops import tuning
 from triton_ext.ops.core import planner
@@ -165,10 +164,6 @@ def test_loads_that_are_ahead_fit_in_their_bound(fresh_triton_cache):
 
 
 # --- run ----------------------------------------------------------------------------------------
-
-
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_gather.py")
 
 
 @pytest.mark.parametrize("number", range(6))

@@ -38,7 +38,7 @@ from triton_ext.ops.families.gluon_config import (  # noqa: E402
     narrow_configs,
     ping_pong,
 )
-from triton_ext.ops.kernels import gluon_dgrad  # noqa: E402
+from triton_ext.ops.kernels import gluon_conv  # noqa: E402
 
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 COPIES = capabilities()["im2col-copies"]
@@ -57,8 +57,8 @@ CONFIGS = (
 @pytest.fixture(autouse=True)
 def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
     """Plans are made for a small Hopper, and the Gluon kernel launched in the emulator."""
-    kernel = xnv.emulated(gluon_dgrad.conv_dgrad_kernel)
-    monkeypatch.setattr(gluon_dgrad, "conv_dgrad_kernel", kernel)
+    kernel = xnv.emulated(gluon_conv.conv_dgrad_kernel)
+    monkeypatch.setattr(gluon_conv, "conv_dgrad_kernel", kernel)
     machine = Device(3, (9, 0), SMEM_BYTES)
     monkeypatch.setattr(planner, "device_of", lambda device, operator: machine)
     planner.make_plan.cache_clear()

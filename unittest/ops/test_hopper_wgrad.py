@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch", reason="triton_ext.ops needs torch, which i
 from planned import plan_wgrad, ranking_of  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
 from triton_ext.ops.core import planner  # noqa: E402
-from triton_ext.ops.core.refusals import refused  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 if not GLUON.available:
@@ -294,10 +293,11 @@ def test_what_cannot_run_is_named(monkeypatch):
 
 
 def test_hosts_without_it_take_the_other_kernel(monkeypatch):
-    why = refused("Gluon of this Triton has no im2col loads")
-    monkeypatch.setattr(gluon_wgrad, "host_refusals", lambda device: why)
+    why = "Gluon of this Triton has no im2col loads"
+    missing = {**capabilities(), "im2col-gluon": replace(GLUON, available=False, reason=why)}
+    monkeypatch.setattr("triton_ext.ops.families.gluon.capabilities", lambda: missing)
     assert not isinstance(chosen(monkeypatch, WIDE), WgradTileConfig)
-    with pytest.raises(UnsupportedError, match=str(why[0])):
+    with pytest.raises(UnsupportedError, match=why):
         chosen(monkeypatch, WIDE, choice=WgradTileChoice(config=CONFIGS[0]))
 
 

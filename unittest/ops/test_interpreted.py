@@ -2,8 +2,8 @@
 
 Whether kernels are interpreted is fixed when they are defined, so tests that run one live in files
 ``interpreter_*.py``, which run in a process of their own.  By hand:
-``TRITON_INTERPRET=1 python -m pytest unittest/ops/interpreter_wgrad.py``.  Files of a single kernel
-are run beside the other tests of that kernel.
+``TRITON_INTERPRET=1 python -m pytest unittest/ops/interpreter_kernels.py``.
+``test_conformance.py`` runs its own cases.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ except triton_ext.errors.UnsupportedError as error:
     ("name", "timeout_s"),
     [
         pytest.param("conv2d", 900, marks=pytest.mark.slow),
-        pytest.param("dgrad", 3000, marks=pytest.mark.slow),
         pytest.param("dispatch_cache", 900, marks=NEEDS_IM2COL),
         pytest.param("epilogue", 900, marks=(pytest.mark.slow, NEEDS_IM2COL)),
+        ("kernels", 900),
         pytest.param("functional", 1800, marks=pytest.mark.slow),
-        pytest.param("nonfinite", 900, marks=pytest.mark.slow),
         pytest.param("norms", 900, marks=pytest.mark.slow),
-        pytest.param("wgrad", 900, marks=pytest.mark.slow),
     ],
 )
 def test_everything_in_the_interpreter(name, timeout_s):

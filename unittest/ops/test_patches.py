@@ -1,4 +1,4 @@
-"""Gradients of inputs of patches without a GPU: interpreter, emulator, compiled, the model."""
+"""Gradients of inputs of patches without a GPU: emulator, compiled, the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is 
 import torch
 from emulated import EmulatedKernel, emulate
 from family_plans import H200, META, compiled, configs_of
-from interpreted import assert_passes_in_the_interpreter
 from patch_cases import check, draw
 from problem_cases import problem_of
 from triton_ext.host import capabilities
@@ -75,11 +74,6 @@ def test_the_stem_of_a_convnext_is_bound_by_memory():
     # dy, 38.5 MB, is read once, dx, 19.3 MB, written: at 3.5 TB/s 16.5 us.
     case = Case(direction="dgrad", problem=STEM, dtype=torch.float16)
     assert min(each.us for each in PATCHES.candidates(case, H200).values()) < 25
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_patches.py")
 
 
 @emulates

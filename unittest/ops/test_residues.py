@@ -68,13 +68,13 @@ def compare(dim, first, count, offset):
 @pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 @pytest.mark.parametrize("dim", EDGES, ids=str)
 def test_the_gluon_kernel(dim, monkeypatch):
-    from triton_ext.ops.kernels import gluon_dgrad
+    from triton_ext.ops.kernels import gluon_conv
 
-    monkeypatch.setattr(gluon_dgrad, "gl", types.SimpleNamespace(where=np.where))
+    monkeypatch.setattr(gluon_conv, "gl", types.SimpleNamespace(where=np.where))
     names = ("stride", "divisor", "tap_step", "inverse")
     classes = types.SimpleNamespace(**{name: of(dim, name) for name in names})
     residues = (0, 0, np.arange(dim.stride, dtype=np.int32))
-    compare(dim, *gluon_dgrad.class_taps.fn(residues, problem_of(dim), 2, classes))
+    compare(dim, *gluon_conv.class_taps.fn(residues, problem_of(dim), 2, classes))
 
 
 @pytest.mark.parametrize("dim", EDGES, ids=str)
@@ -126,11 +126,11 @@ def test_what_overflows_is_refused():
 @pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 @pytest.mark.parametrize(("stride", "dilations"), [(1, (1, 2, 7)), (2, (1, 3)), (6, (4, 10))])
 def test_a_kernel_is_compiled_for_the_dilation_modulo_the_stride(stride, dilations):
-    from triton_ext.ops.kernels.gluon_dgrad import residue_classes
+    from triton_ext.ops.kernels.gluon_conv import Classes
 
     def classes(dilation):
         dim = StridePhases(size=9, taps=3, stride=stride, dilation=dilation, low=1)
-        return str(residue_classes([dim]))
+        return str(Classes.of([dim]))
 
     assert len({classes(dilation) for dilation in dilations}) == 1
     assert stride == 1 or classes(dilations[0]) != classes(dilations[0] + 1)

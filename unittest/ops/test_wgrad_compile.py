@@ -164,6 +164,12 @@ def test_every_kind_of_problem(kind, capability, compiled, tmp_path):
     assert used["STACK"] == used["LOCAL"] == 0
 
 
+def test_several_taps_are_stored_in_pieces(compiled):
+    config = replace(SMALL, taps=2, store_parts=2)
+    ttgir = compiled(config, WHOLE)[0].asm["ttgir"]
+    assert ttgir.count("async_tma_copy_local_to_global") >= config.taps * config.store_parts
+
+
 def test_whole_tiles_alone_need_no_workspace(compiled):
     (kernel,) = compiled(SMALL, WHOLE)
     assert "st.global" not in kernel.asm["ptx"]

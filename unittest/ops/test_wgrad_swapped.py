@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from emulated import emulate
 from fprop_cases import convolve
-from interpreted import assert_passes_in_the_interpreter
 from planned import plan_wgrad
 from problem_cases import channels_last, problem_of
 from swapped_cases import draw_swapped, swapped_of
@@ -280,11 +279,6 @@ def test_a_table_says_what_cannot_be(table):
 
 
 # --- kernels ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_wgrad_swapped.py")
 
 
 @emulates

@@ -1,7 +1,7 @@
 """Gradient of a convolution's input (dgrad) on Hopper: how the Gluon kernel is launched.
 
-The kernel is ``triton_ext.ops.kernels.gluon_dgrad``, the one that ``triton_ext.ops`` launches.  Its
-module describes symbols, residue classes, GEMM mapping, warp roles and stores; copy from there.
+The kernel is ``triton_ext.ops.kernels.gluon_conv``, the one that ``triton_ext.ops`` launches.  Its
+module describes symbols, stride phases, GEMM mapping, warp roles and stores; copy from there.
 Here are descriptors, the choice of a configuration and the grid, for tensors that lie packed with
 channels last, dy [N, (out_d, (out_h,)) out_w, Co] and w [Co, (T, (R,)) S, Ci].
 
@@ -21,12 +21,7 @@ from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps
 from triton_ext.ops.families.gluon_config import Product, TileConfig, expected_times
-from triton_ext.ops.kernels.gluon_dgrad import (
-    DgradProblem,
-    conv_dgrad_kernel,
-    dgrad_problem,
-    residue_classes,
-)
+from triton_ext.ops.kernels.gluon_conv import Classes, DgradProblem, conv_dgrad_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors, steps_of
 from .launch import (
@@ -65,7 +60,7 @@ def _check_arguments(dy: torch.Tensor, w: torch.Tensor, launcher: Launcher | Non
             "[N, (out_d, (out_h,)) out_w, Co] and [Co, (T, (R,)) S, Ci]"
         )
     if problems:
-        raise DescriptorError("; ".join(problems))
+        raise DescriptorError("; ".join(map(str, problems)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -152,7 +147,7 @@ def conv_dgrad(
     ]
     problems = phase_refusals(dims, dy.shape[1:-1], dy.shape[0], ci)
     if problems:
-        raise DescriptorError("; ".join(problems))
+        raise DescriptorError("; ".join(map(str, problems)))
     classes = math.prod(dim.stride for dim in dims)
     product = product_of(dims, dy.shape[0], ci, co)
     num_sms = multiprocessors(dy.device)
@@ -174,7 +169,7 @@ def conv_dgrad(
     def w_desc(columns: int) -> Any:
         return filter_descriptor(w, [config.block_k, 1, columns])
 
-    problem = dgrad_problem(dims, dy.shape[0], ci, math.ceil(co / config.block_k))
+    problem = DgradProblem.of(dims, dy.shape[0], ci, math.ceil(co / config.block_k))
     kernel = conv_dgrad_kernel if launcher is None else launcher(conv_dgrad_kernel)
     kernel[(product.programs(config, num_sms),)](
         dy_desc,
@@ -185,7 +180,7 @@ def conv_dgrad(
         None,
         problem,
         config,
-        residue_classes(dims),
+        Classes.of(dims),
         num_warps=4,
     )
     return dx
@@ -232,7 +227,7 @@ def compile_conv_dgrad(
     ]
     problems = phase_refusals(dims, (1,) * len(dims), 1, 1) if dims else []
     if problems:
-        raise LaunchError("; ".join(problems))
+        raise LaunchError("; ".join(map(str, problems)))
     signature: dict[str, Any] = {
         "dy_desc": pixels_type(dtype, [config.rows, config.block_k], rank),
         "w_main_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_main]),
@@ -244,7 +239,7 @@ def compile_conv_dgrad(
     constants: dict[str, Any] = {
         "bias_ptr": None,
         "CONFIG": config,
-        "CLASSES": residue_classes(dims),
+        "CLASSES": Classes.of(dims),
     }
     if not config.block_n_rest:
         del signature["w_rest_desc"]

@@ -1,6 +1,6 @@
 """Forward convolution (fprop) on Hopper: how the warp-specialised Gluon kernel is launched.
 
-The kernel is ``triton_ext.ops.kernels.gluon_fprop``, the one that ``triton_ext.ops`` launches.  Its
+The kernel is ``triton_ext.ops.kernels.gluon_conv``, the one that ``triton_ext.ops`` launches.  Its
 module describes symbols, GEMM mapping, warp roles, barriers and timeline; copy from there,
 together with ``gluon_pipeline.py`` beside it (the ring, WGMMA over a stage, stores) and
 ``families/gluon_config.py`` (the configuration).  Here are descriptors, the choice of a
@@ -23,7 +23,7 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError
 from triton_ext.ops.families.gluon_config import CONFIGS, Product, TileConfig, expected_times
-from triton_ext.ops.kernels.gluon_fprop import FpropProblem, conv_fprop_kernel
+from triton_ext.ops.kernels.gluon_conv import FpropProblem, conv_fprop_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors
 from .fprop_cluster import NUM_CTAS, ClusterConfig, conv_fprop_cluster_kernel

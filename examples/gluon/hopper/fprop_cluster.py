@@ -5,7 +5,7 @@ Both multiply by the same block of the filter, which is read from L2 once and wr
 shared memory of both.  It is chosen explicitly, ``conv_fprop(..., config=in_cluster(config))``, and
 is there to be copied from: it was slower wherever it was measured (docs/gluon-conv.md).
 
-Symbols, GEMM mapping and tiles are those of ``triton_ext.ops.kernels.gluon_fprop``, with
+Symbols, GEMM mapping and tiles are those of ``triton_ext.ops.kernels.gluon_conv``, with
     tile        what a cluster computes: 2 * ROW_GROUPS * ROWS pixels, BLOCK_N output channels
     group g     2 * ROWS consecutive pixels of a tile: the first ROWS belong to CTA 0, the others
                 to CTA 1
@@ -81,14 +81,12 @@ from triton_ext.host.gluon_names import (
 )
 from triton_ext.ops.core.refusals import Refusal, refused
 from triton_ext.ops.families.gluon_config import CONFIGS, TileConfig
-from triton_ext.ops.kernels.gluon_fprop import FpropProblem
+from triton_ext.ops.kernels.gluon_conv import FpropProblem
 from triton_ext.ops.kernels.gluon_pipeline import (
     is_matrix,
     next_stage,
     num_own,
-    staging_order,
     stores_in_flight,
-    tile_counts,
     tile_origin,
 )
 
@@ -276,8 +274,7 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
     dilation_d, dilation_h, dilation_w = problem.dilation
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
-    num_m, num_n = tile_counts(problem.m_gemm, problem.co, CONFIG)
-    for index in range(num_own(num_m * num_n)):
+    for index in range(num_own(problem.m_gemm, problem.co, CONFIG)):
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
         starts = ()
@@ -394,10 +391,11 @@ def store_columns(
         store_columns(left, y_desc, y_smem, row, column, FIRST, PART, CONFIG)
         store_columns(right, y_desc, y_smem, row, column + HALF, FIRST, PART + PARTS, CONFIG)
     else:
+        COUNT: gl.constexpr = CONFIG.block_n // CONFIG.store_n
         layout: gl.constexpr = accumulator_layout(acc.shape[1])
         values = gl.convert_layout(acc, layout, assert_trivial=True)
         buffer = y_smem.index(FIRST + PART % CONFIG.store_buffers)
-        tma.store_wait(stores_in_flight(staging_order(CONFIG), PART))
+        tma.store_wait(stores_in_flight(CONFIG.store_buffers, COUNT, PART))
         buffer.store(values.to(y_desc.dtype))
         fence_async_shared()
         async_store(y_desc, [row, column], buffer)
@@ -412,8 +410,7 @@ def consumer(y_desc, shared, problem, ME: gl.constexpr, CONFIG: gl.constexpr):
     FIRST_BUFFER: gl.constexpr = ME * CONFIG.store_buffers
     taps_d, taps_h, taps_w = problem.filter_size
     num_steps = taps_d * taps_h * taps_w * problem.channel_blocks
-    num_m, num_n = tile_counts(problem.m_gemm, problem.co, CONFIG)
-    for index in range(FIRST_TILE, num_own(num_m * num_n), TILE_STEP):
+    for index in range(FIRST_TILE, num_own(problem.m_gemm, problem.co, CONFIG), TILE_STEP):
         tile = gl.program_id(0) + index * gl.num_programs(0)
         row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
         row += FIRST_ROW

@@ -150,7 +150,7 @@ def conv_wgrad(
         x_desc,
         matrix_descriptor(dy, block),
         partial,
-        zeroed_flags(x.device, work.flags),
+        zeroed_flags(x.device, work.partition.programs * config.consumers),
         filter_descriptor(dw, [BLOCK_C, 1, BLOCK_C]),
         told,
         config,

@@ -1,4 +1,4 @@
-"""What a kernel is given: arrays, numbers, tuples of these and tensor descriptors of the host.
+"""Arguments of kernels: arrays, numbers, tuples of these and tensor descriptors of the host.
 
 Tensors need numpy's interface, or ``data_ptr()``, ``stride()`` and memory of the CPU as torch's
 have.  A descriptor is an object with ``base``, ``shape``, ``strides`` and ``block_shape``; what it
@@ -21,7 +21,7 @@ from .memory import GlobalMemory
 
 __all__ = ["MakeDescriptor", "bind"]
 
-#: Of the host's object, the element type and the address of its tensor.
+#: Makes a descriptor from the host's object, the element type and the address of its tensor.
 MakeDescriptor = Callable[[Any, Element, int], Any]
 
 

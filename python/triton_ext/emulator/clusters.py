@@ -153,7 +153,7 @@ class Cluster:
                 raise _too_late(op, rank)
 
     def twin(self, view: LdsView, rank: int, other: int) -> LdsView:
-        """What lies in another CTA where a buffer, or a part of one, lies in this one."""
+        """Returns the buffer of another CTA at the place of one of this CTA."""
         if rank == other:
             return view
         mine, theirs = self.groups[rank].buffers, self.groups[other].buffers

@@ -88,11 +88,11 @@ class Element:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a floating-point type."""
+        """True for floating-point types."""
         return self.name in _FLOATS
 
     def poison(self) -> Any:
-        """What memory holds that nobody wrote, or that a copy is filling."""
+        """Returns the value of memory that nobody wrote, or that a copy is filling."""
         if self.is_float:
             return np.array(np.nan, self.dtype)
         if self.dtype == np.bool_:
@@ -124,7 +124,7 @@ class Element:
         return raw.view(self.dtype)
 
     def to_memory(self, values: Any) -> Array:
-        """What memory holds for values, as unsigned integers of its size."""
+        """Returns the bits of values in memory, as unsigned integers of the element's size."""
         array = np.asarray(np.asarray(values).astype(self.dtype, copy=False), order="C")
         if self.name == "bf16":
             return (self.rounded(array).view(np.uint32) >> np.uint32(16)).astype(np.uint16)

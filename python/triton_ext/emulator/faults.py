@@ -1,4 +1,4 @@
-"""What the emulator has to say against a kernel."""
+"""Errors of emulated kernels."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Fibers:
                     child.turn.release()
                 raise
             self._unwind(children, error)
-            # What failed first: another part may have ended this one.
+            # Report the first failure: another part may have ended this one.
             failure, self._failure = self._failure, None
             if failure is None or failure is error:
                 raise

@@ -219,7 +219,7 @@ class Program:
         return self._blocks[block]
 
     def _function(self, op: Operation) -> Any:
-        """What runs a function: takes the arguments, gives the results."""
+        """Returns a callable that runs a function of the module."""
         region = op.regions[0]
         for block in region.blocks:
             self._block(block)

@@ -1,4 +1,4 @@
-"""What the vendors' launchers of emulated kernels share.
+"""Base class of the vendors' launchers of emulated kernels.
 
 A launcher stands where a kernel stands, ``launcher[grid](x, y, n, BLOCK=64)``: arguments are bound
 and options checked as for a launch on a GPU, and the TTGIR of the compile runs over numpy.  What
@@ -44,7 +44,7 @@ class EmulatedKernel(ABC):
 
     #: Options of a launch that are ints; whether each may be ``None``, as if it were left out.
     OPTIONS: ClassVar[Mapping[str, bool]]
-    #: What messages call the memory that a workgroup has.
+    #: Name of a workgroup's memory in messages.
     MEMORY: ClassVar[str]
     #: Options of a launch that change nothing here, bools.
     IGNORED: ClassVar[tuple[str, ...]] = ()
@@ -88,7 +88,7 @@ class EmulatedKernel(ABC):
         return launch
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
-        """What ``triton.compile`` makes of the kernel for these arguments."""
+        """Returns the compiled kernel for these arguments."""
         return self._compile(*self._bind(args, kwargs))
 
     @abstractmethod

@@ -84,7 +84,7 @@ class GlobalMemory:
             np.add.at(filling, index * element.size_bytes, change)
 
     def is_filling(self, element: Element, addresses: Array, mask: Array) -> bool:
-        """Whether a copy in flight writes any of the elements."""
+        """Returns whether a copy in flight writes any of the elements."""
         for number, _, index in self._split(element, addresses, mask):
             filling = self._filling[number]
             if filling is not None and filling[index * element.size_bytes].any():
@@ -133,7 +133,7 @@ class GlobalMemory:
 
 
 class LdsBytes:
-    """What is in flight for each byte of LDS, so that buffers at one place know of each other.
+    """Copies in flight for each byte of LDS, shared by buffers that overlap.
 
     Args:
         size: Bytes.

@@ -283,7 +283,7 @@ def _select(op: Operation, context: Context) -> Step:
         values = group.values
         condition = values[view.condition]
         if is_scalar:
-            # Of any type: a descriptor or a pointer may be chosen.
+            # The values may have any type, also that of a descriptor or a pointer.
             values[view.result] = values[view.true_value if condition else view.false_value]
         else:
             values[view.result] = np.where(

@@ -142,7 +142,7 @@ def _load(op: Operation, context: Context) -> Step:
         if view.other is not None:
             found = np.where(mask, found, values[view.other])
         elif view.mask is not None:
-            # What a masked load gives without a value is not defined.
+            # Masked elements of a load without `other` are undefined.
             found = np.where(mask, found, element.poison())
         values[view.result] = found
 

@@ -19,7 +19,7 @@ __all__ = ["TTG"]
 
 
 def _name_of(op: Operation) -> str:
-    """What the kernel calls a buffer: the name of its location, or that of the value."""
+    """Returns the name of a buffer: that of its location, or that of the value."""
     return (op.loc.name if op.loc is not None else None) or op.results[0].name.lstrip("%")
 
 

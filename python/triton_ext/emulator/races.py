@@ -1,4 +1,4 @@
-"""Who may touch a buffer when: happens-before between the parts of a workgroup.
+"""Finds races on buffers: happens-before between the parts of a workgroup.
 
 Every agent has a vector clock.  A part of the kernel is an agent, and so is whatever else tells
 that something is done: an mbarrier, whose time is the number of its phases.  An arrival hands on
@@ -29,12 +29,12 @@ __all__ = ["Access", "Agent", "Races"]
 
 Clock = dict[int, int]
 
-#: What a history has for an element that nobody wrote.
+#: Entry of a history for an element that nobody wrote.
 _NEVER = 0
 
 
 class Agent:
-    """Who accesses, or tells that something is done.
+    """A part of the kernel that accesses buffers, or a barrier that completes.
 
     Args:
         number: Its number.
@@ -59,7 +59,7 @@ class Agent:
                 mine[number] = time
 
     def hand_on(self) -> Clock:
-        """What it knows now; what it does from now on is later."""
+        """Returns a copy of the clock and advances it: later accesses are later than the copy."""
         found = dict(self.clock)
         self.clock[self.number] += 1
         return found

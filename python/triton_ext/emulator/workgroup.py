@@ -21,12 +21,12 @@ __all__ = ["Context", "Prepare", "Step", "Workgroup"]
 
 
 def _kind(op: Operation) -> str:
-    """What an asynchronous operation is, in a word."""
+    """Returns the kind of an asynchronous operation in a word."""
     return "product" if op.name.endswith("dot") else "copy"
 
 
 class Workgroup:
-    """What the operations of a kernel read and change.
+    """State that the operations of a kernel read and change.
 
     A kernel may have parts that run by turns (partitions of ``ttg.warp_specialize``): each sees a
     fork, with values of its own and all else in common.
@@ -66,7 +66,7 @@ class Workgroup:
         self.program_id = program_id
         self.grid = grid
         self.values: dict[Value, Any] = {}
-        #: What vendors keep for a workgroup, by the class that keeps it.
+        #: State of vendors for a workgroup, by its class.
         self.extensions: dict[type, Any] = {}
         #: The same for the part that runs.
         self.own: dict[type, Any] = {}
@@ -74,7 +74,7 @@ class Workgroup:
         self.copies: list[tuple[Operation, LdsView]] = []
         #: Where the block that ran last goes, with the values that it hands on.
         self.branch: tuple[Block, list[Any]] | None = None
-        #: What has to hold when the kernel ends.
+        #: Checks that run when the kernel ends.
         self.at_end: list[Callable[[Operation], None]] = []
 
     def fork(self, name: str) -> Workgroup:
@@ -90,7 +90,7 @@ class Workgroup:
     # ---- LDS
 
     def read_lds(self, op: Operation, view: LdsView) -> Array:
-        """What a buffer holds now.
+        """Returns the present contents of a buffer.
 
         Raises:
             EmulationError: A copy in flight fills a part of it.
@@ -142,7 +142,7 @@ class Workgroup:
             self.races.check_write(self.agent, op, view)
 
     def _reader(self, view: LdsView) -> str:
-        """What reads a part of a buffer."""
+        """Returns the name of the operation in flight that reads a part of a buffer."""
         readers = [op for op, other in self.copies if np.shares_memory(view.data, other.data)]
         is_product = bool(readers) and _kind(readers[0]) == "product"
         return "a matrix product that reads it" if is_product else "a copy from it"
@@ -213,7 +213,7 @@ Step = Callable[[Workgroup], None]
 
 
 class Context:
-    """What is there when the operations of a kernel are prepared.
+    """The module while the operations of a kernel are prepared.
 
     Args:
         block: Prepares a block.
@@ -236,7 +236,7 @@ class Context:
         self.function = function
         self.num_warps = num_warps
         self.host_features = host_features
-        #: What vendors know of the module, by the class that knows it.
+        #: Facts of vendors about the module, by their class.
         self.extensions: dict[type, Any] = {}
 
     def shape(self, value: Value) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What the installed Triton can do, by name.
+"""Capabilities of the installed Triton, by name.
 
 One row per feature that some supported release lacks.  Dispatch, refusals, test skips, ``doctor``
 and ``docs/support.md`` all read this table, so they cannot disagree.  A feature is probed, not
@@ -84,8 +84,9 @@ def _knows_gfx1251() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ReleaseHas:
-    """What a lowering makes of an operation leaves no trace outside of compiled code; these are
-    checked by what each release emits (unittest/amd).
+    """A probe by release, for lowerings that leave no trace outside of compiled code.
+
+    Tests compare it with the code that each release emits (unittest/amd).
     """
 
     release: tuple[int, int]
@@ -95,7 +96,7 @@ class _ReleaseHas:
 
 
 class _ReleaseIsKnown:
-    """What is made of the text of a compile is known of releases whose text has been read."""
+    """A probe that holds for tested releases: our passes know the text of their compiles."""
 
     def __call__(self) -> bool:
         return detect().release <= SUPPORTED[1]
@@ -103,7 +104,7 @@ class _ReleaseIsKnown:
 
 _NEEDS = "triton {{version}} {}; install {} or newer: pip install 'triton>={}'"
 
-# Of a release that nobody has seen: its probe failed, for a reason that is not known.
+# For a newer release than those tested: its probe failed for an unknown reason.
 _LAST = ".".join(map(str, SUPPORTED[1]))
 _NEWER = (
     "triton {version} is newer than the releases that are tested, and {name} was not found in it; "

@@ -23,7 +23,7 @@ __all__ = ["SUPPORTED", "Host", "HostError", "changed_files", "detect", "wrap_cr
 SUPPORTED = ((3, 6), (3, 9))
 
 
-# What the library has since each release, by the name of its module or class and by its own.
+# A name that the library has since each release: its module or class, and the name.
 _IN_LIBRARY_SINCE: Final = {
     (3, 7): ("gluon_ir.GluonOpBuilder", "create_async_tdm_gather"),
     (3, 8): ("gluon_ir.GluonOpBuilder", "get_tensor_descriptor_im2col_layout_type"),
@@ -98,7 +98,7 @@ def _explain(error: ImportError) -> NoReturn:
 
 
 def _half() -> str:
-    """What to do about a Triton whose files do not fit together."""
+    """Returns the advice for a Triton whose files do not fit together."""
     try:
         wanted = f"'triton=={importlib.metadata.version('triton')}'"
     except importlib.metadata.PackageNotFoundError:
@@ -159,7 +159,7 @@ def _check_metadata(version: str, folder: pathlib.Path) -> None:
             "a half-finished upgrade, or a triton on PYTHONPATH in front of the installed one; "
             f"pip install --force-reinstall --no-deps 'triton=={recorded}'"
         )
-    # Of two records beside each other the first one found may happen to be right.
+    # With two records beside each other, the first one found may happen to be right.
     found = importlib.metadata.distributions(name="triton", path=[str(folder)])
     records = sorted({distribution.version for distribution in found})
     if len(records) > 1:

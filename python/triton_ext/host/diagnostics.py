@@ -28,7 +28,7 @@ _HEADS = (
     re.compile(rf"{_SEVERITY}: ?(?P<text>.*)"),
 )
 _CARET = re.compile(r"[ \t]*\^[~ ]*")
-# What a failed pass manager prints behind the diagnostics: a module, resources, a stack trace.
+# Output of a failed pass manager after the diagnostics: a module, resources, a stack trace.
 _DUMP = re.compile(
     r"(?:module\b.*\{|\"builtin\.module\".*|#[\w.$-]+ = .*|![\w.$-]+ = .*|\{-#.*"
     r"|PLEASE (?:submit|ATTACH).*|Stack dump.*)"
@@ -39,8 +39,7 @@ _ECHO = re.compile(
     r"Failures have been detected while processing|Pipeline failed while executing"
     r"|ignoring unknown external resources for 'mlir_reproducer'"
 )
-# What a library of LLVM's kind says when it gives up; Triton survives some of that, and then says
-# that it caught a signal.
+# Last words of LLVM before it aborts.  Triton survives some aborts and then reports a signal.
 _LAST_WORDS = re.compile(r"Assertion .* failed|LLVM ERROR:|UNREACHABLE executed|terminate called")
 _CAUGHT = re.compile(r"A signal was caught while processing")
 _ASSERTION = re.compile(
@@ -85,7 +84,7 @@ class Diagnostic:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What the host printed.
+    """Output of the host, taken apart.
 
     Attributes:
         diagnostics: In order, notes with what they belong to.

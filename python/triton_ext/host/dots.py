@@ -10,7 +10,7 @@ from triton_ext.host.chain import PROBE
 
 __all__ = ["INSTRUCTION_BITS", "least_dot_depth", "wrap_interpreted_dot"]
 
-# Of a row of an operand of a matrix instruction: PTX ISA, "wgmma.mma_async", K of each type.
+# Bits in a row of an operand of a matrix instruction: PTX ISA, "wgmma.mma_async", K of each type.
 INSTRUCTION_BITS: Final = 256
 
 

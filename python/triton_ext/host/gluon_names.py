@@ -1,4 +1,4 @@
-"""What kernels in Gluon for NVIDIA call, where Triton 3.6 and 3.7 name it or do it in another way.
+"""Functions for NVIDIA kernels in Gluon that Triton 3.6 and 3.7 lack or name differently.
 
 Each name is Gluon's own where it has that; what stands in for it can go with the release that is
 named beside it.

@@ -135,7 +135,7 @@ def verify(module: object, context: Any | None = None) -> None:
 
 
 def _name_of(module: object) -> str:
-    """What places in the text of a module are named after."""
+    """Returns the file name for places in the text of a module."""
     name = getattr(getattr(module, "source", None), "filename", "<module>")
     return f"<edited {name.strip('<>')}>" if getattr(module, "is_changed", False) else str(name)
 

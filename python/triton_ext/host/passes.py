@@ -38,8 +38,8 @@ _NAME = re.compile(r"any\((?:(?P<anchor>[\w.]+)\()?(?P<name>[\w.-]+)(?:\{(?P<opt
 _OPTION = re.compile(r"([\w-]+)=((?:\{[^{}]*\}|[^\s{}])*)")
 _BOOLEANS = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
 
-# What upstream's Passes.td gives an option that is left out.  The bindings have no defaults, so an
-# option that is missing here has to be given.  Keys: pass and option, or the option of any pass.
+# Defaults of options in upstream's Passes.td.  The bindings have no defaults, so an option that is
+# missing here has to be given.  Keys: pass and option, or the option of any pass.
 _DEFAULTS: Mapping[str | tuple[str, str], str] = MappingProxyType(
     {
         ("convert-triton-to-tritongpu", "target"): "",
@@ -169,7 +169,7 @@ class HostPasses:
                 return Call(name, adder.path, self._arguments(name, adder, spelled))
             except UnsupportedError as error:
                 problems.append(error)
-        # Of overloads, the one with the most arguments says the most.
+        # The error of the overload with the most arguments says the most.
         raise problems[-1]
 
     def _arguments(
@@ -328,7 +328,7 @@ def _cache_path(library: HostLibrary) -> pathlib.Path | None:
 
 
 def _read_cache(path: pathlib.Path) -> list[dict[str, Any]] | None:
-    """What was written before; ``None`` if there is nothing, or nothing that can be read."""
+    """Returns the cached entries; ``None`` if there are none that can be read."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -340,7 +340,7 @@ def _read_cache(path: pathlib.Path) -> list[dict[str, Any]] | None:
 
 
 def _is_entry(entry: object) -> bool:
-    """Whether something has the form of what the worker says about an adder."""
+    """Returns whether an entry has the form of the worker's description of an adder."""
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
         return False
     if entry.get("problem") is not None:

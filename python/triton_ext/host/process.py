@@ -37,7 +37,7 @@ _NOT_SAID = re.compile(r"(?:Stack dump|PLEASE submit|#\d+ 0x|\s*#\d+ )")
 
 @dataclass(slots=True)
 class Progress:
-    """What a child said before its answer.
+    """Messages of a child before its answer.
 
     Attributes:
         at: The index of the pass, or the adder, that it was at.
@@ -98,7 +98,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResult:
-    """What came out of a run.
+    """Result of a run.
 
     Attributes:
         text: The module with its locations; ``None`` if there is an error.
@@ -357,7 +357,7 @@ class HostProcess:
         try:
             return self._exchange(child, progress, {"id": self._requests, **request})
         except BaseException:
-            # Whoever stops waiting (Ctrl-C) must not leave the answer to the next request.
+            # After Ctrl-C the next request must not get this answer.
             self._kill()
             raise
 

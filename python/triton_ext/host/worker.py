@@ -146,7 +146,7 @@ class _Worker:
             file.write(text)
         context = self._context()
         refused = allow_unregistered and not self._allow_unregistered(context)
-        # What a pass prints while it fails goes to file descriptor 2 as well.
+        # A failing pass would print the operation to file descriptor 2 as well.
         context.printOpOnDiagnostic(False)
         notes = False
         try:
@@ -341,7 +341,7 @@ def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
 
 
 def _is_foreign(name: bytes) -> bool:
-    """Whether a file is there that is neither a regular one nor a folder, which is not read."""
+    """Returns whether a name is of a device or a pipe, which must not be read."""
     name = name.partition(b"\0")[0]  # As C reads it.
     try:
         mode = os.stat(name).st_mode

@@ -20,7 +20,7 @@ CLOSING: Final = ")]}>"
 
 
 class TokenKind(Enum):
-    """What a token is."""
+    """Kinds of tokens."""
 
     LOCAL = "local name"
     GLOBAL = "global name"

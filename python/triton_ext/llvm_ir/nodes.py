@@ -195,7 +195,7 @@ class Function:
 
     @cached_property
     def _prefix(self) -> str:
-        """What no name in the function begins with."""
+        """A prefix that no name in the function has."""
         text, prefix = str(self), "ext."
         while f"%{prefix}" in text:
             prefix = f"_{prefix}"

@@ -47,7 +47,7 @@ class _Line:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing but spaces and a comment."""
+        """True for a line of spaces and a comment only."""
         return _EMPTY.match(self.text) is not None
 
     @property
@@ -133,7 +133,7 @@ class _Reader:
         numbered = _METADATA_NAME.match(text)
         if numbered is not None:
             return Entity(text, "", numbered[1], line.number)
-        # Of what a global is defined as, its own name comes first.
+        # A definition of a global begins with the global's name.
         name = _GLOBAL_NAME.search(text)
         return Entity(text, keyword, name[0] if name is not None else "", line.number)
 

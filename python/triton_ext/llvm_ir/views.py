@@ -325,7 +325,7 @@ def _parts(tokens: list[Token], start: int, end: int) -> list[list[Token]]:
 
 
 def _is_pair(tokens: list[Token], index: int) -> bool:
-    """Whether a bracket opens a pair of value and label rather than the type of an array."""
+    """Returns whether a bracket opens a pair of value and label, and not the type of an array."""
     if tokens[index].text != "[":
         return False
     end = group_end(tokens, index)

@@ -28,7 +28,7 @@ from triton_ext.nn.steps import has_hooks, own_activation
 from triton_ext.nn.subclasses import base_of, class_for, is_plain, pads, refusal_of
 from triton_ext.ops import support
 from triton_ext.ops.api.checks import Fallback, parse_fallback
-from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
+from triton_ext.ops.core.descriptors import channels_last, filter_strides
 
 __all__ = ["convert", "refresh", "report", "revert", "survey"]
 
@@ -530,8 +530,7 @@ def _is_packable(module: Any, shared: frozenset[int]) -> bool:
     data = module.weight.data
     if type(data) is not torch.Tensor or not data.numel():
         return False
-    strides: tuple[int, ...] = channels_last_strides(data.shape)
-    return data.stride() != strides
+    return data.stride() != filter_strides(data.shape, module.groups)
 
 
 def _is_movable(module: Any, shared: frozenset[int]) -> bool:

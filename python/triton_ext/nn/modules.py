@@ -22,7 +22,7 @@ from triton_ext.nn import gathered
 from triton_ext.nn.calls import CALLS, Calls, count
 from triton_ext.nn.steps import refuse_scripting
 from triton_ext.ops.api.checks import Fallback, parse_fallback
-from triton_ext.ops.core.descriptors import channels_last
+from triton_ext.ops.core.descriptors import channels_last, in_filter_order
 from triton_ext.ops.kernels.copies import to_channels_last
 
 __all__ = [
@@ -151,12 +151,14 @@ class _Convolution:
     def pack_weight(self) -> None:
         """Puts the weight's channels side by side in memory; the parameter stays the same one.
 
+        They are those of a group, or where each group has one channel, those of all groups.
         Only needed where the parameter was replaced, as ``load_state_dict(assign=True)`` does: the
         kernels take a weight in another order too, but copy it at every call.  A gradient moves
         along: fused optimizers read both as they lie.  Where one of the two is a part of another
         tensor both are left alone.
         """
-        reorder(self.weight, channels_last)
+        groups: int = self.groups
+        reorder(self.weight, lambda tensor: in_filter_order(tensor, groups))
 
     def extra_repr(self) -> str:
         """torch's, with the fallback where it is not the default."""

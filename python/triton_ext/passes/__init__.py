@@ -1,4 +1,4 @@
-"""What a pass is, and everything that finds, configures and runs passes.
+"""The base class of passes, and everything that finds, configures and runs passes.
 
 A pipeline is a text (:func:`parse_pipeline`); names in it are looked up in a registry
 (:mod:`~triton_ext.passes.registry`), which knows the vendors' passes and those that other packages

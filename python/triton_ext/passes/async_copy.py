@@ -65,7 +65,7 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector:
-    """What one instruction copies, and what keeps it from copying more; in elements.
+    """Elements that one instruction copies, and the reasons why it copies no more.
 
     Attributes:
         size: What it copies (fact 4).
@@ -92,7 +92,7 @@ class Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the layouts of both sides say about a copy.
+    """Facts about a copy that follow from the layouts of both sides.
 
     Attributes:
         dim: The dimension that the registers of a thread move first.
@@ -157,7 +157,7 @@ class AsyncCopy:
 
     @property
     def is_small(self) -> bool:
-        """Whether a CTA copies fewer elements than it has threads."""
+        """True if a CTA copies fewer elements than it has threads."""
         return prod(self.share) < self.num_warps * self.threads_per_warp
 
     @property
@@ -177,13 +177,13 @@ class AsyncCopy:
         return max(proven, self.hint(dim))
 
     def needs_no_conversion(self, encoding: DistributedEncoding) -> bool:
-        """Whether all that lies in registers can be computed in an encoding."""
+        """Returns whether all operands in registers can be computed in an encoding."""
         assert self.op.module is not None
         types = AliasTable(self.op.module.aliases)
         return all(can_be_computed(value, encoding, types) for value in self.registers)
 
     def facts_in(self, encoding: DistributedEncoding) -> Facts:
-        """What the layouts say if the pointers lie in an encoding.
+        """Returns the facts of the layouts with the pointers in an encoding.
 
         Raises:
             VerifyError: The encoding is none for the shape.
@@ -194,7 +194,7 @@ class AsyncCopy:
         return facts_of(encoding, self.shared, self.shape, self.buffer.full_alloc_shape)
 
     def vector(self, encoding: DistributedEncoding) -> Vector:
-        """What one instruction copies if the pointers lie in an encoding.
+        """Returns the elements of one instruction with the pointers in an encoding.
 
         Raises:
             VerifyError: The encoding is none for the shape.
@@ -235,7 +235,7 @@ class AsyncCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operands:
-    """What a copy is given.
+    """Operands of a copy.
 
     Attributes:
         address: Tensor of pointers, or of offsets from ``base``.
@@ -256,7 +256,7 @@ class Operands:
 def facts_of(
     encoding: DistributedEncoding, shared: SharedEncoding, shape: Ints, alloc_shape: Ints
 ) -> Facts:
-    """What the layouts of both sides say about a copy.
+    """Returns the facts about a copy that follow from the layouts of both sides.
 
     Args:
         encoding: Of the pointers.
@@ -339,7 +339,7 @@ def read_copy(
     analysis: AxisInfoAnalysis,
     types: AliasTable,
 ) -> AsyncCopy | None:
-    """What is known of a copy; ``None`` for one whose layouts are not known here.
+    """Returns the description of a copy; ``None`` for one whose layouts are not known here.
 
     Args:
         op: The operation.

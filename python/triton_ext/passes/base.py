@@ -1,4 +1,4 @@
-"""What a pass is.
+"""The base class of passes.
 
 Valid IR in, valid IR out: a pass may rely on what ``Module.verify`` and the host check, and must
 leave nothing behind that they refuse.  A pass that cannot do its work raises ``PassError`` at the

@@ -132,7 +132,7 @@ _RULES: Final = CopyRules(layout_for=layout_for, compiles=_compiles, problem=_pr
 
 
 def is_coalesced(copy: AsyncCopy) -> bool:
-    """Whether the lanes of a copy walk through memory, one element each."""
+    """Returns whether neighbouring lanes of a copy read neighbouring elements."""
     order = copy.order()
     return _layout(copy, copy.encoding) == _layout(copy, copy.blocked([1] * len(order), order))
 

@@ -1,4 +1,4 @@
-"""What a pass tells besides the module: remarks and statistics.
+"""Remarks and statistics of a pass.
 
 A pass gets the context as an argument and nothing is global, so that two runs never mix.
 """

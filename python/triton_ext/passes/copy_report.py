@@ -1,4 +1,4 @@
-"""What an asynchronous copy got, and what keeps it from more, in words."""
+"""Remarks on asynchronous copies: the width of an instruction, and the reasons against more."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _width(copy: AsyncCopy, vector: Vector) -> str:
 def limits(
     copy: AsyncCopy, encoding: DistributedEncoding, *, is_refused: bool = False
 ) -> tuple[str, ...]:
-    """What keeps an instruction from copying more; nothing for the widest there is.
+    """Returns the reasons why an instruction copies no more; empty for the widest there is.
 
     Args:
         copy: The copy.

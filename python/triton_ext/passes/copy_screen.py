@@ -118,7 +118,7 @@ class PrintedCopy:
 
 
 def any_candidate(text: str, is_refused: Callable[[PrintedCopy], bool]) -> bool:
-    """Whether a module has a candidate.
+    """Returns whether a module has a candidate.
 
     Args:
         text: The module as Triton prints it.
@@ -159,7 +159,7 @@ def _number(text: str, name: str, default: int = 1) -> int:
 
 
 def has_narrow_copies(text: str) -> bool:
-    """Whether a module for NVIDIA has a candidate."""
+    """Returns whether a module for NVIDIA has a candidate."""
     return any_candidate(text, _is_refused)
 
 

@@ -55,7 +55,7 @@ class PassTiming:
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What a run tells besides the module.
+    """Timings, statistics and remarks of a run.
 
     Attributes:
         timings: One entry for each run of a pass, in order.
@@ -93,7 +93,7 @@ class _Stage:
 
 @dataclass(slots=True)
 class _Run:
-    """What one run collects."""
+    """Collects the report of one run."""
 
     timings: list[PassTiming] = field(default_factory=list)
     statistics: dict[tuple[str, str], int] = field(default_factory=dict)

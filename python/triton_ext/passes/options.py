@@ -49,7 +49,7 @@ class Option:
 
     @property
     def expects(self) -> str:
-        """What a value has to be, in words."""
+        """The legal values, for errors."""
         return _expects(self.type)
 
 
@@ -124,7 +124,7 @@ def with_options(pass_type: type[Pass], spec: PassSpec) -> Pass:
     try:
         return pass_type(**fields)
     except ValueError as error:
-        # What a pass checks itself, in __post_init__.
+        # Raised by the own checks of a pass, in __post_init__.
         spec.fail(f"pass '{spec.name}': {error}")
 
 
@@ -203,7 +203,7 @@ def _print(type_: Any, value: Any) -> str:
 
 
 def _is_readable(type_: Any) -> bool:
-    """Whether :func:`_parse` can make values of a type."""
+    """Returns whether :func:`_parse` can make values of a type."""
     origin, args = get_origin(type_), get_args(type_)
     if origin is Literal:
         return all(isinstance(arg, str) for arg in args)
@@ -215,7 +215,7 @@ def _is_readable(type_: Any) -> bool:
 
 
 def _is_single(type_: Any) -> bool:
-    """Whether it is a type that stands in a list."""
+    """Returns whether a type can be that of the items of a list."""
     return get_origin(type_) is not tuple and _is_readable(type_)
 
 
@@ -229,7 +229,7 @@ def _inner(type_: Any) -> Any:
 
 
 def _is_quotable(type_: Any) -> bool:
-    """Whether a text of ``T | None`` may be quoted: where it is no list, which quotes its items."""
+    """Returns whether a text of ``T | None`` may be quoted; a list quotes its items instead."""
     return type(None) in get_args(type_) and get_origin(_inner(type_)) is not tuple
 
 

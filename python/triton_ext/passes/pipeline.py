@@ -138,7 +138,7 @@ class Pipeline:
 
 
 def is_pass_name(text: str) -> bool:
-    """Whether a pipeline can name a pass so."""
+    """Returns whether a text is the name of a pass in the grammar of pipelines."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -173,7 +173,7 @@ def _quoted(value: str) -> str:
 
 
 def _is_balanced(value: str) -> bool:
-    """Whether braces around a value end behind it."""
+    """Returns whether every brace of a value is closed in it."""
     depth = 0
     for character in value:
         depth += (character == "{") - (character == "}")
@@ -198,13 +198,13 @@ class _Reader:
         self.position = match.end()
 
     def found(self) -> str:
-        """What stands at the position, for an error."""
+        """Returns the character at the position, for an error."""
         if self.position >= len(self.text):
             return "the end"
         return f"'{self.text[self.position]}'"
 
     def accept(self, character: str) -> bool:
-        """Whether a character follows, which is then behind the position."""
+        """Skips a character if it comes next; returns whether it does."""
         self.skip_blanks()
         if not self.text.startswith(character, self.position):
             return False

@@ -69,7 +69,7 @@ def rematerialized(value: Value, encoding: DistributedEncoding, op: Operation) -
 
 
 def can_be_computed(value: Value, encoding: DistributedEncoding, types: AliasTable) -> bool:
-    """Whether :func:`rematerialized` would compute a value in another encoding."""
+    """Returns whether :func:`rematerialized` would compute a value in another encoding."""
     return _plan(value, encoding, types) is not None
 
 
@@ -85,7 +85,7 @@ def type_with(value: Value, encoding: DistributedEncoding, module: Module) -> st
 def _plan(
     value: Value, encoding: DistributedEncoding, types: AliasTable
 ) -> list[tuple[Value, DistributedEncoding]] | None:
-    """What has to be computed, in order; ``None`` where it cannot be, or takes too much."""
+    """Returns the values to compute, in order; ``None`` where one cannot be, or for too many."""
     wanted: dict[tuple[Value, DistributedEncoding], None] = {}
     # Ways to an operation are counted, not operations: a chain of x + x has few of these.
     left = MOST_OPERATIONS
@@ -118,7 +118,7 @@ def _is_constant(value: Value) -> bool:
 def _needed(
     value: Value, encoding: DistributedEncoding, types: AliasTable
 ) -> Iterator[tuple[Value, DistributedEncoding] | None]:
-    """What has to be computed, each in front of what it needs; ``None`` for what cannot be."""
+    """Yields the values to compute, each before its operands; ``None`` for one that cannot be."""
     stack: list[tuple[Value, DistributedEncoding]] = [(value, encoding)]
     while stack:
         now, target = stack.pop(0)

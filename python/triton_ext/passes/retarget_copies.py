@@ -15,7 +15,7 @@ __all__ = ["CopyRules", "retarget_copies"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRules:
-    """What a vendor's copies can do.
+    """Properties of a vendor's copies.
 
     Attributes:
         layout_for: A better encoding for the operands of a copy; ``None`` where there is none.

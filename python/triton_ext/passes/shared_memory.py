@@ -1,4 +1,4 @@
-"""What the passes that allocate shared memory have in common: attributes and errors."""
+"""Attributes and errors of the passes that allocate shared memory."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _why(function: FunctionAllocation, capacity: int) -> str:
 
 
 def _alive_with(top: Buffer, function: FunctionAllocation) -> list[Buffer]:
-    """What is alive at that point of the life of ``top`` at which most is."""
+    """Returns the buffers alive at the point in the life of ``top`` where they need most."""
     together = [buffer for buffer in function.buffers if buffer.live.meets(top.live)]
     points = sorted({max(buffer.live.start, top.live.start) for buffer in together})
 
@@ -231,7 +231,7 @@ def _note(buffer: Buffer) -> str:
 
 
 def name_of(buffer: Buffer) -> str:
-    """What a buffer is, for people."""
+    """Returns the name of a buffer for messages."""
     if buffer.value is None:
         what = "a call" if buffer.kind is BufferKind.VIRTUAL else f"scratch of '{buffer.op.name}'"
         return what

@@ -29,7 +29,7 @@ _STDLIB = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "plats
 
 
 class Digest(Protocol):
-    """What ``hashlib`` makes."""
+    """The interface of digests of ``hashlib``."""
 
     def update(self, data: bytes, /) -> object:
         """Adds bytes."""
@@ -115,7 +115,7 @@ def _file(module: types.ModuleType | None) -> pathlib.Path | None:
 
 
 def _is_known(name: str, path: pathlib.Path) -> bool:
-    """Whether a module is of the standard library, Triton's or ours."""
+    """Returns whether a module belongs to the standard library, to Triton or to this package."""
     if name.partition(".")[0] not in _KNOWN:
         return False
     text = str(path)

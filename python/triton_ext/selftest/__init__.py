@@ -1,4 +1,4 @@
-"""What ``triton-ext doctor --selftest`` compiles, in processes of its own.
+"""Compiles the kernels of ``triton-ext doctor --selftest``, in child processes.
 
 ``python -m triton_ext.selftest NAME...`` runs checks and prints a line of JSON for each.  Whoever
 starts it survives a Triton that ends the process.

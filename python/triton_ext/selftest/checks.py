@@ -24,7 +24,7 @@ __all__ = ["CHECKS", "CPU", "GPU", "NUMPY", "TORCH", "Check", "NotShown"]
 GPU, CPU, NUMPY, TORCH = "gpu", "cpu", "numpy", "torch"
 
 
-#: Of a physical partition of gfx1250's LDS.
+#: Size of a physical partition of gfx1250's LDS.
 _PARTITION_BYTES = 1 << 16
 
 

@@ -29,7 +29,7 @@ class CommandLineError(TritonExtError):
 
 @dataclass(slots=True, kw_only=True)
 class Arguments:
-    """What the command line asks for.
+    """The options and the pipeline of a command line.
 
     Attributes:
         file: The input; ``-``: standard input.
@@ -154,7 +154,7 @@ def _show(what: str, text: str) -> Option:
 
 def _without_effect(text: str, *choices: str) -> Option:
     def apply(arguments: Arguments, value: str) -> None:
-        """What it asks for is always so here."""
+        """Does nothing: the tool always behaves so."""
 
     return Option(help=text, value="optional", meta="|".join(choices), choices=choices, apply=apply)
 

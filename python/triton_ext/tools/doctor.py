@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What :func:`examine` found.
+    """Findings of :func:`examine`.
 
     Attributes:
         facts: What is installed.
@@ -67,7 +67,7 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Whether the package can be used and everything that was compiled is as promised."""
+        """True if the package can be used and every kernel of the selftest is right."""
         return self.usable and not any(tested.status == "no" for tested in self.selftest)
 
 
@@ -334,7 +334,7 @@ def _examine_native_plugins() -> tuple[Finding, ...]:
 
 
 def _plugin_paths() -> list[str]:
-    # What Triton reads from 3.7 on.
+    # Triton reads it from 3.7 on.
     return [path for path in os.environ.get("TRITON_PLUGIN_PATHS", "").split(os.pathsep) if path]
 
 

@@ -49,7 +49,7 @@ class Dumps:
         return self._before, self._after
 
     def needs_states(self, names: Sequence[str]) -> bool:
-        """Whether anything is printed around passes of these names."""
+        """Returns whether the module is printed around passes of these names."""
         return self._failures or bool((self._before | self._after) & {ALL, *names})
 
     def take(self, text: str) -> None:

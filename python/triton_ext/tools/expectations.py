@@ -31,7 +31,7 @@ _DESIGNATOR = re.compile(
     r"(?:[ \t]*@[ \t]*(?P<place>[+-]\d{1,18}|above|below|unknown))?"
     r"(?:[ \t]*(?P<count>\d{1,18}))?[ \t]*\{\{"
 )
-# What somebody took for a designator: it starts a comment, or has braces.
+# Text that was meant as a designator: it starts a comment, or has braces.
 _ALMOST = re.compile(r"(?://[ \t]*(expected-[a-z])|(expected-[a-z]+[^{}]*\{\{))")
 _NESTED = re.compile(r"\{\{(.*?)\}\}")
 
@@ -57,7 +57,7 @@ class Expectation:
     count: int = 1
 
     def accepts(self, message: str) -> bool:
-        """Whether a message is the expected one."""
+        """Returns whether a message is the expected one."""
         if not self.is_pattern:
             return self.text in message
         parts = _NESTED.split(self.text)

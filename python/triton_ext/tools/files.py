@@ -45,7 +45,7 @@ def read(file: str) -> str:
 
 
 def are_same(file: str, output: str) -> bool:
-    """Whether what is written to ``output`` would take the place of ``file``, under any name.
+    """Returns whether writing ``output`` would replace ``file``, under any name.
 
     Args:
         file: A path, or ``-`` for standard input, which may be a file that the shell opened.
@@ -62,7 +62,7 @@ def are_same(file: str, output: str) -> bool:
 
 
 def _status(file: str) -> os.stat_result | None:
-    """What the system knows of a file, or ``None`` where there is none."""
+    """Returns the status of a file, or ``None`` where there is none."""
     try:
         if file != "-":
             return os.stat(file)
@@ -112,7 +112,7 @@ def write_all(texts: Sequence[tuple[str, str]]) -> bool:
 
 
 def _is_written_in_place(output: str) -> bool:
-    """Whether nothing can take a file's place: a device, a pipe, or the only one in reach.
+    """Returns whether a file cannot be replaced: a device, a pipe, or a folder without rights.
 
     Raises:
         OSError: It cannot be written.
@@ -166,7 +166,7 @@ def _tell(output: str, error: OSError) -> None:
     if output == "-" and sys.stdout is not None:
         # Python writes what is left once more when it ends, and complains once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    # Who reads our output may stop when enough was read, as `head` does.
+    # The reader of a pipe may stop early, as `head` does.
     if not isinstance(error, BrokenPipeError):
         name = "<stdout>" if output == "-" else output
         sys.stderr.write(f"{name}: error: cannot be written: {error}\n")

@@ -399,7 +399,7 @@ class _Drawing:
 
 
 def _legend(y: float, width: float, found: ModuleMap) -> tuple[list[str], float]:
-    """What the signs mean, and where that ends."""
+    """Draws the legend; returns its elements and its lower edge."""
     lines = "".join(f"M{x} 6l8 -12" for x in (0, 8, 16))
     mark = '<path d="M{} {}h8l-4 {}z" class="mark"/>'
     samples = [

@@ -153,7 +153,7 @@ class _Map:
         return "".join(self._pen.paint(c, code) for c, code in zip(cells, codes, strict=True))
 
     def _ground(self) -> tuple[list[str], list[str]]:
-        """What is free, never used, or the end of a partition."""
+        """Draws a row without buffers: free and unused bytes, and the ends of partitions."""
         cells, codes = ["·"] * _WIDTH, ["2"] * _WIDTH
         for stretch in self._axis.stretches:
             if stretch.is_used:

@@ -59,7 +59,7 @@ def names_of(access: AccessMap) -> str:
 
 
 def access_title(access: AccessMap) -> str:
-    """What an access is."""
+    """Names an access: a read or a write, and its operations."""
     return f"{'write' if access.is_store else 'read'} {names_of(access)}"
 
 
@@ -69,7 +69,7 @@ def ratio(access: AccessMap) -> float:
 
 
 def cost(access: AccessMap) -> str:
-    """What an access costs, in a sentence."""
+    """Returns the cost of an access as a sentence."""
     if access.cost is None:
         return f"not known: {access.reason}"
     plural = "s" if access.cost.instructions != 1 else ""
@@ -86,7 +86,7 @@ def cost(access: AccessMap) -> str:
 
 
 def caveat(access: AccessMap) -> tuple[str, ...]:
-    """What has to be known besides."""
+    """Returns notes on the cost of an access."""
     found = []
     if access.partition_slots is not None:
         slots, ideal = access.partition_slots
@@ -102,7 +102,7 @@ def caveat(access: AccessMap) -> tuple[str, ...]:
 
 
 def head(row: Row) -> str:
-    """What a row does, and how many times."""
+    """Returns the heading of a row, with how often it occurs."""
     return f"{row.head} {TIMES}{row.times}" if row.times > 1 else row.head
 
 
@@ -138,7 +138,7 @@ def summary(found: FunctionMap, memory: SharedMemory) -> str:
 
 
 def warnings(found: FunctionMap) -> tuple[str, ...]:
-    """What is missing in a map."""
+    """Returns a warning for each part that a map does not show."""
     return tuple(
         f"@{found.name}: the memory that '{op.name}', line {op.line}, needs while it runs is not "
         "shown: its size is not known"

@@ -146,7 +146,7 @@ def _check_dumps(arguments: Arguments, host: Host) -> None:
 
 
 def _uses_host(arguments: Arguments, steps: Sequence[Step], host: Host) -> bool:
-    """Whether Triton reads, verifies and prints the modules."""
+    """Returns whether Triton reads, verifies and prints the modules."""
     theirs = next((step.names[0] for step in steps if isinstance(step, HostStep)), None)
     if arguments.keep_comments and theirs is not None:
         raise CommandLineError(
@@ -202,7 +202,7 @@ def _run(arguments: Arguments, runner: _Runner, text: str | None) -> int:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of one module.
+    """Result of the passes on one module.
 
     Attributes:
         text: What to print; ``None`` after an error.
@@ -470,7 +470,7 @@ def _unknown_dialects(module: Module, filename: str) -> str:
 
 
 def _malformed_partitions(text: str, filename: str) -> list[Diagnostic]:
-    """What is wrong with a module with partitioned encodings: Triton aborts where it should say."""
+    """Returns errors of partitioned encodings, on which Triton would abort."""
     if "ttg.partitioned_shared" not in text:
         return []
     try:

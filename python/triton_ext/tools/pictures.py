@@ -89,7 +89,7 @@ def host_of(choice: str) -> tuple[frozenset[str] | None, str]:
 
 
 def name_of(arguments: argparse.Namespace) -> str:
-    """What errors call the input."""
+    """Returns the name of the input in errors."""
     name: str = arguments.file
     return "<stdin>" if name == "-" else name
 
@@ -136,7 +136,7 @@ def draw(arguments: argparse.Namespace, show: Callable[[Module], int]) -> int:
 
 
 def _has_clash(arguments: argparse.Namespace) -> bool:
-    """Whether an output is the input, or the other output."""
+    """Returns whether an output is the input, or the other output."""
     outputs = [output for output in (arguments.svg, arguments.html) if output]
     if len(outputs) == 2 and (outputs[0] == outputs[1] or files.are_same(*outputs)):
         return True
@@ -199,7 +199,7 @@ def write(
 
 
 def uses_colours(arguments: argparse.Namespace) -> bool:
-    """Whether the text has colours."""
+    """Returns whether the text is printed in colours."""
     # NO_COLOR: https://no-color.org
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     is_welcome = is_terminal and not os.environ.get("NO_COLOR")

@@ -1,4 +1,4 @@
-"""Who runs which pass of a pipeline: this package, or the installed Triton.
+"""Chooses for each pass of a pipeline whether this package or the installed Triton runs it.
 
 ``auto`` takes ours where we have the pass with these options, so that the result does not depend on
 which Triton is installed, and Triton's for everything else.  A pass of ours that meets something
@@ -99,7 +99,7 @@ class Host:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a Triton that may be used."""
+        """True if a Triton is installed and may be used."""
         try:
             return self.process is not None
         except UnsupportedError:

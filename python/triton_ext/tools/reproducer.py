@@ -101,7 +101,7 @@ def _sections(text: str) -> Iterator[list[_Token]]:
 
 
 def _names_reproducer(tokens: list[_Token], index: int) -> bool:
-    """Whether a token is the key of a reproducer; MLIR accepts a quoted one."""
+    """Returns whether a token is the key of a reproducer; MLIR accepts a quoted one."""
     token = tokens[index]
     if token.kind == "string":
         return unquote(token.text) == _NAME and tokens[index + 1].kind == ":"

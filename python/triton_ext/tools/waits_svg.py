@@ -235,7 +235,7 @@ class _Drawing:
             self.parts.append(svg.path(f"M{end + 6:.1f} {y:.1f}H{self._notes_x - 20:.1f}", "thin"))
 
     def _ends_group(self, commit: Commit, lane: int) -> bool:
-        """Whether a commit is about copies of a lane, as far as its tokens tell."""
+        """Returns whether a commit has copies of a lane, or has none and counts for the lane."""
         if not commit.copies:
             return commit.counter == self._section.lanes[lane].counter
         tracks = self._layout.tracks
@@ -432,7 +432,7 @@ def _hatching(x: float, top: float, bottom: float) -> list[str]:
 
 
 def _legend(y: float, width: float, colour: str) -> tuple[list[str], float]:
-    """What the signs mean, and where that ends."""
+    """Draws the legend; returns its elements and its lower edge."""
     bar = svg.rect(0, -6, 26, 12, f"f-{colour}", 4)
     ring = '<circle cx="13" cy="0" r="7" class="ring"/>'
     samples = (

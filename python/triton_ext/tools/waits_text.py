@@ -192,7 +192,7 @@ class _Canvas:
         return self._joined(cells, None)
 
     def _ends_group(self, commit: Commit, lane: int) -> bool:
-        """Whether a commit is about copies of a lane, as far as its tokens tell."""
+        """Returns whether a commit has copies of a lane, or has none and counts for the lane."""
         if not commit.copies:
             return commit.counter == self._section.lanes[lane].counter
         tracks = self._layout.tracks

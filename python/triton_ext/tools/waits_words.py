@@ -30,7 +30,7 @@ class Tone(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the verifier says.
+    """A judgement of the verifier.
 
     Attributes:
         tone: How bad it is.
@@ -44,7 +44,7 @@ class Verdict:
 
 
 def headline(row: Row) -> tuple[str, str]:
-    """What a row is about, in two parts: the main words, and what may be printed paler."""
+    """Returns the title of a row in two parts, of which the second may be printed paler."""
     item = row.item
     if isinstance(item, Copy):
         arrow = "from" if item.is_store else "into"
@@ -63,7 +63,7 @@ def headline(row: Row) -> tuple[str, str]:
 
 
 def detail(copy: Copy) -> str:
-    """What kind of copy it is, and how many instructions."""
+    """Returns the kind of a copy and its number of instructions."""
     plural = "" if copy.instructions == "1" else "s"
     words = [copy.kind, f"{copy.instructions} instruction{plural}"]
     if copy.is_masked:
@@ -74,7 +74,7 @@ def detail(copy: Copy) -> str:
 
 
 def asked(wait: Wait) -> str:
-    """What a wait was told to wait for."""
+    """Returns the tokens or the count that a wait waits for."""
     if wait.has_tokens:
         names = ", ".join(wait.tokens) or "tokens"
         return f"for {names}"
@@ -115,7 +115,7 @@ def _number(count: int, unit: str) -> str:
 
 
 def in_flight(row: Row) -> str:
-    """What may be in flight behind a row."""
+    """Returns the copies that may be in flight after a row."""
     if not row.in_flight:
         return "nothing in flight behind it"
     names = [f"{flight.label}{_age(flight.iterations)}" for flight in row.in_flight]
@@ -129,7 +129,7 @@ def _age(iterations: int) -> str:
 
 
 def verdicts(row: Row) -> tuple[Verdict, ...]:
-    """What the verifier says of a row, the worst first."""
+    """Returns the judgements of a row, the worst first."""
     item = row.item
     found = []
     for unsafe in row.unsafe:

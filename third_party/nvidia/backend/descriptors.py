@@ -60,7 +60,7 @@ _MAX_INT32 = (1 << 31) - 1
 
 
 class TensorLike(Protocol):
-    """What a descriptor needs of a tensor; torch tensors and Triton's TensorWrapper have it."""
+    """The interface of tensors; torch tensors and Triton's TensorWrapper have it."""
 
     @property
     def dtype(self) -> Any:
@@ -304,9 +304,12 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         check_tensor("x", x)
         shape = integers("shape", x.shape)
         strides = strides_of("x", x)
-        advice, is_certain = advice_on_order(shape, strides)
-        if is_certain:
+        advice, certainty = advice_on_order(shape, strides)
+        if certainty == "certain":
             raise descriptor_error([advice])
+        # Rows of another order than the expected one are hardly ever aligned.
+        if certainty == "possible" and _is_aligned(shape, normalize_dtype(x.dtype)):
+            advice = ""
         conv, problems = normalize_conv(shape, filter_size, stride, padding, dilation)
         self = cls.__new__(cls)
         self._init(
@@ -324,7 +327,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             wrong_lengths={} if conv is None else problems,
             advice=advice,
         )
-        if advice and _address_of("x", x):
+        if certainty == "likely" and _address_of("x", x):
             warnings.warn(advice, stacklevel=2)
         return self
 
@@ -555,7 +558,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             self.__dict__, base=base, base_layout=layout_of(base), base_numel=numel
         )
         if not getattr(base, "is_cuda", False) and not is_on_gpu(base):
-            # What was launched with the other tensor says nothing of this one: it is asked again.
+            # Earlier launches checked the other tensor only: check this one at its first launch.
             other.__dict__["families"] = {}
         return other
 
@@ -634,6 +637,11 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
 
         family = (self.identity, swizzle, elem_size, elem_type, pixels, channels)
         return MAPS.encoded(address, family, encode)
+
+
+def _is_aligned(shape: Sequence[int], dtype: str) -> bool:
+    """Tells whether rows along the last dimension are a multiple of 16 bytes long."""
+    return not shape or shape[-1] * DTYPE_BYTES.get(dtype, 16) % 16 == 0
 
 
 def layout_of(base: Any) -> Any:

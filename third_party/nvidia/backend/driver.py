@@ -105,7 +105,7 @@ def driver_version() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DriverStatus:
-    """Whether tensor maps can be encoded here; never an exception.
+    """State of the CUDA driver library; asking for it never raises.
 
     Attributes:
         library: What is opened as the CUDA driver.

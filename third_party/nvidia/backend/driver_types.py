@@ -34,7 +34,7 @@ class ElementType(enum.IntEnum):
 
     @property
     def is_float(self) -> bool:
-        """Whether the driver counts the type as floating point; fp8 travels as UINT8."""
+        """True for floating-point types of the driver; fp8 travels as UINT8."""
         return self >= ElementType.FLOAT16
 
 

@@ -54,7 +54,7 @@ DTYPE_BYTES: dict[str, int] = {
     "fp32": 4,
 }
 
-# What torch, numpy and triton.language call them.
+# Names of torch, numpy and triton.language.
 _DTYPE_NAMES: dict[str, str] = {
     "bfloat16": "bf16",
     "bool": "u1",

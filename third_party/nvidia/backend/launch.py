@@ -102,7 +102,7 @@ def wrap_make_tensordesc_arg(
     """
     tiled = _cached_tiled if os.environ.get(TILED_MAPS) == "cached" else None
 
-    # What takes no map of a tiled descriptor from us is told by one comparison.
+    # Tiled descriptors that Triton encodes are recognized by one comparison.
     stock = TensorDescriptor if tiled is None else None
 
     def make(arg: Any, metadata: Any, others: Any = ()) -> Any:
@@ -119,7 +119,7 @@ def wrap_make_tensordesc_arg(
                 return PROBE
             return previous(arg, metadata, others)
         if isinstance(arg, Im2ColDescriptor):
-            # What a kernel wants of this geometry was checked when it was first launched.
+            # The first launch checked this geometry against the kernel.
             known = arg.families.get(id(metadata))
             if known is not None and known.metadata is metadata:
                 base, numel = arg.base, arg.base_numel
@@ -169,7 +169,7 @@ def wrap_make_tensordesc_arg(
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a kernel wants of a geometry, kept with the descriptors of that geometry.
+    """Arguments of one kernel for one geometry, kept with the descriptors of that geometry.
 
     Attributes:
         metadata: The kernel's entry; kept, so that its ``id`` stays its own.
@@ -354,7 +354,7 @@ def _cached_tiled(arg: Any, layout: KernelLayout) -> Any:
 
 
 def _rounds_to_tf32(arg: Any) -> Any:
-    """Whether a host's descriptor asks for it; those of 3.6 cannot."""
+    """Returns whether a host's descriptor rounds to tf32; those of 3.6 cannot."""
     return getattr(arg, "round_f32_to_tf32", False)
 
 

@@ -182,7 +182,7 @@ def parameter_sizes(ptx: str) -> list[int] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernel:
-    """What a launch needs of a compiled kernel."""
+    """The parts of a compiled kernel that a launch needs."""
 
     signature: tuple[Any, ...]
     descriptors: tuple[Any, ...]  # metadata, one for each descriptor

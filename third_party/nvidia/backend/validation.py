@@ -1,4 +1,4 @@
-"""What an im2col descriptor may be, checked before the driver sees it.
+"""Checks of im2col descriptors before the driver sees them.
 
 The driver answers every bad argument of ``cuTensorMapEncodeIm2col`` with the one code
 CUDA_ERROR_INVALID_VALUE.  The functions here find all that is wrong, say it in terms of the
@@ -30,6 +30,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from triton_ext.backends.nvidia.backend.driver_types import ElementType, Swizzle
 from triton_ext.backends.nvidia.backend.geometry import (
@@ -65,6 +66,8 @@ _MAX_DIM = 1 << 32
 _MAX_STRIDE_BYTES = 1 << 40
 _MAX_INT32 = (1 << 31) - 1
 _ALIGNMENT_BYTES = 16
+# Images of three colours are larger; NHWC tensors of three rows have fewer columns or channels.
+_IMAGE_PIXELS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,9 @@ def descriptor_error(problems: Sequence[str]) -> DescriptorError:
     return DescriptorError(f"im2col descriptor breaks {len(problems)} rules:{lines}")
 
 
-def advice_on_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, bool]:
+def advice_on_order(
+    shape: Sequence[int], strides: Sequence[int]
+) -> tuple[str, Literal["certain", "likely", "possible"]]:
     """Returns what to pass instead of a tensor in torch's order of dimensions: N, C, spatial.
 
     Args:
@@ -106,26 +111,42 @@ def advice_on_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, 
         strides: In elements.
 
     Returns:
-        The advice, and whether it is certain. It is certain for channels-last memory; contiguous
-        memory is only likely to be in torch's order, if all but the first two dimensions are equal
-        and the second one is neither 1 nor as large. Empty for other tensors.
+        The advice, empty for tensors that it is not about, and how sure it is.  It is certain for
+        channels-last memory.  Contiguous memory may be in either order; torch's is likely where H
+        and W are equal and differ from the second size, or where the second size is 3 (images).
     """
-    if len(shape) not in (4, 5) or len(strides) != len(shape):
-        return "", False
-    order = ", ".join(("N", "C", *"DHW"[5 - len(shape) :]))
-    expected = ", ".join(("N", *"DHW"[5 - len(shape) :], "C"))
+    rank = len(shape)
+    if rank not in (3, 4, 5) or len(strides) != rank:
+        return "", "possible"
+    order = ", ".join(("N", "C", *"DHW"[5 - rank :]))
+    expected = ", ".join(("N", *"DHW"[5 - rank :], "C"))
     advice = f"expected the order [{expected}], found x of {list(shape)}"
     contiguous = _contiguous_strides(shape)
     batch, *spatial, channels = _contiguous_strides((shape[0], *shape[2:], shape[1]))
     if tuple(strides) == (batch, channels, *spatial) != contiguous:
-        return f"{advice}, channels-last [{order}]; pass x.movedim(1, -1)", True
-    if tuple(strides) == contiguous and len({*shape[2:]}) == 1 and shape[1] not in (1, shape[2]):
-        memory_format = "channels_last" if len(shape) == 4 else "channels_last_3d"
-        return (
-            f"{advice}, which looks like [{order}]; if it is, pass "
-            f"x.contiguous(memory_format=torch.{memory_format}).movedim(1, -1)"
-        ), False
-    return "", False
+        return f"{advice}, channels-last [{order}]; pass x.movedim(1, -1)", "certain"
+    if tuple(strides) != contiguous:
+        return "", "possible"
+    copy = "x.movedim(1, -1).contiguous()"
+    if rank > 3:
+        memory_format = "channels_last" if rank == 4 else "channels_last_3d"
+        copy = f"x.contiguous(memory_format=torch.{memory_format}).movedim(1, -1)"
+    is_likely = _looks_like_torch(shape)
+    what = "which looks like" if is_likely else "which may be"
+    advice = f"{advice}, {what} [{order}]; if it is, pass {copy}"
+    return advice, "likely" if is_likely else "possible"
+
+
+def _looks_like_torch(shape: Sequence[int]) -> bool:
+    """Returns whether sizes look like N, C, spatial rather than N, spatial, C."""
+    if len(shape) == 3:
+        return False
+    _, second, *rest = shape
+    if second == 3 and min(rest) > _IMAGE_PIXELS:
+        return True
+    if len(rest) == 3 and rest[1] == rest[2] != rest[0]:
+        return second not in (1, rest[1])
+    return len({*rest}) == 1 and second not in (1, rest[0])
 
 
 def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -325,7 +346,7 @@ def _partial_dim_problems(
     """One spatial dimension of a convolution of which some arguments are not known."""
     where = dim_letter(conv.rank, index + 1)
     problems: list[str] = []
-    # What is not known has a neutral value, which breaks no rule on its own.
+    # Unknown arguments have neutral values, which break no rule.
     problems.extend(_stride_problems(conv, index))
     for name, value in (("filter size", conv.filter_size), ("dilation", conv.dilation)):
         if value[index] < 1:

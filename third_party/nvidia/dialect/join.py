@@ -9,5 +9,5 @@ __all__ = ["is_join"]
 
 
 def is_join(op: Operation) -> bool:
-    """Whether it is one."""
+    """Returns whether an operation is a join marker."""
     return op.name == "tt.extern_elementwise" and f'"{JOIN}"' in op.text

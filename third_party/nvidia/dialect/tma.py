@@ -49,7 +49,7 @@ class AsyncTmaCopyGlobalToLocalOp(View):
 
     @property
     def is_im2col(self) -> bool:
-        """Whether the descriptor is one in im2col mode."""
+        """True for a descriptor in im2col mode."""
         return self.desc.type.startswith("!ttng.tensordesc_im2col<")
 
 

@@ -1,4 +1,4 @@
-"""What the im2col lowering asks of ``ttng`` operations and types.
+"""Views of ``ttng`` operations and types for the im2col lowering.
 
 Views of all operations are in :mod:`.tma`, :mod:`.mbarrier` and :mod:`.mma`; those here are for
 the two forms of one load.  A view wraps an operation without owning it; it is made by ``match``,

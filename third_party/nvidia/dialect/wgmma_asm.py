@@ -76,7 +76,7 @@ class Wgmma:
 
     @classmethod
     def is_one(cls, instruction: Instruction) -> bool:
-        """Whether it is a WGMMA of any kind, also one that is not covered."""
+        """Returns whether an instruction is a WGMMA, also of a kind that is not covered."""
         return _NAME in instruction.text
 
     @property
@@ -101,7 +101,7 @@ class Wgmma:
 
     @property
     def is_transposed(self) -> bool:
-        """Whether the columns of the right operand, not its rows, lie together."""
+        """True if the columns of the right operand, not its rows, are contiguous."""
         flags = self.flags.split(", ")[1:]
         return len(flags) > _TRANS_B and flags[_TRANS_B] != "0"
 

@@ -57,7 +57,7 @@ def _load(op: Operation, context: Context) -> Step:
     def step(group: Workgroup) -> None:
         values = group.values
         if not values[view.pred] or group.rank & shared:
-            # Of the CTAs that share a block, the first one loads it for all.
+            # The first of the CTAs that share a block loads it for all.
             return
         group.fibers.pause()
         desc: Descriptor = values[view.desc]

@@ -16,7 +16,7 @@ __all__ = ["Descriptor", "Im2Col", "Tiled", "make_descriptor"]
 
 
 class Descriptor(Protocol):
-    """What copies ask of a descriptor."""
+    """The interface of descriptors for copies."""
 
     @property
     def element(self) -> Element:
@@ -24,7 +24,7 @@ class Descriptor(Protocol):
 
     @property
     def fills_nan(self) -> bool:
-        """Whether what is out of bounds arrives as NaN, not as zeros."""
+        """True if elements out of bounds read as NaN, not as zero."""
 
     def block(
         self, shape: Sequence[int], coord: Sequence[int], offsets: Sequence[int]
@@ -119,7 +119,7 @@ class Im2Col:
 
 
 def make_descriptor(host: Any, element: Element, address: int) -> Descriptor:
-    """What a kernel gets for a descriptor of the host.
+    """Returns the descriptor that a kernel gets for one of the host.
 
     Args:
         host: Triton's ``TensorDescriptor``, or an im2col descriptor of this package.

@@ -113,7 +113,7 @@ class Mbarrier:
             )
 
     def is_over(self, parity: int) -> bool:
-        """Whether the phase of a parity is complete."""
+        """Returns whether the phase of a parity is complete."""
         return self.phases % 2 != parity
 
     def land(self, group: Workgroup, parity: int) -> bool:
@@ -204,7 +204,7 @@ class _Mbarriers:
 
 
 def races_of(group: Workgroup) -> Races:
-    """Who accessed which buffer."""
+    """Returns the record of accesses to buffers."""
     assert group.races is not None
     return group.races
 

@@ -61,7 +61,7 @@ class _Pending:
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        # What numpy asks of an array.
+        # numpy asks for attributes of arrays.
         self.__array__()
 
 
@@ -127,7 +127,7 @@ class _Products:
 
 
 def _as_tf32(values: Array) -> Array:
-    """What a product reads of float32: the sign, the exponent and 10 bits of the mantissa.
+    """Rounds float32 as products read it: the sign, the exponent and 10 bits of the mantissa.
 
     The lower 13 bits are not looked at (PTX ISA, "Alternate floating-point data formats"), which
     rounds towards zero.

@@ -141,7 +141,7 @@ class _Load:
 
 
 def _descriptor_class() -> Any:
-    """What a kernel sees of a descriptor: the host's class, or what takes its place."""
+    """Returns the class of im2col descriptors in kernels: the host's, or its substitute."""
     if capabilities()["im2col-copies"].available:
         from triton.experimental.gluon.language.nvidia.hopper.tma import tensor_descriptor_im2col
     else:

@@ -31,7 +31,7 @@ _NAME: Final = "warpgroup_mma_joined"
 # The descriptor of 8 columns does not say how far behind it the next 8 would lie.
 _MIN_N: Final = 16
 _STEP_BYTES: Final = 32
-# What a warp of Triton's layout has of an instruction's 64 rows.
+# Rows of an instruction's 64 that a warp has in Triton's layout.
 _INSTRUCTION_M: Final = 16
 _WARPS_OF_GROUP: Final = 4
 _FP8: Final = ("fp8e4nv", "fp8e5")
@@ -159,7 +159,7 @@ def _tensor_type(acc: Any) -> Any:
 
 
 def _has_rows_together(operand: Any) -> bool:
-    """Whether what lies together in shared memory is a row of a matrix."""
+    """Returns whether rows of a matrix are contiguous in shared memory."""
     return not getattr(operand.layout, "transposed", False)
 
 

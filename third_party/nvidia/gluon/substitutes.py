@@ -60,7 +60,7 @@ class Im2ColSharedLayout(NVMMASharedLayout):  # type: ignore[misc]  # triton shi
 
 @dataclass
 class TensorDescriptorIm2Col(TensorDescriptor):  # type: ignore[misc]  # triton ships no types
-    """What hosts from 3.8 on call so, with the same fields; ``gluon.descriptors`` builds it."""
+    """Has the name and fields of the class of hosts from 3.8; ``gluon.descriptors`` builds it."""
 
     round_f32_to_tf32: bool = False
     element_strides: list[int] | None = None
@@ -104,7 +104,7 @@ class tensor_descriptor_im2col(tma.tensor_descriptor):  # type: ignore[misc]
 
     @property
     def handle(self) -> NoReturn:
-        """What Triton's own operations take: they would read the tensor in tiles."""
+        """Refuses Triton's own operations, which would read the tensor in tiles."""
         raise TypeError(
             "this im2col descriptor was passed to a tiled operation; read it with "
             "triton_ext.gluon.nvidia.async_load_im2col"

@@ -1,4 +1,4 @@
-"""What a compile says where a descriptor of the wrong family was passed.
+"""Explains a compile that failed because of a descriptor of the wrong family.
 
 ``@triton.jit`` kernels and Gluon kernels have descriptors of their own.  Triton finds out while it
 compiles: the argument has become a type by then, and the first attribute that it lacks fails.

@@ -43,7 +43,7 @@ _NOTHING: Final = ("poison", "undef")
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a value stands for.
+    """A marker: the position that a value stands for.
 
     Attributes:
         kind: ``PIXEL`` or ``CHANNEL``.
@@ -95,7 +95,7 @@ class CallFlow:
 
 
 def marker_of(call: Call | None) -> Marker | None:
-    """What the result of a call stands for; ``None`` if it is no marker."""
+    """Returns the marker that a call makes; ``None`` for other calls."""
     symbol = call.callee[1:].strip('"') if call is not None else ""
     kind = kind_of(symbol)
     return Marker(kind, len(call.args), rows_of(symbol)) if call is not None and kind else None
@@ -198,7 +198,7 @@ class _Search:
 
 
 def _passes_on(instruction: Instruction, name: str) -> bool:
-    """Whether the result of an instruction is a marker because one of its operands is."""
+    """Returns whether an instruction passes a marker on from an operand to its result."""
     binary = Binary.match(instruction)
     if binary is not None:
         return name in summands(binary)

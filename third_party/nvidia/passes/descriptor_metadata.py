@@ -1,4 +1,4 @@
-"""What a launch has to be checked against, written beside Triton's own descriptor metadata.
+"""Writes the facts that launches are checked against into Triton's descriptor metadata.
 
 The compiled kernel keeps it, on disk too; ``backend/launch.py`` reads it at every launch.
 """

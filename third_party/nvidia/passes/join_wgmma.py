@@ -65,7 +65,7 @@ __all__ = ["join_wgmma"]
 _FENCE: Final = "@llvm.nvvm.wgmma.fence.sync.aligned"
 _WAIT: Final = "wgmma.wait_group.sync.aligned"
 _COMMIT: Final = "@llvm.nvvm.wgmma.commit_group.sync.aligned"
-# What only computes a value.
+# Instructions that only compute a value.
 _PURE: Final = frozenset(
     {"add", "and", "ashr", "bitcast", "extractelement", "extractvalue", "freeze", "getelementptr"}
     | {"icmp", "insertelement", "insertvalue", "lshr", "mul", "or", "ptrtoint", "select", "sext"}
@@ -430,7 +430,7 @@ def _added_to(parts: Sequence[Wgmma]) -> list[str]:
 
 
 def _attached(instruction: Instruction) -> str:
-    """What gives an instruction that is made for another one its place in the program."""
+    """Returns the debug location of an instruction, to append to one that replaces it."""
     location = instruction.location
     return f", !dbg !{location}" if location is not None else ""
 

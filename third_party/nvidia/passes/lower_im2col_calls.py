@@ -82,7 +82,7 @@ def lower_im2col_calls(text: str, filename: str = "<llir>") -> str:
 
 
 def _belongs_to_marker(entity: Entity) -> bool:
-    """Whether it is a marker's declaration, or the debug information of one."""
+    """Returns whether an entity declares a marker, or is debug information of one."""
     if entity.keyword == "declare":
         return MARKED in entity.name
     return f'!DISubprogram(name: "{MARKED}' in entity.text
@@ -147,7 +147,7 @@ class _Tuples:
         return kind.arity + bool(kind.rows)
 
     def _sources(self, names: list[str], arity: int) -> list[tuple[str, ...]]:
-        """What operands stand for; one that is nothing stands for as many times nothing."""
+        """Returns the values that operands stand for; one that is no marker stands for itself."""
         return [self.of(name) if name in self.flow.carriers else (name,) * arity for name in names]
 
     def _expand_phi(self, name: str, phi: Phi) -> None:
@@ -197,7 +197,7 @@ class _Tuples:
         if name in self._made:
             return
         instruction = binary.instruction
-        # What was known of the marker's bits is not known of the number: no flags, and no "or".
+        # Facts about bits of the marker do not hold for the number: no flags, and no "or".
         opcode = "sub" if binary.opcode == "sub" else "add"
         result = instruction.text[: instruction.body_start]
         behind = instruction.text[binary.right.end :]
@@ -227,7 +227,7 @@ def _replace_all(
 
 
 def _attached(instruction: Instruction) -> str:
-    """What gives an instruction that is made for another one its place in the program."""
+    """Returns the debug location of an instruction, to append to one that replaces it."""
     location = instruction.location
     return f", !dbg !{location}" if location is not None else ""
 
@@ -254,7 +254,7 @@ def _replace_copy(module: Module, function: Function, copy: TiledCopy, tuples: _
         narrow.append(function.fresh_name())
         text = f"{narrow[-1]} = trunc i32 {offset} to i16{_attached(instruction)}"
         instruction.insert_before(text)
-    # Of (n, [d, [h,]] w) and c the innermost one first.
+    # The innermost coordinate first, where (n, [d, [h,]] w) and c are outermost first.
     coordinates = [channel, w, *reversed(outer)]
     template, constraints = im2col_asm(copy, len(coordinates))
     predicate = call.args[0].text

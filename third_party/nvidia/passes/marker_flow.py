@@ -31,7 +31,7 @@ __all__ = ["MarkerFlow", "MarkerKind", "carrier_targets", "find_markers", "marke
 
 @dataclass(frozen=True, slots=True)
 class MarkerKind:
-    """What a marker stands for.
+    """Kind of a marker: the position that it stands for.
 
     Attributes:
         symbol: ``PIXEL`` or ``CHANNEL``.

@@ -159,7 +159,7 @@ def _untraceable(value: Value) -> PassError:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What a load reads.
+    """Position that a load reads.
 
     Attributes:
         pixel: Start pixel (n, [d, [h,]] w).

@@ -135,7 +135,8 @@ class Swizzling:
     ) -> tuple[int, ...]:
         """The lanes that are served together."""
         if addressed:
-            return tuple(layout.lanes[i] for i in addressed)
+            # A layout of fewer lanes than the warp has is refused by the host.
+            return tuple(layout.lanes[i] for i in addressed if i < len(layout.lanes))
         dropped = max((bits << len(vector)) // _BANK_BITS, 1).bit_length() - 1
         if self.counts_banks:
             dropped = max(dropped + len(layout.lanes) - (self.banks.bit_length() - 1), 0)

@@ -106,6 +106,8 @@ def _expand_dims(visit: Visit) -> AxisInfo | None:
 def _broadcast(visit: Visit) -> AxisInfo:
     source, shape = visit.operands[0], visit.shape
     before = visit.types.shape(visit.op.operands[0])
+    if len(before) != len(shape):
+        visit.op.fail(f"expected {len(before)} dimensions of the result, found {len(shape)}")
     wide = [old == 1 for old in before]
     return AxisInfo(
         tuple(1 if w else x for w, x in zip(wide, source.contiguity, strict=True)),

@@ -156,16 +156,9 @@ def check_pair(
 ) -> None:
     """Refuses an input, a filter and a bias that do not fit together.
 
-    Args:
-        name: The function, for the errors.
-        first: Name of the tensor that is convolved, and the tensor.
-        weight: [Co, Ci / groups, *filter_size]; of a transposed convolution
-            [Ci, Co / groups, *filter_size].
-        bias: [Co] or None.
-        groups: Number of parts into which both channels are divided.
-        is_transposed: Whether the convolution is transposed.
-        mixed_bias: Whether the bias may have a dtype of its own.
-        mixed_dtypes: Whether all may; autocast casts them to one dtype.
+    ``first`` is the tensor that is convolved, with its name.  The filter of a transposed
+    convolution is [Ci, Co / groups, *filter_size].  With ``mixed_bias`` the bias may have a dtype
+    of its own, with ``mixed_dtypes`` all may, which autocast casts to one.
 
     Raises:
         ValueError: Ranks, sizes, groups or devices that do not fit.

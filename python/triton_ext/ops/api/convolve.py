@@ -7,7 +7,8 @@ through torch's dispatcher.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -37,6 +38,7 @@ from triton_ext.ops.core.dispatch_cache import (
     cached,
     cast_dtype,
     function_key,
+    get,
     is_differentiated,
     keep,
 )
@@ -46,12 +48,7 @@ from triton_ext.ops.core.planner import is_torch_faster
 from triton_ext.ops.core.problem import ConvParameters, GivenParameters, Numbers, numbers
 from triton_ext.ops.core.refusals import layout_refusal
 
-__all__ = [
-    "convolve",
-    "convolve_fused",
-    "convolve_transposed",
-    "gradient",
-]
+__all__ = ["convolve", "convolve_fused", "gradient"]
 
 Tensor = torch.Tensor
 
@@ -62,7 +59,7 @@ _INPUT = ("", "conv1d_input", "conv2d_input", "conv3d_input")
 _WEIGHT = ("", "conv1d_weight", "conv2d_weight", "conv3d_weight")
 
 
-# --- forward ------------------------------------------------------------------------------------
+# --- forward and transposed ---------------------------------------------------------------------
 
 
 def convolve(
@@ -72,44 +69,134 @@ def convolve(
     bias: Tensor | None,
     given: GivenParameters,
     how: How,
+    output_padding: Numbers | None = None,
 ) -> Tensor:
-    """Convolves without an epilogue, as the public function of so many dimensions does."""
+    """Convolves without an epilogue, as the public function of so many dimensions does.
+
+    The filter is transposed where there is output padding, 0 included.
+    """
     name = _CONV[dims]
-    key = function_key(name, (x, weight, bias), given, how)
-    bound = cached(key)
+    words: tuple[object, ...] = given
+    if output_padding is not None:
+        name, words = _TRANSPOSED[dims], (*given, output_padding)
+    key = function_key(name, (x, weight, bias), words, how)
+    bound = None if key is None else get(key)
     if bound is not None:
         if is_differentiated(x, weight, bias):
             return bound.differentiate(x, weight, bias)
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
         x, weight, bias = operands
-        return convolve(dims, x, weight, bias, given, how)
+        return convolve(dims, x, weight, bias, given, how, output_padding)
     check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
     if x.dim() == dims + 1:
-        return convolve(dims, x.unsqueeze(0), weight, bias, given, how).squeeze(0)
-    check_rank(name, dims, ("x", x), weight)
-    parameters = ConvParameters.parse(given, weight.shape[2:])
-    c = ConvCall(FPROP, x, weight, EpilogueArguments(bias), parameters, None, parse_how(how))
-    if (y := _by_torch(key, c, how)) is None:
-        y = operators.call(c)
-        _keep(key, c, given)
-    return y
+        y = convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding)
+        return y.squeeze(0)
+    check_rank(name, dims, ("x", x), weight, is_transposed=output_padding is not None)
+    if output_padding is None:
+        parameters = ConvParameters.parse(given, weight.shape[2:])
+        c = ConvCall(FPROP, x, weight, EpilogueArguments(bias), parameters, None, parse_how(how))
+        return _compute(key, c, how, operators.call, words)
+    made = _transposed_call(name, x, weight, bias, given, output_padding, how)
+    if isinstance(made, Tensor):
+        return made
+    spelled = {"dy": "x", "output channels": "input channels"}
+    return _compute(key, made, how, partial(_call, name, spelled), words)
 
 
-def _by_torch(key: Any, c: ConvCall, how: How) -> Tensor | None:
-    """Computes a call with a key by torch where that is preferred and expected to be faster."""
-    if key is None or how[1] == "ours" or not is_torch_faster(c.case(), c.first.device):
-        return None
-    return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
-
-
-def _keep(key: Any, c: ConvCall, given: tuple[object, ...] | None = None) -> None:
-    """Keeps what computes calls with a function key, or does nothing without one.
+def _compute(
+    key: Any,
+    c: ConvCall,
+    how: How,
+    call: Callable[[ConvCall], Tensor],
+    given: tuple[object, ...] | None = None,
+) -> Tensor:
+    """Computes a call, and keeps what computes calls with its function key, if it has one.
 
     ``given`` are all numbers of the call, where autograd may record calls with this key.
     """
+    if key is not None and how[1] != "ours" and is_torch_faster(c.case(), c.first.device):
+        return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
+    y = call(c)
     if key is not None and isinstance(forward := bind(c), BoundPlan):
         keep(key, forward if given is None else BoundConvolution(c, forward, given))
+    return y
+
+
+def _transposed_call(
+    name: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    given: GivenParameters,
+    output_padding: Numbers,
+    how: How,
+) -> ConvCall | Tensor:
+    """Returns the call of a transposed convolution, or the output of one that is none of ours."""
+    if isinstance(given[1], str):
+        raise ValueError(f"{name}: padding must be numbers, got {given[1]!r}")
+    parameters = ConvParameters.parse(given, weight.shape[2:])
+    extra = numbers("output_padding", output_padding, weight.dim() - 2)
+    check_steps(name, parameters)
+    stride, sides, dilation, groups = parameters
+    # The kernel's operands may have another dtype than these have before autocast.
+    check_pair(name, ("x", x), weight, bias, groups, is_transposed=True, mixed_dtypes=True)
+    may_fall_back = parse_how(how)
+    check_output_padding(name, extra, parameters)
+    reason = None
+    if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
+        # No convolution has this as its gradient.
+        reason = f"output_padding {extra} is not smaller than stride {stride}"
+    elif operators.is_traced():
+        reason = "torch.jit.trace takes no operator that has sizes among its arguments"
+    if reason is not None:
+        if not may_fall_back or sides[::2] != sides[1::2]:
+            raise UnsupportedError(
+                f'{name}: {reason}; fallback="torch" takes it where padding is the same on both '
+                "sides"
+            )
+        function = getattr(torch.nn.functional, name)
+        y: Tensor = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)
+        return y
+    size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
+    if any(pixels < 1 for pixels in size):
+        raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
+    return ConvCall(DGRAD, x, weight, EpilogueArguments(bias), parameters, size, may_fall_back)
+
+
+#: How refusals of plans and operators begin, which several functions share.
+_REFUSER: Final = re.compile(
+    r"(conv_dgrad|dgrad|wgrad|conv_transpose\dd|conv\dd_weight|conv\dd \((dgrad|wgrad)\)): "
+)
+_REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
+
+
+def _call(name: str, words: Mapping[str, str], c: ConvCall) -> Tensor:
+    """Calls the operator of a gradient; refusals are in terms of the function."""
+    if not c.fallback:
+        for which, tensor in c.pixels().items():
+            refusal = layout_refusal(name, words.get(which, which), tensor)
+            if refusal is not None:
+                raise refusal.error()
+    try:
+        return operators.call(c)
+    except _REFUSALS as error:
+        raise renamed(name, error, words) from None
+
+
+def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
+    """Returns a refusal with the function's name and words for those in it; other errors as is."""
+    text = str(error)
+    match = _REFUSER.match(text)
+    if match is None or type(error) not in _REFUSALS:
+        return error
+    text = text[match.end() :]
+    for word, other in words.items():
+        text = re.sub(rf"\b{word}\b", other, text)
+    return type(error)(f"{name}: {text}")
+
+
+# --- epilogues ----------------------------------------------------------------------------------
 
 
 def convolve_fused(
@@ -167,11 +254,11 @@ def convolve_fused(
         # The backward needs the input of the activation, so torch applies it to a kept tensor.
         later = activation
         c = c._replace(epilogue=c.epilogue._replace(activation="none"))
-    y = apply_activation(operators.call(c), later)
-    _keep(key, c)
-    return y
+    return apply_activation(_compute(key, c, _OURS, operators.call), later)
 
 
+# Calls with an epilogue are never left to torch for its speed.
+_OURS: Final[How] = ("error", "ours")
 # Activations whose slope follows from their output.
 _SLOPE_BY_Y = ("none", "relu", "tanh")
 
@@ -201,102 +288,7 @@ def _convolve_into(name: str, c: ConvCall, shape: Sequence[Any]) -> Tensor:
     return out
 
 
-# --- transposed convolutions and gradients ------------------------------------------------------
-
-#: How refusals of plans and operators begin, which several functions share.
-_REFUSER: Final = re.compile(
-    r"(conv_dgrad|dgrad|wgrad|conv_transpose\dd|conv\dd_weight|conv\dd \((dgrad|wgrad)\)): "
-)
-_REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
-
-
-def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
-    """Returns a refusal with the function's name and words for those in it; other errors as is."""
-    text = str(error)
-    match = _REFUSER.match(text)
-    if match is None or type(error) not in _REFUSALS:
-        return error
-    text = text[match.end() :]
-    for word, other in words.items():
-        text = re.sub(rf"\b{word}\b", other, text)
-    return type(error)(f"{name}: {text}")
-
-
-def _call(name: str, c: ConvCall, words: Mapping[str, str]) -> Tensor:
-    """Calls the operator of a gradient; refusals are in terms of the function."""
-    if not c.fallback:
-        for which, tensor in c.pixels().items():
-            refusal = layout_refusal(name, words.get(which, which), tensor)
-            if refusal is not None:
-                raise refusal.error()
-    try:
-        return operators.call(c)
-    except _REFUSALS as error:
-        raise renamed(name, error, words) from None
-
-
-def convolve_transposed(
-    dims: int,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    given: GivenParameters,
-    output_padding: Numbers,
-    how: How,
-) -> Tensor:
-    """Convolves x with a transposed filter, as the public function of so many dimensions does."""
-    name = _TRANSPOSED[dims]
-    words = (*given, output_padding)
-    key = function_key(name, (x, weight, bias), words, how)
-    bound = cached(key)
-    if bound is not None:
-        if is_differentiated(x, weight, bias):
-            return bound.differentiate(x, weight, bias)
-        return bound.run(x, weight, bias)
-    if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
-        x, weight, bias = operands
-        return convolve_transposed(dims, x, weight, bias, given, output_padding, how)
-    check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
-    if x.dim() == dims + 1:
-        x = x.unsqueeze(0)
-        y = convolve_transposed(dims, x, weight, bias, given, output_padding, how)
-        return y.squeeze(0)
-    check_rank(name, dims, ("x", x), weight, is_transposed=True)
-    if isinstance(given[1], str):
-        raise ValueError(f"{name}: padding must be numbers, got {given[1]!r}")
-    parameters = ConvParameters.parse(given, weight.shape[2:])
-    extra = numbers("output_padding", output_padding, dims)
-    check_steps(name, parameters)
-    # The kernel's operands may have another dtype than these have before autocast.
-    check_pair(
-        name, ("x", x), weight, bias, parameters.groups, is_transposed=True, mixed_dtypes=True
-    )
-    may_fall_back = parse_how(how)
-    check_output_padding(name, extra, parameters)
-    problem = None
-    if any(pixels >= step for pixels, step in zip(extra, parameters.stride, strict=True)):
-        # No convolution has this as its gradient.
-        problem = f"output_padding {extra} is not smaller than stride {parameters.stride}"
-    elif operators.is_traced():
-        problem = "torch.jit.trace takes no operator that has sizes among its arguments"
-    if problem is not None:
-        stride, sides, dilation, groups = parameters
-        if not may_fall_back or sides[::2] != sides[1::2]:
-            raise UnsupportedError(
-                f'{name}: {problem}; fallback="torch" takes it where padding is the same on both '
-                "sides"
-            )
-        function = getattr(torch.nn.functional, name)
-        y = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)
-        return y
-    size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
-    c = ConvCall(DGRAD, x, weight, EpilogueArguments(bias), parameters, size, may_fall_back)
-    if any(pixels < 1 for pixels in size):
-        raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
-    if (y := _by_torch(key, c, how)) is None:
-        y = _call(name, c, {"dy": "x", "output channels": "input channels"})
-        _keep(key, c, words)
-    return y
+# --- gradients ----------------------------------------------------------------------------------
 
 
 def gradient(
@@ -366,11 +358,6 @@ def gradient(
             f"{name}: expected grad_output [N, Co, {', '.join(map(str, pixels))}], got "
             f"{list(grad.shape)}"
         )
-    c = ConvCall(
-        *(operator, first, second, EpilogueArguments(), parameters, list(size[2:])),
-        parse_how(how),
-    )
-    if (result := _by_torch(key, c, how)) is None:
-        result = _call(name, c, {"dy": "grad_output"})
-        _keep(key, c)
-    return result
+    may_fall_back, outer = parse_how(how), list(size[2:])
+    c = ConvCall(operator, first, second, EpilogueArguments(), parameters, outer, may_fall_back)
+    return _compute(key, c, how, partial(_call, name, {"dy": "grad_output"}))

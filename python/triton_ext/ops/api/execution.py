@@ -18,14 +18,14 @@ import torch
 
 from triton_ext.ops.api import operators
 from triton_ext.ops.api.checks import check_operands, check_pair
-from triton_ext.ops.api.operators import FPROP, GRADIENTS, ConvCall, function_of, gradient_call
+from triton_ext.ops.api.operators import GRADIENTS, ConvCall, function_of, gradient_call
 from triton_ext.ops.api.reference import by_torch
 from triton_ext.ops.core.case import Direction
 from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key, tensor_key
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
-from triton_ext.ops.core.planner import make_plan, plan_or_refusal
+from triton_ext.ops.core.planner import plan_or_refusal
 from triton_ext.ops.core.problem import ConvParameters
 from triton_ext.ops.core.refusals import Refusal, address_refusal, tensor_refusal
 
@@ -34,7 +34,6 @@ __all__ = [
     "TorchConvolution",
     "bind",
     "check",
-    "conv2d_with_config",
     "gradients",
     "run",
     "torch_calls",
@@ -280,25 +279,3 @@ def _is_in_order(grad: Tensor) -> bool:
     """Tells whether a gradient is dense and channels-last as it is."""
     ordered = channels_last(grad)
     return ordered.data_ptr() == grad.data_ptr() and ordered.stride() == grad.stride()
-
-
-# --- for tests and benchmarks -------------------------------------------------------------------
-
-
-def conv2d_with_config(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    config: Any = None,
-) -> Tensor:
-    """Convolves with a given configuration; padding is (top, bottom, left, right)."""
-    parameters = ConvParameters(tuple(stride), tuple(padding), tuple(dilation), 1)
-    c = ConvCall(FPROP, x, weight, EpilogueArguments(bias), parameters, None, False)
-    check(c)
-    if (refusal := tensor_refusal("fprop", c.name(), c.pixels())) is not None:
-        raise refusal.error()
-    y: Tensor = make_plan(c.case(), x.device, config).run(x, weight, c.epilogue.operands())
-    return y

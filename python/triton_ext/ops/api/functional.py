@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from triton_ext.ops.api.checks import Fallback, Prefer
-from triton_ext.ops.api.convolve import convolve, convolve_fused, convolve_transposed, gradient
+from triton_ext.ops.api.convolve import convolve, convolve_fused, gradient
 from triton_ext.ops.api.operators import DGRAD, WGRAD
 from triton_ext.ops.core.problem import Numbers, Padding
 
@@ -160,7 +160,7 @@ def conv_transpose2d(
         ValueError, TypeError, UnsupportedError, NotImplementedError: As :func:`conv2d`.
     """
     given = (stride, padding, dilation, groups)
-    return convolve_transposed(_2D, x, weight, bias, given, output_padding, (fallback, prefer))
+    return convolve(_2D, x, weight, bias, given, (fallback, prefer), output_padding)
 
 
 def conv2d_input(

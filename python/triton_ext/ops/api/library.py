@@ -7,6 +7,7 @@ They are registered by hand rather than by ``torch.library.custom_op``, whose wr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -17,7 +18,6 @@ from triton_ext.ops.api.execution import check, gradients, run
 from triton_ext.ops.api.operators import FPROP, FUSED, INTO, OPERATORS, ConvCall, Operator
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
-from triton_ext.ops.core.dispatch_cache import cast_operands
 from triton_ext.ops.core.epilogue import EpilogueArguments, is_per_image, output_dtype
 from triton_ext.ops.core.planner import check_geometry
 from triton_ext.ops.core.refusals import tensor_refusal
@@ -240,23 +240,7 @@ def _flops(operator: Operator) -> Callable[..., int]:
 
 # --- registration -------------------------------------------------------------------------------
 
-_NOT_CAST = {"scale", "out_scale", "extra", "out", "amax"}
-
 _library = torch.library.Library("triton_ext", "FRAGMENT")
-
-
-def _autocast(name: str, device: str) -> Callable[..., Any]:
-    """Returns the implementation of an operator under autocast."""
-    op = getattr(torch.ops.triton_ext, name).default
-    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
-    casts = [argument.name not in _NOT_CAST for argument in op._schema.arguments]
-
-    def run(*arguments: Any) -> Any:
-        arguments = cast_operands(arguments, casts, device)
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
-            return op(*arguments)
-
-    return run
 
 
 def _register(operator: Operator) -> None:
@@ -272,14 +256,21 @@ def _register(operator: Operator) -> None:
     def batch(info: Any, in_dims: Any, *arguments: Any) -> Any:
         return _batch(info, in_dims, operator.call(arguments))
 
+    def autocast(op: Any, key: str, *arguments: Any) -> Any:
+        c = operators.cast(operator.call(arguments))
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return op(*c.flat())
+
     for name in filter(None, (operator.name, operator.differentiable)):
         qualified = f"triton_ext::{name}"
         tags = (torch.Tag.needs_fixed_stride_order,)
         torch.library.define(qualified, operator.schema, tags=tags)
         torch.library.impl(qualified, ("CPU", "CUDA"))(of_call(run))
         torch.library.register_fake(qualified)(of_call(_fake))
-        for device in ("cpu", "cuda"):
-            _library.impl(name, _autocast(name, device), f"Autocast{device.upper()}")
+        for key in ("AutocastCPU", "AutocastCUDA"):
+            op = getattr(torch.ops.triton_ext, name).default
+            _library.impl(name, partial(autocast, op, key), key)
         torch.library.register_vmap(qualified, batch)
         register_flop_formula(getattr(torch.ops.triton_ext, name))(_flops(operator))
     if not operator.differentiable:

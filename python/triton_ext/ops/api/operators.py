@@ -47,6 +47,7 @@ __all__ = [
     "ConvCall",
     "Operator",
     "call",
+    "cast",
     "function_handle",
     "function_of",
     "functions",
@@ -320,7 +321,7 @@ def call(c: ConvCall) -> Tensor:
         if c.fallback and _is_forward_mode(tensors):
             if c.epilogue.function is not None or extra:
                 raise NotImplementedError("epilogue= has no derivative of forward mode")
-            return by_torch(_cast(c))
+            return by_torch(cast(c))
         if operator.is_traceable and is_traced() and not is_transformed():
             name = operator.differentiable  # a caller of the graph may differentiate it
         elif is_differentiated(*tensors):
@@ -328,7 +329,7 @@ def call(c: ConvCall) -> Tensor:
             if not torch.compiler.is_compiling():
                 function = functions[name][transformed]
                 # The backward needs what was computed with.
-                result: Tensor = function.apply(*_cast(c).flat())
+                result: Tensor = function.apply(*cast(c).flat())
                 return result
             if transformed:
                 raise NotImplementedError(
@@ -339,18 +340,14 @@ def call(c: ConvCall) -> Tensor:
     return result
 
 
-# Both operands, bias, scale, residual and out_scale; scales are applied to fp32.
-_CASTS = (True, True, True, False, True, False)
-
-
-def _cast(c: ConvCall) -> ConvCall:
-    """Returns a call with its operands as autocast casts them."""
+def cast(c: ConvCall) -> ConvCall:
+    """Returns a call with its operands as autocast casts them; scales are applied to fp32."""
     device = c.first.device.type
     if not is_autocast(device):
         return c
-    tensors = c.tensors()
-    first, second, *others = cast_operands(tensors, _CASTS[: len(tensors)], device)
-    epilogue = EpilogueArguments(*others, *c.epilogue[len(others) :])
+    operands = (c.first, c.second, c.epilogue.bias, c.epilogue.residual)
+    first, second, bias, residual = cast_operands(operands, device)
+    epilogue = c.epilogue._replace(bias=bias, residual=residual)
     return c._replace(first=first, second=second, epilogue=epilogue)
 
 

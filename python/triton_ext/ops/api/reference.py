@@ -44,11 +44,11 @@ def by_torch(c: ConvCall) -> Tensor:
 
 
 def _is_equal(padding: Sequence[int]) -> bool:
-    return all(low == high for low, high in zip(padding[::2], padding[1::2], strict=True))
+    return tuple(padding[::2]) == tuple(padding[1::2])
 
 
 def _pad(x: Tensor, padding: Sequence[int]) -> Tensor:
-    """Pads with zeros; torch's pad begins with the last dimension."""
+    """Pads with zeros, or crops; torch's pad begins with the last dimension."""
     pairs = zip(padding[::2], padding[1::2], strict=True)
     return F.pad(x, [side for pair in reversed(list(pairs)) for side in pair])
 
@@ -76,51 +76,37 @@ def _fprop(x: Tensor, weight: Tensor, bias: Tensor | None, parameters: ConvParam
 
 
 def _backward(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    parameters: ConvParameters,
-    padding: Sequence[int],
-    mask: list[bool],
-) -> Any:
-    stride, _, dilation, groups = parameters
+    dy: Tensor, x: Tensor, weight: Tensor, parameters: ConvParameters, operand: int
+) -> Tensor:
+    """Returns the gradient of x, 0, or of the weight, 1; unequal padding is part of x."""
+    stride, padding, dilation, groups = parameters
     zeros = [0] * len(stride)
-    return torch.ops.aten.convolution_backward(
-        dy, x, weight, None, stride, padding, dilation, False, zeros, groups, mask
-    )
+    sides = list(padding[::2]) if _is_equal(padding) else zeros
+    mask = [operand == 0, operand == 1, False]
+    found: Tensor = torch.ops.aten.convolution_backward(
+        dy, x, weight, None, stride, sides, dilation, False, zeros, groups, mask
+    )[operand]
+    return found
 
 
 def _dgrad(
     dy: Tensor, weight: Tensor, parameters: ConvParameters, input_size: Sequence[int]
 ) -> Tensor:
-    padding = parameters.padding
-    sides = list(zip(padding[::2], padding[1::2], strict=True))
-    equal = _is_equal(padding)
-    outer = [
-        size if equal else low + size + high
-        for size, (low, high) in zip(input_size, sides, strict=True)
-    ]
-    shape = (dy.shape[0], weight.shape[1] * parameters.groups, *outer)
-    # torch reads only the shape of x.
-    x = dy.new_empty(()).expand(shape)
-    inner = list(padding[::2]) if equal else [0] * len(sides)
-    dx = _backward(dy, x, weight, parameters, inner, [True, False, False])[0]
+    padding, equal, size = parameters.padding, _is_equal(parameters.padding), list(input_size)
     if not equal:
-        pixels = [slice(low, low + n) for (low, _), n in zip(sides, input_size, strict=True)]
-        at = (slice(None), slice(None), *pixels)
-        dx = dx[at]
-    return _as_promised(dx)
+        sides = zip(input_size, padding[::2], padding[1::2], strict=True)
+        size = [low + count + high for count, low, high in sides]
+    # torch reads only the shape of x.
+    x = dy.new_empty(()).expand(dy.shape[0], weight.shape[1] * parameters.groups, *size)
+    dx = _backward(dy, x, weight, parameters, 0)
+    return _as_promised(dx if equal else _pad(dx, [-side for side in padding]))
 
 
 def _wgrad(x: Tensor, dy: Tensor, parameters: ConvParameters, filter_size: Sequence[int]) -> Tensor:
-    padding = parameters.padding
     shape = (dy.shape[1], x.shape[1] // parameters.groups, *filter_size)
+    padded = x if _is_equal(parameters.padding) else _pad(x, parameters.padding)
     weight = x.new_empty(()).expand(shape)
-    equal = _is_equal(padding)
-    padded = x if equal else _pad(x, padding)
-    inner = list(padding[::2]) if equal else [0] * len(filter_size)
-    mask = [False, True, False]
-    return _as_promised(_backward(dy, padded, weight, parameters, inner, mask)[1])
+    return _as_promised(_backward(dy, padded, weight, parameters, 1))
 
 
 def apply_activation(z: Tensor, activation: str) -> Tensor:

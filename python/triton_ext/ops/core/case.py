@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from triton_ext.ops.core.descriptors import channels_last_strides
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec, output_dtype
 from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem
 
@@ -85,8 +85,7 @@ class Case:
     @property
     def output_dtype(self) -> torch.dtype:
         """The dtype of y, dx or dw."""
-        out = self.out_dtype or self.epilogue.out_dtype
-        return out or (torch.int32 if self.dtype == torch.int8 else self.dtype)
+        return output_dtype(self.dtype, self.out_dtype or self.epilogue.out_dtype)
 
     @property
     def strides_of_x(self) -> tuple[int, ...]:
@@ -104,16 +103,11 @@ class Case:
         return replace(self, x_strides=None, dy_strides=None)
 
     def key(self, num_sms: int) -> str:
-        """Returns its key, such as ``"fprop float16 64->256 k3x3 padded waves 1.5"``.
-
-        Args:
-            num_sms: Multiprocessors of the GPU.
-        """
-        problem, dtype, out = self.problem, _name(self.dtype), self.out_dtype
-        out = out or self.epilogue.out_dtype or (torch.int32 if self.dtype == torch.int8 else None)
+        """Returns its key, such as ``"fprop float16 64->256 k3x3 padded waves 1.5"``."""
+        problem = self.problem
         words = [
             self.direction,
-            dtype,
+            _name(self.dtype),
             f"{problem.in_channels}->{problem.out_channels}",
             f"k{_times(problem.filter_size)}",
         ]
@@ -124,8 +118,8 @@ class Case:
             words.append("padded")
         if problem.groups > 1:
             words.append(f"g{problem.groups}")
-        if out is not None and out != self.dtype:
-            words.append(f"to-{_name(out)}")
+        if self.output_dtype != self.dtype:
+            words.append(f"to-{_name(self.output_dtype)}")
         if self.epilogue_class:
             words.append(f"with-{self.epilogue_class}")
         unit = "steps" if self.direction == "wgrad" else "waves"

@@ -27,6 +27,8 @@ __all__ = [
     "channels_last",
     "channels_last_strides",
     "empty_channels_last",
+    "filter_strides",
+    "in_filter_order",
     "matrix_row_stride",
     "packed_strides",
     "pixel_dims",
@@ -68,6 +70,27 @@ def channels_last(tensor: torch.Tensor) -> torch.Tensor:
     rank = tensor.dim()
     rows = tensor.permute(0, *range(2, rank), 1).contiguous()
     return rows.permute(0, rank - 1, *range(1, rank - 1))
+
+
+def filter_strides(shape: Sequence[int], groups: int) -> tuple[int, ...]:
+    """Returns the strides in which kernels read a filter [Co, Ci / groups, *filter_size].
+
+    Channels lie side by side: those of a group, or where each group has one, those of all groups,
+    with the taps outermost.
+    """
+    if shape[1] != 1 or not 1 < groups == shape[0]:
+        return channels_last_strides(shape)
+    steps = channels_last_strides((1, groups, *shape[2:]))
+    return (1, groups, *steps[2:])
+
+
+def in_filter_order(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """Returns a filter with :func:`filter_strides`; copies if it has to."""
+    if filter_strides(weight.shape, groups)[0] != 1:
+        return channels_last(weight)
+    taps = range(2, weight.dim())
+    rows = weight.permute(*taps, 1, 0).contiguous()
+    return rows.permute(-1, -2, *range(weight.dim() - 2))
 
 
 # --- descriptors ----------------------------------------------------------------------------------

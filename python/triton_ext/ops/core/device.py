@@ -118,11 +118,7 @@ def describe(device: torch.device) -> Device:
 
 
 def device_of(device: torch.device, operator: str) -> Device:
-    """Returns the description of a device that can run im2col kernels.
-
-    Args:
-        device: Where the tensors are.
-        operator: The name in errors: ``"conv2d"``.
+    """Returns the description of the device of tensors; ``operator`` is named in errors.
 
     Raises:
         UnsupportedError: The device cannot run the kernels; the text says what could.

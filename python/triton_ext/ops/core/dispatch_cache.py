@@ -31,6 +31,7 @@ __all__ = [
     "cast_operands",
     "clear",
     "function_key",
+    "get",
     "is_autocast",
     "is_cast",
     "is_differentiated",
@@ -89,7 +90,8 @@ class DispatchCache(Generic[Value]):
 
 
 _cache: DispatchCache[Any] = DispatchCache()
-_get = _cache.get
+#: Returns the cached value of a call key, which is not None here, or None.
+get = _cache.get
 
 
 def clear() -> None:
@@ -100,7 +102,7 @@ def clear() -> None:
 def cached(key: Hashable) -> Any:
     """Returns the cached value of a call key; ``None`` if there is none, or for no key."""
     # A traced call has no key, and torch.compile must not trace the look-up.
-    return None if key is None else _get(key)
+    return None if key is None else get(key)
 
 
 def keep(key: Hashable, value: Value) -> Value:
@@ -141,13 +143,9 @@ def function_key(
 ) -> Hashable:
     """Returns the key of a call of a convolution; ``None`` if it takes the dispatcher.
 
-    Whether autograd records the call is not part of the key.  Nothing was checked.
-
-    Args:
-        name: The function.
-        tensors: All tensors of the call, x first; ``None`` for those it did not get.
-        numbers: Stride, padding, dilation and groups as the caller gave them, and sizes.
-        rest: Everything else that decides what is computed: names, dtypes.
+    Whether autograd records the call is not part of the key.  Nothing was checked.  ``tensors`` are
+    all of the call, x first; ``numbers`` stride, padding, dilation, groups and sizes as the caller
+    gave them; ``rest`` everything else that decides what is computed: names, dtypes.
     """
     if is_observed():
         return None
@@ -267,20 +265,16 @@ def cast_dtype(operand: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(operand.device.type) if is_cast(operand) else operand.dtype
 
 
-def cast_operands(operands: Sequence[Any], casts: Sequence[bool], device: str) -> tuple[Any, ...]:
-    """Returns arguments with those that ``casts`` tells brought to autocast's dtype of a device.
-
-    A scale is not cast: it is applied to fp32.
-    """
+def cast_operands(operands: Sequence[Tensor | None], device: str) -> tuple[Any, ...]:
+    """Returns operands with those of a device brought to its autocast dtype."""
     dtype = torch.get_autocast_dtype(device)
 
-    def cast(operand: Any) -> Any:
-        if not isinstance(operand, torch.Tensor) or operand.device.type != device:
+    def cast(operand: Tensor | None) -> Tensor | None:
+        if operand is None or operand.device.type != device or operand.dtype not in _ELIGIBLE:
             return operand
-        return operand.to(dtype) if operand.dtype in _ELIGIBLE else operand
+        return operand.to(dtype)
 
-    pairs = zip(operands, casts, strict=True)
-    return tuple([cast(operand) if is_cast else operand for operand, is_cast in pairs])
+    return tuple([cast(operand) for operand in operands])
 
 
 def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:
@@ -295,7 +289,7 @@ def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:
         return None
     if not is_autocast(first.device.type):
         return None
-    wanted = cast_operands(tensors, (True,) * len(tensors), first.device.type)
+    wanted = cast_operands(tensors, first.device.type)
     is_same = all([given is cast for given, cast in zip(tensors, wanted, strict=True)])
     return None if is_same else wanted
 

@@ -19,7 +19,7 @@ from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
     aligned_copy,
     aligned_rows,
-    channels_last_strides,
+    empty_channels_last,
 )
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
@@ -83,12 +83,10 @@ class ForwardPlan:
     # Which of the epilogue's arguments the kernel has; ``None`` for all.
     arguments_read: tuple[int, ...] | None = None
     _is_plain: bool = field(init=False)
-    _y_strides: tuple[int, ...] = field(init=False)
     _no_arguments: tuple[None, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self._is_plain = replace(self.epilogue, out_dtype=None) == PLAIN
-        self._y_strides = channels_last_strides(self.y_shape)
         read = self.arguments_read
         self._no_arguments = NO_ARGUMENTS if read is None else (None,) * len(read)
 
@@ -147,13 +145,7 @@ class ForwardPlan:
         if x.is_cuda and x.device.index != torch.cuda.current_device():
             with torch.cuda.device(x.device):
                 return self.run(x, weight, operands, out)
-        y = out
-        if y is None:
-            y = torch.empty_strided(
-                self.y_shape, self._y_strides, dtype=self.out_dtype, device=x.device
-            )
-        else:
-            _check_output(y, self.y_shape, self.out_dtype)
+        y = _output(self.y_shape, self.out_dtype, x.device, out)
         arguments, variant = self.arguments(x, weight, y, operands)
         if not operands.extra:
             self.launcher.launch(arguments, variant)
@@ -249,10 +241,17 @@ class ForwardPlan:
         return aligned_rows(residual.permute(TO_LAST[self.problem.dims]))
 
 
-def _check_output(
-    out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, is_aligned: bool = True
-) -> None:
-    """Refuses a tensor of the caller's that cannot be an output [N, C, *size] of ``shape``."""
+def _output(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    out: torch.Tensor | None,
+    *,
+    is_aligned: bool = True,
+) -> torch.Tensor:
+    """Returns an output [N, C, *size], new or the caller's; refuses one that it cannot be."""
+    if out is None:
+        return empty_channels_last(shape, dtype, device)
     if tuple(out.shape) != shape or out.dtype != dtype:
         raise ValueError(f"out: expected {list(shape)} of {dtype}, got {_describe(out)}")
     if not out.permute(TO_LAST[len(shape) - 2]).is_contiguous() or (
@@ -262,6 +261,7 @@ def _check_output(
             "out: expected packed channels-last memory on a 16-byte boundary, got strides "
             f"{list(out.stride())}"
         )
+    return out
 
 
 def _vector(name: str, tensor: torch.Tensor, co: int) -> torch.Tensor:
@@ -376,15 +376,11 @@ class DgradPlan:
         if dy.is_cuda and dy.device.index != torch.cuda.current_device():
             with torch.cuda.device(dy.device):
                 return self.run(dy, weight, out, bias)
-        shape = self.problem.x_shape
-        if out is None:
-            strides = channels_last_strides(shape)
-            out = torch.empty_strided(shape, strides, dtype=self.dtype, device=dy.device)
-        else:
-            _check_output(out, shape, self.dtype, is_aligned=self.stores_aligned)
+        shape, is_aligned = self.problem.x_shape, self.stores_aligned
+        out = _output(shape, self.dtype, dy.device, out, is_aligned=is_aligned)
         bias = _checked_bias(self.problem, bias)
         variant = (
-            self.stores_aligned or out.data_ptr() % ROW_BYTES == 0,
+            is_aligned or out.data_ptr() % ROW_BYTES == 0,
             None if bias is None else _specialization(bias),
         )
         self.launcher.launch((*self.describe(dy, weight, out), bias), variant)

@@ -140,13 +140,11 @@ def plan_or_refusal(case: Case, device: torch.device) -> Any | Refusal:
 def plan(
     case: Case, device: Device, config: Any = None, *, among: Collection[str] | None = None
 ) -> Any:
-    """Returns the plan of a case.
+    """Returns the plan of a case that :func:`check` lets pass.
 
     Args:
-        case: A case that :func:`check` lets pass.
-        device: Where.
-        config: The configuration, whose class says which family computes the case; ``None``: the
-            one that was measured, else the one that models expect to be fastest.
+        config: Its class says which family computes the case; ``None`` for the one that was
+            measured, else the one that models expect to be fastest.
         among: Kinds to choose from by their models; ``None`` for measured choices and all kinds.
 
     Raises:
@@ -219,11 +217,8 @@ def offers(
 ) -> list[Offer]:
     """Returns what every family of a case's direction has for it, in the registry's order.
 
-    Args:
-        case: The case.
-        device: Where.
-        among: Kinds to choose from; ``None`` for all.
-        compared: Whether to leave out those that are not compared, whose models take time as well.
+    ``among`` are kinds to choose from.  With ``compared``, those that are not compared are left
+    out, whose models take time as well.
     """
     found = [
         _offer(family, case, device)
@@ -275,15 +270,9 @@ def in_order(found: Iterable[Offer]) -> list[Any]:
 
 
 def candidates(case: Case, device: Device, count: int) -> list[Any]:
-    """Returns the configurations worth measuring, the models' choice first.
+    """Returns up to ``count`` configurations worth measuring, the models' choice first.
 
-    Args:
-        case: What is computed.
-        device: Where.
-        count: How many at most.
-
-    Returns:
-        Configurations; none where no kernel takes the case, or its batch is empty.
+    There are none where no kernel takes the case, or its batch is empty.
     """
     best = None
     if case.problem.batch and not refusals(case, device):

@@ -69,13 +69,7 @@ def family_of(config: object, direction: Direction) -> Family[Any] | None:
 
 
 def config_refusals(config: object, case: Case, device: Device) -> tuple[Refusal, ...]:
-    """Returns why a table cannot hold a configuration for a case; nothing where it can.
-
-    Args:
-        config: A configuration of any family.
-        case: What it is to compute.
-        device: Where.
-    """
+    """Returns why a table cannot hold a configuration for a case; nothing where it can."""
     family = family_of(config, case.direction)
     if family is None:
         kinds = ", ".join(each.kind for each in families_of(case.direction))

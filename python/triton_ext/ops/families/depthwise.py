@@ -241,11 +241,7 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
 def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy."""
     sampling = Sampling.of(case)
-    up, is_gradient = sampling.up[-1], sampling.is_flipped
-    strides = PixelStrides.make(
-        case.problem.y_shape if is_gradient else case.problem.x_shape,
-        case.strides_of_dy if is_gradient else case.strides_of_x,
-    )
+    up, strides = sampling.up[-1], PixelStrides.make(sampling.shape, sampling.strides)
 
     def inputs(tensor: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns the input, and the filter [taps, C]."""
@@ -270,7 +266,7 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
             "X_STRIDE_W": strides.pixel,
             **dim_constants(STEP=sampling.step, UP=sampling.up, DILATION=sampling.dilation),
             "PHASE_W": sampling.low[-1] % up,
-            "IS_FLIPPED": is_gradient,
+            "IS_FLIPPED": sampling.is_flipped,
             "IS_WIDE": sampling.is_wide(strides.pixel, config.qw),
             **config_constants(config, "qw", "block_p", "block_c"),
             **output_constants(
@@ -355,7 +351,7 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
 
     def bind(self, config: DepthwiseWgradConfig, case: Case, device: Device) -> DepthwiseWgradPlan:
         problem, sampling = case.problem, Sampling.of(case)
-        x = PixelStrides.make(problem.x_shape, case.strides_of_x)
+        x = PixelStrides.make(sampling.shape, sampling.strides)
         dy = PixelStrides.make(problem.y_shape, case.strides_of_dy)
         channels = problem.in_channels
         parts, tiles = config.parts(sampling, device.num_sms)

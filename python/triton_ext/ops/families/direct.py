@@ -60,6 +60,7 @@ class Sampling:
     dilation: tuple[int, ...]  # distance of taps, in the same unit
     low: tuple[int, ...]  # padding in front, in the same unit; may be negative
     is_flipped: bool  # whether the filter is read from its end
+    strides: tuple[int, ...]  # of the input [N, C, *in_size], in elements
 
     @classmethod
     def of(cls, case: Case) -> Sampling:
@@ -90,7 +91,13 @@ class Sampling:
             dilation=problem.dilation,
             low=low,
             is_flipped=is_gradient,
+            strides=case.strides_of_dy if is_gradient else case.strides_of_x,
         )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the input, [N, C, *in_size]."""
+        return (self.batch, self.in_channels, *self.in_size)
 
     @property
     def class_rows(self) -> tuple[int, ...]:
@@ -204,8 +211,7 @@ class Direct(Family[DirectConfig]):
         ) or range_refusals(config, 1, 1 << 16, "tile_elements")
 
     def passed_over(self, case: Case, device: Device) -> str:
-        problem, groups = case.problem, case.problem.groups
-        channels = problem.in_channels if case.direction == "fprop" else problem.out_channels
+        groups, channels = case.problem.groups, Sampling.of(case).in_channels
         if groups > 1 and channels // groups * case.dtype.itemsize < ROW_BYTES:
             return ""
         return f"chosen for several groups of less than {ROW_BYTES} bytes of channels"
@@ -225,11 +231,8 @@ class Direct(Family[DirectConfig]):
         self, config: DirectConfig, case: Case, device: Device
     ) -> ForwardPlan | InputGradientPlan:
         if case.direction == "fprop":
-            return _plan(config, case.strides_of_x, case)
-        strides = case.strides_of_dy
-        if strides[1] != 1:
-            strides = channels_last_strides(case.problem.y_shape)  # _gradient_inputs copies dy
-        return InputGradientPlan.of(case.problem, case, partial(_plan, config, strides))
+            return _plan(config, case)
+        return InputGradientPlan.of(case.problem, case, partial(_plan, config))
 
 
 class DirectDgrad(Direct):
@@ -238,10 +241,15 @@ class DirectDgrad(Direct):
     direction = "dgrad"
 
 
-def _plan(config: DirectConfig, strides: tuple[int, ...], case: Case) -> ForwardPlan:
-    """Returns the plan of fprop over x, or of dgrad over dy, of these strides."""
+def _plan(config: DirectConfig, case: Case) -> ForwardPlan:
+    """Returns the plan of fprop over x, or of dgrad over dy."""
     problem, sampling = case.problem, Sampling.of(case)
-    is_gradient, pixels, channels = sampling.is_flipped, sampling.pixels, sampling.out_channels
+    pixels, channels, strides = sampling.pixels, sampling.out_channels, sampling.strides
+    inputs = partial(vector_inputs, 1)
+    if sampling.is_flipped:
+        inputs = partial(_gradient_inputs, problem.groups)
+        if strides[1] != 1:  # dy is copied
+            strides = channels_last_strides(problem.y_shape)
     launcher = Launcher(
         kernel=conv_direct_kernel,
         grid=(math.ceil(pixels / config.block_m) * math.ceil(channels / config.block_n), 1, 1),
@@ -261,7 +269,7 @@ def _plan(config: DirectConfig, strides: tuple[int, ...], case: Case) -> Forward
             **filter_constants(problem.filter_size),
             "GROUP_CI": sampling.in_channels // problem.groups,
             "GROUP_CO": channels // problem.groups,
-            "IS_GRADIENT": is_gradient,
+            "IS_GRADIENT": sampling.is_flipped,
             **config_constants(config, "block_m", "block_n"),
             **output_constants(
                 case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
@@ -269,7 +277,6 @@ def _plan(config: DirectConfig, strides: tuple[int, ...], case: Case) -> Forward
         },
         options={"num_warps": config.num_warps},
     )
-    inputs = partial(_gradient_inputs, problem.groups) if is_gradient else partial(vector_inputs, 1)
     return ForwardPlan.make(case, config, inputs, launcher)
 
 

@@ -192,7 +192,7 @@ class FewChannels(Family[GatherConfig]):
         bytes_us = elements * _ELEMENT_BYTES / (H200.copy_bytes_per_us * _COPY_RATE)
         times = {}
         for config in _candidates(problem, window):
-            if smem_refusals(config.smem_bytes(window.columns), device, reserved_bytes=0):
+            if self.fit_refusals(config, case, device):
                 continue
             rows, columns, programs = config.tiles(problem, num_sms)
             steps = math.ceil(window.columns / config.block_k)

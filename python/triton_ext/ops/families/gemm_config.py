@@ -53,10 +53,8 @@ __all__ = [
 class OutputTile:
     """Shared memory that the store of an output tile needs."""
 
-    # Size of an element of y; of an accumulator where they go through shared memory.
-    element_bytes: int = 2
-    # Size of an element of the residual that is loaded by TMA; 0 without one.
-    residual_bytes: int = 0
+    element_bytes: int = 2  # of y; of an accumulator where they go through shared memory
+    residual_bytes: int = 0  # of an element of the residual that TMA loads; 0 without one
     through_pointers: bool = False  # whether y is stored through pointers, not by TMA
     # Whether the output tile lies in shared memory as a whole, whatever ``store_parts`` says:
     # where y is not stored by TMA, and on sm_100.
@@ -65,27 +63,16 @@ class OutputTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvConfig:
-    """One way to compile the kernel; rows and columns are those of the output's matrix.
+    """One way to compile the kernels; rows and columns are those of the output's matrix."""
 
-    Attributes:
-        block_m: Pixels per tile.
-        block_n: Output channels per tile; of dgrad, channels of dx.
-        block_k: Channels per step; 64 16-bit channels are one 128-byte swizzle row.
-        num_stages: Depth of the pipeline of loads.
-        num_warps: Warps per CTA; 4 is one warp group, 8 are two that split the rows.
-        store_parts: Parts in which the output tile goes through shared memory.
-        group_size_m: Rows of tiles that are walked together.
-        taps_inner: Whether filter taps are the inner loop and blocks of channels the outer one.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int = 64
-    num_stages: int
-    num_warps: int
-    store_parts: int = 1
-    group_size_m: int = 8
-    taps_inner: bool = True
+    block_m: int  # pixels per tile
+    block_n: int  # output channels per tile; of dgrad, channels of dx
+    block_k: int = 64  # channels per step; 64 16-bit channels are one 128-byte swizzle row
+    num_stages: int  # depth of the pipeline of loads
+    num_warps: int  # warps per CTA; 4 is one warp group, 8 are two that split the rows
+    store_parts: int = 1  # parts in which the output tile goes through shared memory
+    group_size_m: int = 8  # neighbouring rows of tiles that go before the next columns
+    taps_inner: bool = True  # whether filter taps are the inner loop, blocks of channels the outer
 
     def refusals(self, element_bytes: int) -> tuple[Refusal, ...]:
         """Returns why kernels of operands of a size cannot be compiled so."""
@@ -108,9 +95,8 @@ class ConvConfig:
     def smem_bytes(self, element_bytes: int, output: OutputTile | None = None) -> int:
         """Returns the bytes of shared memory for the pipeline and the output tile.
 
-        Args:
-            element_bytes: Size of an element of the operands.
-            output: How the output tile is stored; by default in parts, of elements like those.
+        Elements of the operands have ``element_bytes``; by default those of an output tile in
+        parts, too.
         """
         tile = output or OutputTile(element_bytes=element_bytes)
         stage = (self.block_m + self.block_n) * self.block_k * element_bytes
@@ -120,14 +106,11 @@ class ConvConfig:
         return self.num_stages * stage + self.block_m * self.block_n * tile_bytes // parts
 
     def fits(
-        self,
-        element_bytes: int,
-        output: OutputTile | None = None,
-        available_bytes: int = SMEM_BYTES,
+        self, element_bytes: int, output: OutputTile | None = None, available: int = SMEM_BYTES
     ) -> bool:
         """Whether the configuration fits the shared memory that a CTA can use."""
         # 1 KiB for mbarriers and alignment.
-        return self.smem_bytes(element_bytes, output) + 1024 <= available_bytes
+        return self.smem_bytes(element_bytes, output) + 1024 <= available
 
     @property
     def store_block(self) -> list[int]:
@@ -140,8 +123,7 @@ class Cost:
     """The time of a configuration on one multiprocessor, in microseconds."""
 
     step_us: float  # one step of the K loop: block_k channels of one tap
-    # A tile besides its steps: filling the pipeline, the part of the store that does not
-    # overlap.
+    # A tile besides its steps: filling the pipeline, the part of the store that does not overlap.
     tile_us: float
     launch_us: float  # the kernel besides its tiles
 

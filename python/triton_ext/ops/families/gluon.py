@@ -6,10 +6,9 @@ The kernels are imported when a plan is made, which not every host's Gluon can d
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ from triton_ext.ops.core.descriptors import (
     pixel_stride,
     row_stride_of,
 )
-from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us, outside_share
@@ -32,7 +31,7 @@ from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refuse, refused
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.gluon_config import SMEM_BYTES, Product, TileConfig, expected_times
+from triton_ext.ops.families.gluon_config import Product, TileConfig, expected_times
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 __all__ = [
@@ -40,11 +39,12 @@ __all__ = [
     "FP8_DTYPES",
     "GLUON",
     "GLUON_DGRAD",
-    "HopperFamily",
-    "host_refusals",
-    "problem_refusals",
+    "common_refusals",
+    "im2col_of",
+    "launcher",
     "product_of",
     "tiled",
+    "with_base",
 ]
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
@@ -63,41 +63,42 @@ _MOST_EXPECTED, _MOST_EXPECTED_NARROW = 1.025, 1.08
 # as a pointer, out_scale.
 _USED_ARGUMENTS = (0, 1, 2, 4, 5)
 
-Config = TypeVar("Config")
 
-
-def host_refusals(device: Device) -> tuple[Refusal, ...]:
-    """Returns why no Gluon kernel runs on this host and device."""
-    gluon = capabilities()["im2col-gluon"]
-    found = [] if gluon.available else [gluon.reason]
-    if IS_INTERPRETED:
-        found = ["Triton's interpreter does not run Gluon kernels"]
-    if device.capability != (9, 0):
-        major, minor = device.capability
-        found.append(f"WGMMA is an instruction of sm_90 alone, the GPU is sm_{major}{minor}")
-    if device.smem_bytes < SMEM_BYTES:
-        found.append(
-            f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {device.smem_bytes}"
-        )
-    return refused(*found, in_key=False)
-
-
-def problem_refusals(
-    problem: ConvProblem, dtype: torch.dtype, *, takes_fp8: bool = False, co_unit: int = 8
+def common_refusals(
+    problem: ConvProblem, dtype: torch.dtype, device: Device, *, fp8: bool = False, co_unit: int = 8
 ) -> tuple[Refusal, ...]:
     """Returns why no Gluon kernel computes a problem; rows of Co are multiples of ``co_unit``."""
-    found: list[str] = []
-    is_fp8 = takes_fp8 and dtype in FP8_DTYPES
+    gluon, (major, minor) = capabilities()["im2col-gluon"], device.capability
+    host = [] if gluon.available else [gluon.reason]
+    if IS_INTERPRETED:
+        host = ["Triton's interpreter does not run Gluon kernels"]
+    if (major, minor) != (9, 0):
+        host.append(f"WGMMA is an instruction of sm_90 alone, the GPU is sm_{major}{minor}")
+    if (found := device.smem_bytes) < SMEM_BYTES:
+        host.append(f"a CTA needs {SMEM_BYTES} bytes of shared memory, the GPU has {found}")
+    wrong = []
+    is_fp8 = fp8 and dtype in FP8_DTYPES
     if dtype not in DTYPES and not is_fp8:
-        expected = "float16, bfloat16 or fp8" if takes_fp8 else "float16 or bfloat16"
-        found.append(f"dtype is {dtype}, expected {expected}")
+        expected = "float16, bfloat16 or fp8" if fp8 else "float16 or bfloat16"
+        wrong.append(f"dtype is {dtype}, expected {expected}")
     if problem.groups != 1:
-        found.append(f"groups={problem.groups}, expected 1")
+        wrong.append(f"groups={problem.groups}, expected 1")
     ci, co, ci_unit = problem.in_channels, problem.out_channels, 16 if is_fp8 else 8
     for name, count, unit in (("Ci", ci, ci_unit), ("Co", co, co_unit)):
         if count % unit:
-            found.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
-    return refused(*found)
+            wrong.append(f"{name} is {count}, TMA needs rows of a multiple of {unit} channels")
+    return refused(*host, in_key=False) + refused(*wrong)
+
+
+def im2col_of(
+    problem: ConvProblem, ci: int, strides: tuple[int, ...], dtype: torch.dtype, block: list[int]
+) -> Any:
+    """Returns the im2col descriptor of x [N, Ci, *input_size], with so many channels in memory."""
+    strides = tuple(strides[i] for i in TO_LAST[problem.dims])
+    return TensorDescriptorIm2Col.for_conv(
+        Layout((problem.batch, *problem.input_size, ci), strides, dtype),
+        problem.filter_size, problem.stride, problem.padding, problem.dilation, block_shape=block,
+    )  # fmt: skip
 
 
 def tiled(
@@ -122,21 +123,6 @@ def tiled(
         return made
 
     return describe
-
-
-class HopperFamily(Family[Config]):
-    """A family of a Gluon kernel."""
-
-    is_gemm = True
-
-    @abstractmethod
-    def plan(self, config: Config, case: Case, device: Device) -> Any:
-        """Returns the plan of a case and a configuration without refusals."""
-
-    def bind(self, config: Config, case: Case, device: Device) -> Any:
-        found = self.refusals(case, device, config)
-        refuse(f"{case.operator}: the Gluon kernel does not take it", found)
-        return self.plan(config, case, device)
 
 
 def product_of(case: Case) -> Product:
@@ -194,11 +180,12 @@ class _Operands:
         return rows_desc, main, rest
 
 
-class _Gluon(HopperFamily[TileConfig]):
+class _Gluon(Family[TileConfig]):
     """Both directions."""
 
     kind = "gluon"
     config_type = TileConfig
+    is_gemm = True
     tile_fields = ("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest")
 
     def fit_refusals(self, config: TileConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
@@ -217,22 +204,17 @@ class _Gluon(HopperFamily[TileConfig]):
             found[config] = Expected.of(us, copies_us, correction)
         return ranked(found)
 
-    def _launcher(
-        self,
-        kernel: Any,
-        config: TileConfig,
-        case: Case,
-        device: Device,
-        problem: Any,
-        **others: Any,
-    ) -> Launcher:
-        return Launcher(
-            kernel=kernel,
-            grid=(product_of(case).programs(config, device.num_sms), 1, 1),
-            scalars=(problem,),
-            constants={"CONFIG": config, **others},
-            options={"num_warps": 4},
-        )
+    def _refuse(self, config: TileConfig, case: Case, device: Device) -> None:
+        found = self.refusals(case, device, config)
+        refuse(f"{case.operator}: the Gluon kernel does not take it", found)
+
+
+def launcher(kernel: Any, programs: int, problem: Any, **constants: Any) -> Launcher:
+    """Returns what launches a kernel whose first partition has 4 warps."""
+    return Launcher(
+        kernel=kernel, grid=(programs, 1, 1), scalars=(problem,), constants=constants,
+        options={"num_warps": 4},
+    )  # fmt: skip
 
 
 class GluonFprop(_Gluon):
@@ -248,8 +230,8 @@ class GluonFprop(_Gluon):
             allowed |= {*FP8_DTYPES, torch.float32}
             expected = "float32, float16, bfloat16 or fp8"
         co_unit = 16 if out_dtype in FP8_DTYPES else 8
-        found = (*host_refusals(device), *tap_refusals(case))
-        found += problem_refusals(problem, case.dtype, takes_fp8=True, co_unit=co_unit)
+        found = common_refusals(problem, case.dtype, device, fp8=True, co_unit=co_unit)
+        found += tap_refusals(case)
         if case.epilogue.out_dtype not in {None, *allowed}:
             found += refused(f"out_dtype is {out_dtype}, expected {expected}")
         if case.epilogue.function is not None:
@@ -258,19 +240,16 @@ class GluonFprop(_Gluon):
             found += refused("amax needs the @triton.jit kernel")
         return found
 
-    def plan(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
-        from triton_ext.ops.kernels import gluon_fprop
+    def bind(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
+        self._refuse(config, case, device)
+        from triton_ext.ops.kernels import gluon_conv
 
         problem, x_strides = _read(case)
         conv, co, ci = problem.geometry, problem.out_channels, problem.in_channels
         # The weight of packed pixels is filled up with channels that x does not have.
         x_ci = ci if case.packing is None else case.packing.window_channels
         x_block = [config.rows, config.block_k]
-        strides = tuple(x_strides[i] for i in TO_LAST[problem.dims])
-        x_desc = TensorDescriptorIm2Col.for_conv(
-            Layout((problem.batch, *problem.input_size, x_ci), strides, case.dtype),
-            conv.filter_size, conv.stride, conv.padding, conv.dilation, block_shape=x_block,
-        )  # fmt: skip
+        x_desc = im2col_of(problem, x_ci, x_strides, case.dtype, x_block)
         # How many there are, channels of each, and from one to the next.
         pixels, filters = (conv.m_gemm, x_ci, matrix_row_stride(x_desc)), (co, ci, ci)
         rows, columns = (filters, pixels) if config.rows_from_w else (pixels, filters)
@@ -283,7 +262,7 @@ class GluonFprop(_Gluon):
         blocks = ([width, 1, config.block_k] for width in config.fprop_boxes)
         out = tiled(case.output_dtype, out_shape, co, config.y_block)
         ones = (1,) * (3 - problem.dims)
-        kernel_problem = gluon_fprop.FpropProblem(
+        kernel_problem = gluon_conv.FpropProblem(
             m_gemm=m_gemm,
             co=n_gemm,
             channel_blocks=math.ceil(ci / config.block_k),
@@ -303,9 +282,9 @@ class GluonFprop(_Gluon):
                 rows_from_w=config.rows_from_w,
                 dims=problem.dims if case.packing is None else None,
             ),
-            self._launcher(
-                gluon_fprop.conv_fprop_kernel, config, case, device, kernel_problem,
-                ACTIVATION=case.epilogue.activation,
+            launcher(
+                gluon_conv.conv_fprop_kernel, product_of(case).programs(config, device.num_sms),
+                kernel_problem, CONFIG=config, ACTIVATION=case.epilogue.activation,
                 RESIDUAL_PER_IMAGE=case.epilogue.residual_per_image,
             ),
             outputs=lambda y: (out(y),),
@@ -320,10 +299,11 @@ class GluonDgrad(_Gluon):
     direction = "dgrad"
 
     def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
-        return (*host_refusals(device), *problem_refusals(case.problem, case.dtype))
+        return common_refusals(case.problem, case.dtype, device)
 
-    def plan(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
-        from triton_ext.ops.kernels import gluon_dgrad
+    def bind(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
+        self._refuse(config, case, device)
+        from triton_ext.ops.kernels import gluon_conv
 
         problem, dims = case.problem, phases_of(case.problem)
         n, ci, co = problem.batch, problem.in_channels, problem.out_channels
@@ -355,10 +335,10 @@ class GluonDgrad(_Gluon):
             config=config,
             describe=lambda dy, weight, dx: (*operands(dy, weight), out(dx), dx),
             stores_aligned=True,
-            launcher=self._launcher(
-                gluon_dgrad.conv_dgrad_kernel, config, case, device,
-                gluon_dgrad.dgrad_problem(dims, n, ci, math.ceil(co / config.block_k)),
-                CLASSES=gluon_dgrad.residue_classes(dims),
+            launcher=launcher(
+                gluon_conv.conv_dgrad_kernel, product_of(case).programs(config, device.num_sms),
+                gluon_conv.DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
+                CONFIG=config, CLASSES=gluon_conv.Classes.of(dims),
             ),
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
+from triton_ext.ops.core.device import SMEM_BYTES
 from triton_ext.ops.core.loads import FITTED_BYTES, LINE_BYTES, Rows
 from triton_ext.ops.core.refusals import (
     Refusal,
@@ -29,7 +30,6 @@ __all__ = [
     "CONFIGS",
     "COSTS",
     "RESERVED_BYTES",
-    "SMEM_BYTES",
     "Product",
     "TileConfig",
     "capacity_refusals",
@@ -41,13 +41,8 @@ __all__ = [
     "step_channels",
 ]
 
-# Shared memory that a CTA can use on sm_90 (CUDA C++ Programming Guide, compute capabilities).
-SMEM_BYTES = 232448
-# Triton's own: alignment of the buffers, a few words for the warp groups.
-RESERVED_BYTES = 1024
-# Bytes of an element of fp16 and bf16.
-ELEMENT_BYTES = 2
-WARP_GROUP_THREADS = 128
+RESERVED_BYTES = 1024  # Triton's own: alignment of the buffers, a few words for the warp groups
+ELEMENT_BYTES = 2  # of fp16 and bf16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +81,6 @@ class TileConfig:
     def widths(self) -> tuple[int, ...]:
         """Output channels of each accumulator."""
         return (self.block_n_main, self.block_n_rest)[: 1 + (self.block_n_rest > 0)]
-
-    @property
-    def column_groups(self) -> tuple[int, int]:
-        """Blocks of columns in a stage, for each accumulator."""
-        return 1, 1
-
-    def column_group(self, consumer: int) -> int:
-        """Returns the number of a consumer's block of columns in a stage."""
-        return 0
 
     def row_group(self, consumer: int) -> int:
         """Returns the number of a consumer's group of rows in a stage."""
@@ -210,8 +196,8 @@ class TileConfig:
                 "rows_from_w: a consumer has 64 output channels of 16 bits, one swizzle row, and "
                 "no filter stays"
             )
-        # Some 30 registers hold addresses and counters beside the accumulators.
-        return found + capacity_refusals(self, self.rows * self.block_n // WARP_GROUP_THREADS, 30)
+        # Some 30 registers hold addresses and counters beside the accumulators of 128 threads.
+        return found + capacity_refusals(self, self.rows * self.block_n // 128, 30)
 
     def __str__(self) -> str:
         rest = f"+{self.block_n_rest}" if self.block_n_rest else ""
@@ -329,9 +315,6 @@ class Product:
         if config.filter_steps and num_n > num_sms:
             found.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
         return refused(*found)
-
-
-# ---- Times -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,10 +492,8 @@ def _tried(product: Product, block_k: int, part: float) -> Iterator[tuple[TileCo
     }
     for use, costs in COSTS.items():
         for base, cost in costs.items() if is_for[use] else ():
-            config: TileConfig | None = specialize(base)
-            if use == "kept":
-                config = keep_filter(specialize(base), steps)
-            if config is None:
+            kept = keep_filter(specialize(base), steps) if use == "kept" else specialize(base)
+            if (config := kept) is None:
                 continue
             joins = config.joins and not product.is_dgrad
             if joins and cost.joined is not None:

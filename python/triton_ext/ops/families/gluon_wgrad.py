@@ -9,16 +9,15 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
-from triton_ext import backends
 from triton_ext.errors import LaunchError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import Layout, Operand
+from triton_ext.ops.core.descriptors import Operand
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected
+from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares, step_us
 from triton_ext.ops.core.problem import ConvProblem
@@ -27,21 +26,12 @@ from triton_ext.ops.core.refusals import (
     field_refusals,
     power_refusals,
     range_refusals,
+    refuse,
     refused,
 )
+from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.gluon import (
-    DTYPES,
-    HopperFamily,
-    host_refusals,
-    problem_refusals,
-    tiled,
-)
-from triton_ext.ops.families.gluon_config import (
-    ELEMENT_BYTES,
-    WARP_GROUP_THREADS,
-    capacity_refusals,
-)
+from triton_ext.ops.families.gluon_config import ELEMENT_BYTES, capacity_refusals
 from triton_ext.ops.families.wgrad import Launches, WgradPlan
 from triton_ext.ops.kernels.gemm_wgrad import Partition
 
@@ -50,7 +40,6 @@ __all__ = [
     "CONFIGS",
     "GLUON_WGRAD",
     "MOST_ADDED_PARTS",
-    "RATES",
     "GluonWgradPlan",
     "WgradTileChoice",
     "WgradTileConfig",
@@ -59,9 +48,6 @@ __all__ = [
     "ranked_work",
     "reduction",
 ]
-
-TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
-with_base = backends.load("nvidia", "gluon.with_base")
 
 # A CTA that adds the other parts of its tile reads them one after another; beyond this many a
 # second kernel is faster.
@@ -131,10 +117,6 @@ class WgradTileConfig:
             has_rest = consumer < self.rest_consumers
         return (range(first, first + main), range(second, second + rest))[: 1 + has_rest]
 
-    def widths_of(self, consumer: int) -> tuple[int, ...]:
-        """Returns the columns of each of a consumer's accumulators."""
-        return tuple(len(blocks) * BLOCK_C for blocks in self.accumulators(consumer))
-
     @property
     def pixel_groups(self) -> int:
         """Loads of different pixels in a k iteration."""
@@ -192,9 +174,8 @@ class WgradTileConfig:
 
     @property
     def accumulator_registers(self) -> int:
-        """fp32 registers of a consumer's accumulators, per thread."""
-        columns = (self.main_blocks + self.rest_blocks) * BLOCK_C
-        return BLOCK_C * columns // WARP_GROUP_THREADS
+        """fp32 registers of a consumer's accumulators, per thread: 128 threads have 64 rows."""
+        return (self.main_blocks + self.rest_blocks) * BLOCK_C // 2
 
     @property
     def consumer_registers(self) -> int:
@@ -258,7 +239,8 @@ class WgradTileChoice:
 class WgradWork:
     """The tiles of one convolution."""
 
-    choice: WgradTileChoice
+    config: WgradTileConfig  # how the kernel is compiled
+    add_in_place: bool  # as in the choice
     partition: Partition  # the tile schedule, one segment of split tiles per CTA at most
     dy_tiles: int  # tiles along the channels of dy
 
@@ -275,17 +257,7 @@ class WgradWork:
             num_sms,
             most_splits=MOST_ADDED_PARTS if choice.add_in_place else num_sms,
         )
-        return cls(choice, partition, dy_tiles)
-
-    @property
-    def config(self) -> WgradTileConfig:
-        """As in the choice."""
-        return self.choice.config
-
-    @property
-    def add_in_place(self) -> bool:
-        """As in the choice."""
-        return self.choice.add_in_place
+        return cls(config, choice.add_in_place, partition, dy_tiles)
 
     @property
     def parts(self) -> int:
@@ -308,11 +280,6 @@ class WgradWork:
         return max(self.slots * self.config.tile_elements, 4)
 
     @property
-    def flags(self) -> int:
-        """Flags between the CTAs that split a tile."""
-        return self.partition.programs * self.config.consumers
-
-    @property
     def reduction(self) -> tuple[tuple[int, int], int, int, int] | None:
         """Grid, parts, columns and warps of the reduction kernel; ``None`` if nothing is to add."""
         if not self.is_split or self.add_in_place:
@@ -323,11 +290,9 @@ class WgradWork:
 
     def refusals(self) -> tuple[Refusal, ...]:
         """Returns why the kernel cannot compute it; nothing where it can."""
-        found = self.config.refusals()
+        found, tiles = self.config.refusals(), self.partition.tiles
         if self.config.share == "tile" and self.partition.waves:
-            found += refused(
-                f"consumers share a tile, and {self.partition.tiles} tiles are not split"
-            )
+            found += refused(f"consumers share a tile, and {tiles} tiles are not split")
         if self.config.share == "tile" and self.add_in_place:
             found += refused("consumers that share a tile leave adding to the second kernel")
         return found
@@ -350,28 +315,6 @@ def reduction(parts: int, blocks: int) -> tuple[int, int, int]:
     return 64, 16 if blocks > 8 else 8, 16
 
 
-class Rates(NamedTuple):
-    """Costs of all but the k iterations, in microseconds; KiB are those of fp32 tiles."""
-
-    launch: float
-    store_per_kib: float
-    add: float
-    add_per_kib: float
-    reduce: float
-    reduce_per_mib: float
-
-
-# For layers where tiles of six blocks leave multiprocessors idle, and tiles of four need a second
-# round.  Not measured: a k iteration loads 48 KiB, and other tiles that loads bound have 78
-# (64x128) to 94 (128x128) KiB per us, which is 0.51 to 0.61 us.  The model has more than the mean,
-# so that tuning tries them while the model chooses them for no layer of the suites.
-_FIVE_BLOCKS = tuple(
-    WgradTileConfig(
-        rows_from_x=of_x, share="rows", main_blocks=2, rest_blocks=1, rest_consumers=1, stages=4
-    )
-    for of_x in (False, True)
-)
-
 # Microseconds of a k iteration, measured over 21 shapes (H200, Triton 3.9.0, fp16, 2026-11-20;
 # docs/gluon-conv.md).
 _STEP_US: dict[WgradTileConfig, float] = {
@@ -386,10 +329,22 @@ _STEP_US: dict[WgradTileConfig, float] = {
     WgradTileConfig(share="rows", main_blocks=1, stages=8, store_buffers=2): 0.306,
     WgradTileConfig(consumers=1, main_blocks=1, stages=10, store_buffers=2): 0.175,
     WgradTileConfig(share="tile", main_blocks=2, rest_blocks=1, pixels=32, stages=6): 0.365,
-    **dict.fromkeys(_FIVE_BLOCKS, 0.59),
+    # For layers where tiles of six blocks leave multiprocessors idle, and tiles of four need a
+    # second round.  Not measured: a k iteration loads 48 KiB, and other tiles that loads bound have
+    # 78 (64x128) to 94 (128x128) KiB per us, which is 0.51 to 0.61 us.  The model has more than the
+    # mean, so that tuning tries them while the model chooses them for no layer of the suites.
+    **{
+        WgradTileConfig(
+            rows_from_x=of_x, share="rows", main_blocks=2, rest_blocks=1, rest_consumers=1, stages=4
+        ): 0.59
+        for of_x in (False, True)
+    },
 }
-# The fitted launch is longer than that of other kernels.
-RATES = Rates(H200.launch_us + 1.8, 0.0175, 3.3, 0.0126, 3.1, 0.53)
+# Microseconds of all but the k iterations; KiB are those of fp32 tiles.  The fitted launch is
+# longer than that of other kernels.
+LAUNCH_US, STORE_US_PER_KIB = H200.launch_us + 1.8, 0.0175
+ADD_US, ADD_US_PER_KIB = 3.3, 0.0126
+REDUCE_US, REDUCE_US_PER_MIB = 3.1, 0.53
 
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
@@ -409,19 +364,19 @@ def _rows(work: WgradWork, problem: ConvProblem) -> Rows:
 
 def expected_us(work: WgradWork, problem: ConvProblem, device: Device) -> float:
     """Returns the time that the model expects, in microseconds."""
-    partition, rates = work.partition, RATES
+    partition = work.partition
     pixels = problem.batch * math.prod(problem.output_size)
     elements = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
     tile_kib = work.config.tile_elements * 4 / 1024
     busy = partition.programs / device.num_sms
     busiest_us = partition.most_steps * step_us(_STEP_US[work.config], _rows(work, problem), busy)
     dram_us = ELEMENT_BYTES * elements / device.dram_bytes_per_us
-    time = kernel_us(rates.launch, busiest_us, dram_us)
-    time += partition.rounds * tile_kib * rates.store_per_kib
+    time = kernel_us(LAUNCH_US, busiest_us, dram_us)
+    time += partition.rounds * tile_kib * STORE_US_PER_KIB
     if work.is_split and work.add_in_place:
-        time += rates.add + (work.parts - 1) * tile_kib * rates.add_per_kib
+        time += ADD_US + (work.parts - 1) * tile_kib * ADD_US_PER_KIB
     elif work.is_split:
-        time += rates.reduce + work.slots * tile_kib / 1024 * rates.reduce_per_mib
+        time += REDUCE_US + work.slots * tile_kib / 1024 * REDUCE_US_PER_MIB
     return time
 
 
@@ -456,26 +411,27 @@ class GluonWgradPlan(WgradPlan):
         # The kernel reads flags only where CTAs wait for others.
         flags = parts.view(torch.int32)
         if self.tiles.add_in_place:
-            flags = zeroed_flags(x.device, self.tiles.flags)
+            count = self.tiles.partition.programs * self.tiles.config.consumers
+            flags = zeroed_flags(x.device, count)
         assert self.describe_dw is not None
         first = (self.launcher, (x_desc, dy_desc, parts, flags, self.describe_dw(dw)))
         return [first] if self.reducer is None else [first, (self.reducer, (parts, dw))]
 
 
-class GluonWgrad(HopperFamily[WgradTileChoice]):
+class GluonWgrad(Family[WgradTileChoice]):
     """The kernels of ``kernels/gluon_wgrad.py``."""
 
     kind = "gluon_wgrad"
     direction = "wgrad"
     config_type = WgradTileChoice
+    is_gemm = True
     tile_fields = ("rows_from_x", "consumers", "main_blocks", "rest_blocks")
 
     def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
-        found = (*host_refusals(device), *tap_refusals(case))
-        found += problem_refusals(case.problem, case.dtype)
+        found = (*tap_refusals(case), *gluon.common_refusals(case.problem, case.dtype, device))
         if case.problem.batch == 0:
             found += refused("the batch is empty", in_key=False)
-        if case.output_dtype not in DTYPES:
+        if case.output_dtype not in gluon.DTYPES:
             out = case.output_dtype
             found += refused(f"out_dtype is {out}, tiles of dw are staged as float16 or bfloat16")
         return found
@@ -488,9 +444,14 @@ class GluonWgrad(HopperFamily[WgradTileChoice]):
         return WgradWork.make(config, case.problem, device.num_sms).refusals()
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:
-        return {work.choice: Expected.of(us) for work, us in ranked_work(case.problem, device)}
+        return {
+            WgradTileChoice(config=work.config, add_in_place=work.add_in_place): Expected.of(us)
+            for work, us in ranked_work(case.problem, device)
+        }
 
-    def plan(self, config: WgradTileChoice, case: Case, device: Device) -> GluonWgradPlan:
+    def bind(self, config: WgradTileChoice, case: Case, device: Device) -> GluonWgradPlan:
+        found = self.refusals(case, device, config)
+        refuse("wgrad: the Gluon kernel does not take it", found)
         from triton_ext.ops.kernels import gluon_wgrad as kernels
 
         problem, dtype, strides = case.problem, case.dtype, case.strides_of_x
@@ -500,19 +461,14 @@ class GluonWgrad(HopperFamily[WgradTileChoice]):
         work = WgradWork.make(config, problem, device.num_sms)
         block = [work.config.pixels, BLOCK_C]
         pixels = problem.batch * math.prod(problem.output_size)
-        x_shape = (problem.batch, *problem.input_size, ci)
-        x_desc = TensorDescriptorIm2Col.for_conv(
-            Layout(x_shape, (strides[0], *strides[2:], strides[1]), dtype),
-            problem.filter_size, problem.stride, problem.padding, problem.dilation,
-            block_shape=block,
-        )  # fmt: skip
+        x_desc = gluon.im2col_of(problem, ci, strides, dtype, block)
         x_matrix = None
         if problem.is_pointwise and x.pixel_stride:
-            x_matrix = tiled(dtype, [pixels, ci], x.pixel_stride, block)
+            x_matrix = gluon.tiled(dtype, [pixels, ci], x.pixel_stride, block)
 
         def describe_x(rows: torch.Tensor) -> Any:
             # Also where it is not used: it checks the address.
-            desc = with_base(x_desc, rows)
+            desc = gluon.with_base(x_desc, rows)
             return desc if x_matrix is None else x_matrix(rows)
 
         told = kernels.WgradProblem.make(work, problem)
@@ -520,13 +476,11 @@ class GluonWgrad(HopperFamily[WgradTileChoice]):
         if work.reduction is not None:
             grid, parts, columns, num_warps = work.reduction
             reducer = Launcher(
-                kernel=kernels.reduce_kernel,
-                grid=(*grid, 1),
-                scalars=(told,),
+                kernel=kernels.reduce_kernel, grid=(*grid, 1), scalars=(told,),
                 constants={"CONFIG": work.config, "COLUMNS": columns, "PARTS": parts},
                 # It starts while the first kernel's last programs run, and waits for them.
                 options={"num_warps": num_warps, "launch_pdl": True},
-            )
+            )  # fmt: skip
         dw_shape, dw_block = [co, problem.taps, ci], [BLOCK_C, 1, BLOCK_C]
         return GluonWgradPlan(
             problem=problem,
@@ -535,14 +489,10 @@ class GluonWgrad(HopperFamily[WgradTileChoice]):
             x_operand=x,
             dy_operand=dy,
             describe_x=describe_x,
-            describe_dy=tiled(dtype, [pixels, co], dy.pixel_stride, block),
-            describe_dw=tiled(case.output_dtype, dw_shape, ci, dw_block),
-            launcher=Launcher(
-                kernel=kernels.conv_wgrad_kernel,
-                grid=(work.partition.programs, 1, 1),
-                scalars=(told,),
-                constants={"CONFIG": work.config},
-                options={"num_warps": 4},
+            describe_dy=gluon.tiled(dtype, [pixels, co], dy.pixel_stride, block),
+            describe_dw=gluon.tiled(case.output_dtype, dw_shape, ci, dw_block),
+            launcher=gluon.launcher(
+                kernels.conv_wgrad_kernel, work.partition.programs, told, CONFIG=work.config
             ),
             reducer=reducer,
         )

@@ -161,7 +161,14 @@ class Kn2Row(Family[Col2ImConfig]):
         return refused(text, in_key=False)
 
     def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
-        return _launch_refusals(config, case.problem, device)
+        halo = _halo(case.problem)
+        found = smem_refusals(config.smem_bytes(case.problem), device, reserved_bytes=0)
+        if config.block_m <= halo:
+            found += refused(
+                f"block_m is {config.block_m}: expected more pixels than the {halo} that taps of a "
+                "row reach over"
+            )
+        return found
 
     def passed_over(self, case: Case, device: Device) -> str:
         return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
@@ -172,7 +179,7 @@ class Kn2Row(Family[Col2ImConfig]):
         products = (
             math.prod(problem.filter_size[:-1]) * _padded_channels(problem) // _block_k(problem)
         )
-        for config in _candidates(problem, device):
+        for config in self._configs(case, device):
             schedule = Schedule.make(config, problem)
             pixels = schedule.programs * schedule.steps * (schedule.segment + _halo(problem))
             elements = pixels * problem.in_channels + math.prod(problem.y_shape)
@@ -185,6 +192,25 @@ class Kn2Row(Family[Col2ImConfig]):
             us = H200.launch_us + shown + _NOT_HIDDEN * hidden
             times[config] = Expected.of(us, correction=_CORRECTION)
         return ranked(times)
+
+    def _configs(self, case: Case, device: Device) -> list[Col2ImConfig]:
+        """Returns configurations whose programs fill the multiprocessors once or a few times."""
+        problem, found = case.problem, {}
+        for block_m, num_stages in ((64, 1), (64, 3), (128, 3)):
+            one = Col2ImConfig(block_m=block_m, rows=1, num_stages=num_stages)
+            thread_elements = block_m * _padded_channels(problem) // (32 * one.num_warps)
+            is_large = num_stages == 1 and thread_elements > _PREFETCHED
+            if is_large or self.fit_refusals(one, case, device):
+                continue
+            # Strips are rows here.
+            schedule = Schedule.make(one, problem)
+            at_once = _at_once(one, problem, device)
+            for rounds in (1, 2, 3):
+                strips = max(1, rounds * at_once * schedule.strips // schedule.programs)
+                config = replace(one, rows=math.ceil(schedule.strips / strips))
+                if not config.refusals():
+                    found[config] = config
+        return list(found)
 
     def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
         wrong = (each for each in self.refusals(case, device, config) if each.in_key)
@@ -247,39 +273,6 @@ def _column_shape(problem: ConvProblem) -> tuple[int, int]:
     """Returns taps of a row and output channels, rounded up for 16 columns at least."""
     taps = triton.next_power_of_2(problem.filter_size[-1])
     return taps, max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
-
-
-def _launch_refusals(
-    config: Col2ImConfig, problem: ConvProblem, device: Device
-) -> tuple[Refusal, ...]:
-    halo = _halo(problem)
-    found = smem_refusals(config.smem_bytes(problem), device, reserved_bytes=0)
-    if config.block_m <= halo:
-        found += refused(
-            f"block_m is {config.block_m}: expected more pixels than the {halo} that taps of a row "
-            "reach over"
-        )
-    return found
-
-
-def _candidates(problem: ConvProblem, device: Device) -> list[Col2ImConfig]:
-    """Returns configurations whose programs fill the multiprocessors once or a few times."""
-    found: dict[Col2ImConfig, None] = {}
-    for block_m, num_stages in ((64, 1), (64, 3), (128, 3)):
-        one = Col2ImConfig(block_m=block_m, rows=1, num_stages=num_stages)
-        thread_elements = block_m * _padded_channels(problem) // (32 * one.num_warps)
-        is_large = num_stages == 1 and thread_elements > _PREFETCHED
-        if is_large or _launch_refusals(one, problem, device):
-            continue
-        # Strips are rows here.
-        schedule = Schedule.make(one, problem)
-        at_once = _at_once(one, problem, device)
-        for rounds in (1, 2, 3):
-            strips = max(1, rounds * at_once * schedule.strips // schedule.programs)
-            config = replace(one, rows=math.ceil(schedule.strips / strips))
-            if not config.refusals():
-                found[config] = None
-    return list(found)
 
 
 def _at_once(config: Col2ImConfig, problem: ConvProblem, device: Device) -> int:

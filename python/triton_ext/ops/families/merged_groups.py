@@ -187,19 +187,17 @@ def _reports(family: Family[Any]) -> bool:
 
 def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
     """Returns the case that a family computes; ``None`` where it is none of the family's."""
-    problem, dtype, is_forward = case.problem, case.dtype, case.direction == "fprop"
+    problem, dtype = case.problem, case.dtype
     if not _reports(family) and dtype.is_floating_point:
         # Pixels are looked at as dense elements.
-        shape = problem.x_shape if is_forward else problem.y_shape
-        strides = case.strides_of_x if is_forward else case.strides_of_dy
-        order = (*range(len(shape) - 1, 1, -1), 0)
-        sizes = [shape[dim] for dim in order]
-        pixel_stride = row_stride_of(sizes, [strides[dim] for dim in order])
-        if math.prod(sizes) != 1 and pixel_stride != shape[1]:
+        sampling = Sampling.of(case)
+        sizes = (*sampling.in_size[::-1], sampling.batch)
+        strides = (*sampling.strides[:1:-1], sampling.strides[0])
+        if math.prod(sizes) != 1 and row_stride_of(sizes, strides) != sampling.in_channels:
             return None
     groups = problem.groups // factor
     epilogue = replace(case.epilogue, amax=_reports(family) and dtype.is_floating_point)
-    if is_forward:
+    if case.direction == "fprop":
         return replace(case, problem=replace(problem, groups=groups), epilogue=epilogue)
     forward = as_forward(replace(problem, groups=1))
     if (forward is None) != (family.direction == "dgrad"):
@@ -238,8 +236,7 @@ def _merging_us(case: Case, factor: int, family: Family[Any]) -> float:
     filter_bytes = math.prod(problem.w_shape) * (factor + 1) * size
     if not case.dtype.is_floating_point:
         return H200.launch_us + filter_bytes / H200.copy_bytes_per_us
-    is_forward = case.direction == "fprop"
-    read = math.prod(problem.x_shape if is_forward else problem.y_shape) * size
+    read = math.prod(Sampling.of(case).shape) * size
     looked_at = 0 if _reports(family) else read
     copies_us = (filter_bytes + looked_at) / H200.copy_bytes_per_us
     return 2 * H200.launch_us + copies_us
@@ -264,9 +261,9 @@ class MergedPlan:
         cls, case: Case, inner: Any, factor: int, family: Family[Any], device: Device
     ) -> MergedPlan:
         """Returns the plan of a case, whose merged groups ``inner`` computes, of ``family``."""
-        problem, is_gradient = case.problem, case.direction == "dgrad"
+        problem = case.problem
         # fprop that computes a gradient turns the filter.
-        is_turned = is_gradient and family.direction == "fprop"
+        is_turned = case.direction == "dgrad" and family.direction == "fprop"
         rows, k = problem.out_channels, problem.in_channels
         if is_turned:
             rows, k = k, rows
@@ -274,7 +271,7 @@ class MergedPlan:
         elements = rows * taps * k * factor
         programs = math.ceil(elements / _BLOCK)
         is_float = case.dtype.is_floating_point
-        read = math.prod(problem.y_shape if is_gradient else problem.x_shape)
+        read = math.prod(Sampling.of(case).shape)
         blocks = math.ceil(read / _BLOCK) if is_float and not _reports(family) else 0
         lookers = min(math.ceil(blocks / 4), 8 * device.num_sms)
         flags = max(lookers, 1) if is_float else 0
@@ -352,7 +349,7 @@ def _alignment(*tensors: torch.Tensor | None) -> Hashable:
 
 def _repairing(case: Case, flags: int, device: Device) -> Launcher:
     problem, sampling, spec = case.problem, Sampling.of(case), case.epilogue
-    strides = case.strides_of_dy if sampling.is_flipped else case.strides_of_x
+    strides = sampling.strides
     block_m, block_n = _REPAIR_TILE
     tiles = math.ceil(sampling.pixels / block_m) * math.ceil(sampling.out_channels / block_n)
     ones = (1,) * (3 - problem.dims)

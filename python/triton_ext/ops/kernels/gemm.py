@@ -6,8 +6,7 @@ Co], dx like x and dy like y, all channels-last, with one to three spatial dimen
 fprop: M_GEMM = N * out_d * out_h * out_w (output pixels), N_GEMM = Co, K_GEMM = T * R * S * Ci.
 The left operand [M_GEMM, K_GEMM] is never written down: the TMA unit reads its [BLOCK_M, BLOCK_K]
 tiles from x in im2col mode, one filter tap and one block of channels at a time.  A filter of one
-tap with stride 1 and no padding makes im2col the identity: x is then read as the matrix
-[N * D * H * W, Ci] that it is.
+tap with stride 1 and no padding makes im2col the identity: x is then read as the matrix that it is.
 
 Loop order: with taps inside and blocks of channels outside, consecutive steps read almost the same
 pixels, which then come from L2; the other way round, consecutive steps read whole rows of channels.
@@ -23,11 +22,11 @@ channels of the next group, whose NaN or infinity times the weights' zero is NaN
 masked: the left operand then goes through registers.
 
 dgrad: the pixels of dx whose position modulo the stride is the same are a convolution of dy with
-stride 1 and some of the taps (``stride_phases.py``): a class.  All classes are computed in one
-launch from one im2col tensor map of dy, and all pixels of dx are written: a class without taps is a
-tile without steps, and pixels that the forward convolution did not reach read dy outside of its
-bounds: zeros.  Inside the kernel there are always three spatial dimensions; those that a problem
-lacks come first, with one pixel and one tap.
+stride 1 and some of the taps (``stride_phases.py``): a class.  One launch computes all classes from
+one im2col tensor map of dy and writes all pixels of dx: a class without taps is a tile without
+steps, and pixels that the forward convolution did not reach read dy outside of its bounds, zeros.
+The kernel has three spatial dimensions; those that a problem lacks come first, with one pixel and
+one tap.
 
 GEMM mapping of a class: M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s), N_GEMM = Ci / groups,
 K_GEMM = taps of the class * Co / groups.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in
@@ -37,11 +36,11 @@ copied to [Ci / groups, T * R * S, Co].
 Classes are numbered by (residue + padding) modulo the stride, which puts those with the most taps
 first: what is left for the end, when multiprocessors run out of tiles, is short.
 
-Numbers of classes, residues and taps are small.  Where LLVM knows how small, it narrows divisions
-to 8 bits and puts two of them into one register.  ptxas 12.9, which Triton uses for Hopper, adds
-nothing to some of such halves (``add.s16x2``; triton-lang/triton#11581): dx was wrong for some
-geometries.  ``_wide`` keeps them in 32 bits.
-With strides of 1 and 2 no such addition was found, and larger tiles have no registers to spare.
+LLVM narrows divisions to 8 bits where it knows how small numbers of classes, residues and taps are,
+and puts two into one register.  ptxas 12.9, which Triton uses for Hopper, adds nothing to some of
+such halves (``add.s16x2``; triton-lang/triton#11581): dx was wrong for some geometries.  ``_wide``
+keeps them in 32 bits.  With strides of 1 and 2 no such addition was found, and larger tiles have no
+registers to spare.
 """
 
 from __future__ import annotations
@@ -62,7 +61,33 @@ from triton_ext.ops.kernels.epilogue import (
     tile_position,
 )
 
-__all__ = ["Classes", "DgradProblem", "conv_dgrad_kernel", "conv_fprop_kernel"]
+__all__ = ["Classes", "DgradProblem", "conv_dgrad_kernel", "conv_fprop_kernel", "tap_offsets"]
+
+
+@triton.jit
+def _given(d, h, w, DIMS: tl.constexpr):
+    """Returns a value per spatial dimension of a problem, the last of three."""
+    if DIMS == 1:
+        return (w,)
+    elif DIMS == 2:
+        return h, w
+    else:
+        return d, h, w
+
+
+@triton.jit
+def tap_offsets(tap, dilation, R: tl.constexpr, S: tl.constexpr):
+    """Returns the im2col offsets of a tap of a filter ([T, [R, ]]S); the last is the fastest."""
+    if len(dilation) == 1:
+        return (tap * dilation[0],)
+    elif len(dilation) == 2:
+        return (tap // S) * dilation[0], (tap % S) * dilation[1]
+    else:
+        return (
+            (tap // (R * S)) * dilation[0],
+            ((tap // S) % R) * dilation[1],
+            (tap % S) * dilation[2],
+        )
 
 
 @triton.jit
@@ -116,6 +141,11 @@ def conv_fprop_kernel(
     RESIDUAL_PER_IMAGE: tl.constexpr,
 ):
     image_pixels = pixels_of_image(out_d, out_h, out_w, DIMS) if RESIDUAL_PER_IMAGE else None
+    size = _given(out_d, out_h, out_w, DIMS)
+    stride = _given(stride_d, stride_h, stride_w, DIMS)
+    padding = _given(pad_d, pad_h, pad_w, DIMS)
+    dilation = _given(dilation_d, dilation_h, dilation_w, DIMS)
+    PARTS: tl.constexpr = 1 if y_desc is None else STORE_PARTS
     # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
     num_m = (m_gemm - 1) // BLOCK_M + 1
     if GROUPS == 1:
@@ -137,17 +167,7 @@ def conv_fprop_kernel(
             column = group * group_co + (tile_n % group_n) * BLOCK_N
             column_end = (group + 1) * group_co
             group_channel = group * GROUP_CI
-        if DIMS == 1:
-            start = tle.im2col_start(row, (out_w,), (stride_w,), (pad_w,))
-        elif DIMS == 2:
-            start = tle.im2col_start(row, (out_h, out_w), (stride_h, stride_w), (pad_h, pad_w))
-        else:
-            start = tle.im2col_start(
-                row,
-                (out_d, out_h, out_w),
-                (stride_d, stride_h, stride_w),
-                (pad_d, pad_h, pad_w),
-            )
+        start = tle.im2col_start(row, size, stride, padding)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC_DTYPE)
         for k in range(CHANNEL_BLOCKS * T * R * S):
             if TAPS_INNER:
@@ -159,20 +179,9 @@ def conv_fprop_kernel(
             x_channel = channel if GROUPS == 1 else group_channel + channel
             if X_IS_MATRIX:
                 x = x_desc.load([row, x_channel])
-            elif DIMS == 1:
-                x = tle.load_im2col(x_desc, [start[0], start[1], x_channel], [tap * dilation_w])
-            elif DIMS == 2:
-                offsets = [(tap // S) * dilation_h, (tap % S) * dilation_w]
-                x = tle.load_im2col(x_desc, [start[0], start[1], start[2], x_channel], offsets)
             else:
-                offsets = [
-                    (tap // (R * S)) * dilation_d,
-                    (tap // S) % R * dilation_h,
-                    (tap % S) * dilation_w,
-                ]
-                x = tle.load_im2col(
-                    x_desc, [start[0], start[1], start[2], start[3], x_channel], offsets
-                )
+                offsets = tap_offsets(tap, dilation, R, S)
+                x = tle.load_im2col(x_desc, start + (x_channel,), offsets)  # noqa: RUF005
             if MASK_CHANNELS:
                 own = tl.arange(0, BLOCK_K) < GROUP_CI - channel
                 x = tl.where(own[None, :], x, tl.zeros_like(x))
@@ -181,7 +190,6 @@ def conv_fprop_kernel(
         if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
             offs_n = column + tl.arange(0, BLOCK_N)
             acc = scale_and_shift(acc, offs_n, column_end, bias_ptr, scale_ptr, tile_scale_ptr)
-        PARTS: tl.constexpr = 1 if y_desc is None else STORE_PARTS
         parts = column_parts(acc, PARTS)
         for part in tl.static_range(PARTS):
             finish_tile(
@@ -434,15 +442,11 @@ def conv_dgrad_kernel(
         tap = tap * CLASSES[0][1] + first_h + r * TAP_STEP[1]
         tap = tap * CLASSES[0][2] + first_w + s * TAP_STEP[2]
         channel = first_channel + block * BLOCK_K
+        at_d = offset_d - t * (problem.dilation[0] // DIVISOR[0])
         at_h = offset_h - r * (problem.dilation[1] // DIVISOR[1])
         at_w = offset_w - s * (problem.dilation[2] // DIVISOR[2])
-        if DIMS == 1:
-            dy = tle.load_im2col(dy_desc, (n, w, channel), (at_w,))
-        elif DIMS == 2:
-            dy = tle.load_im2col(dy_desc, (n, h, w, channel), (at_h, at_w))
-        else:
-            at_d = offset_d - t * (problem.dilation[0] // DIVISOR[0])
-            dy = tle.load_im2col(dy_desc, (n, d, h, w, channel), (at_d, at_h, at_w))
+        start = (n,) + _given(d, h, w, DIMS) + (channel,)  # noqa: RUF005
+        dy = tle.load_im2col(dy_desc, start, _given(at_d, at_h, at_w, DIMS))
         if W_IS_NK:
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K).T
         else:

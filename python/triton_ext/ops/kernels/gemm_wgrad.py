@@ -45,6 +45,7 @@ from triton_ext.ops.core.refusals import (
     refused,
 )
 from triton_ext.ops.kernels.epilogue import column_parts
+from triton_ext.ops.kernels.gemm import tap_offsets
 
 __all__ = [
     "ELEMENT_BYTES",
@@ -254,21 +255,6 @@ def _ci_blocks(config: WgradConfig, problem: ConvProblem) -> int:
 
 
 @triton.jit
-def _tap_offsets(tap, dilation, FILTER: tl.constexpr):
-    """Returns the im2col offsets of a tap; the last dimension is the fastest."""
-    if len(FILTER) == 1:
-        return (tap * dilation[0],)
-    elif len(FILTER) == 2:
-        return ((tap // FILTER[1]) * dilation[0], (tap % FILTER[1]) * dilation[1])
-    else:
-        return (
-            (tap // (FILTER[1] * FILTER[2])) * dilation[0],
-            ((tap // FILTER[2]) % FILTER[1]) * dilation[1],
-            (tap % FILTER[2]) * dilation[2],
-        )
-
-
-@triton.jit
 def _reduce_pixels(
     x_desc, dy_desc, position, first, last, walk, FILTER: tl.constexpr, TAPS: tl.constexpr,
     IS_MATRIX: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_CI: tl.constexpr,
@@ -278,6 +264,8 @@ def _reduce_pixels(
 
     ``position`` is the tile's, ``walk`` the output size, stride, padding and dilation.
     """
+    S: tl.constexpr = FILTER[len(FILTER) - 1]
+    R: tl.constexpr = FILTER[len(FILTER) - 2] if len(FILTER) > 1 else 1
     co, ci, tap = position
     size, stride, padding, dilation = walk
     accumulators = ()
@@ -293,7 +281,7 @@ def _reduce_pixels(
                 x = x_desc.load([pixel, ci])
             else:
                 # Taps past the last are the last.
-                offsets = _tap_offsets(min(tap + i, TAPS - 1), dilation, FILTER)
+                offsets = tap_offsets(min(tap + i, TAPS - 1), dilation, R, S)
                 x = tle.load_im2col(x_desc, start + (ci,), offsets)  # noqa: RUF005
             acc = tl.dot(dy, x.to(DOT_DTYPE), accumulators[i])
             added += (acc,)  # type: ignore[assignment]

@@ -16,13 +16,8 @@ from typing import Any
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host.gluon_names import (
@@ -49,7 +44,6 @@ __all__ = [
     "pixel_starts",
     "smem_layout",
     "split_columns",
-    "staging_order",
     "store_tile",
     "stores_in_flight",
     "tile_counts",
@@ -86,7 +80,9 @@ def accumulator_widths(config, direction, me):
     """Returns the columns of each of a consumer's accumulators; of each piece, where joined."""
     if is_joined(config, direction):
         return (config.block_n_rest,) * (config.block_n // config.block_n_rest)
-    return config.widths_of(me) if direction == "wgrad" else config.widths
+    if direction == "wgrad":
+        return tuple(config.store_n * len(blocks) for blocks in config.accumulators(me))
+    return config.widths
 
 
 @gluon.constexpr_function
@@ -180,8 +176,10 @@ def tile_origin(tile, m_gemm, n_gemm, CONFIG: gl.constexpr):
 
 
 @gluon.jit
-def num_own(tiles):
-    """Tiles of this CTA: program_id, program_id + num_programs, ..."""
+def num_own(m_gemm, n_gemm, CONFIG: gl.constexpr, CLASSES: gl.constexpr = 1):
+    """Tiles of this CTA, of all stride phases: program_id, program_id + num_programs, ..."""
+    num_m, num_n = tile_counts(m_gemm, n_gemm, CONFIG)
+    tiles = num_m * num_n * CLASSES
     return (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
 
 
@@ -223,12 +221,29 @@ def load_step(
     """
     ready = shared.ready_bars.index(stage)
     mbarrier.wait(shared.empty_bars.index(stage), phase)
-    block = step if CONFIG.filter_steps > 0 else stage
     if CONFIG.filter_steps == 0 or is_first_tile:
         mbarrier.expect(ready, CONFIG.x_bytes + CONFIG.w_bytes)
-        load_filter(
-            w_main_desc, w_rest_desc, shared, ready, block, column, tap, channel, CONFIG, DIRECTION
-        )
+        block = step if CONFIG.filter_steps > 0 else stage
+        if is_joined(CONFIG, DIRECTION):
+            # Pieces go in twos, from even ones on; the one that is left is the first of a block
+            # that begins at an odd one, or the last.
+            PIECES: gl.constexpr = CONFIG.block_n // CONFIG.block_n_rest
+            first = block * PIECES
+            odd = first & 1
+            single = (1 - odd) * (PIECES - 1)
+            at = [column + single * CONFIG.block_n_rest, tap, channel]
+            async_load(w_rest_desc, at, ready, shared.rest_smem.index(first + single))
+            for pair in gl.static_range(PIECES // 2):
+                at = [column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel]
+                place = ((first + odd) >> 1) + pair
+                async_load(w_main_desc, at, ready, shared.main_smem.index(place))
+        else:
+            at = [column, tap, channel] if DIRECTION == "fprop" else [channel, tap, column]
+            async_load(w_main_desc, at, ready, shared.main_smem.index(block))
+            if CONFIG.block_n_rest > 0:
+                column += CONFIG.block_n_main
+                at = [column, tap, channel] if DIRECTION == "fprop" else [channel, tap, column]
+                async_load(w_rest_desc, at, ready, shared.rest_smem.index(block))
     else:
         mbarrier.expect(ready, CONFIG.x_bytes)
     GROUPS: gl.constexpr = CONFIG.row_groups
@@ -238,46 +253,6 @@ def load_step(
             async_load(x_desc, starts[group] + (channel,), ready, target)
         else:
             xnv.async_load_im2col(x_desc, starts[group] + (channel,), offsets, ready, target)
-
-
-@gluon.jit
-def load_filter(
-    w_main_desc, w_rest_desc, shared, ready, block, column, tap, channel, CONFIG: gl.constexpr,
-    DIRECTION: gl.constexpr,
-):  # fmt: skip
-    """Starts the loads of a step's block of the filter."""
-    if is_joined(CONFIG, DIRECTION):
-        # Pieces go in twos, from even ones on; the one that is left is the first of a block that
-        # begins at an odd one, or the last.
-        PIECES: gl.constexpr = CONFIG.block_n // CONFIG.block_n_rest
-        first = block * PIECES
-        odd = first & 1
-        single = (1 - odd) * (PIECES - 1)
-        async_load(
-            w_rest_desc, [column + single * CONFIG.block_n_rest, tap, channel], ready,
-            shared.rest_smem.index(first + single),
-        )  # fmt: skip
-        for pair in gl.static_range(PIECES // 2):
-            async_load(
-                w_main_desc, [column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel],
-                ready, shared.main_smem.index(((first + odd) >> 1) + pair),
-            )  # fmt: skip
-    else:
-        main = shared.main_smem.index(block)
-        load_piece(w_main_desc, column, tap, channel, ready, main, DIRECTION)
-        if CONFIG.block_n_rest > 0:
-            column += CONFIG.block_n_main
-            rest = shared.rest_smem.index(block)
-            load_piece(w_rest_desc, column, tap, channel, ready, rest, DIRECTION)
-
-
-@gluon.jit
-def load_piece(desc, column, tap, channel, ready, target, DIRECTION: gl.constexpr):
-    """Starts the load of some columns of the filter."""
-    if DIRECTION == "fprop":
-        async_load(desc, [column, tap, channel], ready, target)
-    else:
-        async_load(desc, [channel, tap, column], ready, target)
 
 
 # ---- Consumers: products -----------------------------------------------------------------------
@@ -292,10 +267,10 @@ def column_operand(
     if is_joined(CONFIG, DIRECTION):
         PIECES: gl.constexpr = CONFIG.block_n // CONFIG.block_n_rest
         smem = shared.rest_smem.index(block * PIECES + NUMBER)
-    elif NUMBER == 0:
-        smem = shared.main_smem.index(block * CONFIG.column_groups[0] + CONFIG.column_group(ME))
     else:
-        smem = shared.rest_smem.index(block * CONFIG.column_groups[1] + CONFIG.column_group(ME))
+        if DIRECTION == "wgrad":
+            block = block * CONFIG.column_groups[NUMBER] + CONFIG.column_group(ME)
+        smem = shared.main_smem.index(block) if NUMBER == 0 else shared.rest_smem.index(block)
     if DIRECTION != "wgrad":
         smem = smem.reshape([smem.shape[0], smem.shape[2]])
     if DIRECTION == "fprop":
@@ -321,7 +296,7 @@ def multiply_stage(
     started = ()
     for i in gl.static_range(COUNT):
         columns = column_operand(shared, block, i, ME, CONFIG, DIRECTION)
-        started = started + (warpgroup_mma(rows, columns, accs[i], is_async=True),)
+        started = started + (hopper.warpgroup_mma(rows, columns, accs[i], is_async=True),)
     return wait_for_all(COUNT, started)
 
 
@@ -329,9 +304,9 @@ def multiply_stage(
 def wait_for_all(IN_FLIGHT: gl.constexpr, accs):
     """The accumulators, as soon as no more than the newest IN_FLIGHT WGMMAs are in flight."""
     if len(accs) == 1:
-        return (warpgroup_mma_wait(IN_FLIGHT, deps=accs),)
+        return (hopper.warpgroup_mma_wait(IN_FLIGHT, deps=accs),)
     else:
-        return warpgroup_mma_wait(IN_FLIGHT, deps=accs)
+        return hopper.warpgroup_mma_wait(IN_FLIGHT, deps=accs)
 
 
 @gluon.jit
@@ -347,13 +322,10 @@ def multiply_tile(
     shared, index, first_step, num_steps, ME: gl.constexpr, CONFIG: gl.constexpr,
     DIRECTION: gl.constexpr,
 ):  # fmt: skip
-    """Returns a tile's accumulators, of the columns that accumulator_widths tells.
+    """Returns the accumulators of consumer ME, of the columns that accumulator_widths gives.
 
-    Args:
-        index: Number of the tile within the CTA.
-        first_step: Steps of all earlier tiles of the CTA; tells where the producer put this one.
-        num_steps: Steps of this tile; in dgrad 0 for a tile of zeros.
-        ME: Number of the consumer.
+    index is the number of the tile within the CTA, num_steps are its steps, in dgrad 0 for a tile
+    of zeros.  The producer put it after first_step steps of the CTA's earlier tiles.
     """
     STAGES: gl.constexpr = CONFIG.stages
     WIDTHS: gl.constexpr = accumulator_widths(CONFIG, DIRECTION, ME)
@@ -388,17 +360,13 @@ def multiply_tile(
 def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
     """Returns ``activation(values * scale + bias + residual) * out_scale``, in fp32.
 
+    values [ROWS, STORE_N] are fp32, of a consumer's rows; row is their first output pixel, column
+    their first channel.  A pointer of the epilogue, a tuple as below, is None where there is no
+    such operand.  co is a multiple of 8.  Where image_size, output pixels per dimension, is not
+    None, the residual is [N, Co].  ACTIVATION is one of ``kernels.epilogue.activate``, or "none".
+
     A thread has pairs of neighbouring columns, so a residual is read 4 bytes at a time; the other
     half of each sector comes from L1.
-
-    Args:
-        values: fp32 [ROWS, STORE_N], some columns of a consumer's rows.
-        row: First output pixel.
-        column: First output channel.
-        epilogue: (bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co,
-            image_size); a pointer is None where there is no such operand.  co is a multiple of 8.
-            Where image_size, output pixels per dimension, is not None, the residual is [N, Co].
-        ACTIVATION: One of ``kernels.epilogue.activate``, or ``"none"``.
     """
     bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
         epilogue
@@ -428,20 +396,14 @@ def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
 
 
 @gluon.constexpr_function
-def stores_in_flight(buffers, store):
+def stores_in_flight(buffers, count, store):
     """Returns how many of its newest stores a consumer may have in flight as it refills a buffer.
 
-    These are the ones after the last store from the same buffer, which may be of the tile before.
-    ``buffers`` are the staging buffers of a tile's stores, in order; ``store`` is one's number.
+    The ``count`` stores of a tile take the consumer's staging buffers in turn.  These are the ones
+    after the last store from the same buffer, which may be of the tile before.
     """
-    behind = range(1, len(buffers) + 1)
-    return next(n for n in behind if buffers[store - n] == buffers[store]) - 1
-
-
-@gluon.constexpr_function
-def staging_order(config):
-    """Returns the staging buffers of a tile's stores, in order, by number within the consumer."""
-    return tuple(n % config.store_buffers for n in range(config.block_n // config.store_n))
+    turns = [number % buffers for number in range(count)]
+    return next(n for n in range(1, count + 1) if turns[store - n] == turns[store]) - 1
 
 
 @gluon.jit
@@ -485,7 +447,7 @@ def store_tile(
             pixel, channel = row, first
         values = finish_columns(values, pixel, channel, epilogue, ACTIVATION)
         buffer = out_smem.index(ME * CONFIG.store_buffers + part % CONFIG.store_buffers)
-        tma.store_wait(stores_in_flight(staging_order(CONFIG), part))
+        tma.store_wait(stores_in_flight(CONFIG.store_buffers, len(parts), part))
         buffer.store(values.to(y_desc.dtype))
-        fence_async_shared()
+        hopper.fence_async_shared()
         async_store(y_desc, [pixel, channel], buffer)

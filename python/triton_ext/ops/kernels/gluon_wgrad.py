@@ -36,15 +36,11 @@ Warp roles
         "rows"      one block of rows, some columns each
         "tile"      everything, some pixels each: each consumer has a part of its own
 
-Barriers (mbarriers in shared memory)
-    name        count      arrives                            waits
-    ready[s]    1 + tx     producer's expect and TMA's bytes  consumers, before they read stage s
-    empty[s]    CONSUMERS  each consumer, after its WGMMA     producer, before it refills stage s
-
-    and between CTAs, in global memory, where parts are added in place
-    flag[c, i]  -          consumer i of CTA c, release, once consumer i of the CTA with the last
-                           its part is in the workspace       part, acquire; it resets the flag
-    A CTA waits only for CTAs with lower numbers, which started earlier.
+Barriers
+    ready[s] and empty[s] as in fprop (gluon_conv.py); all consumers read every stage.
+    flag[c, i], in global memory, where parts are added in place: set by consumer i of CTA c
+    (release) once its part is in the workspace; consumer i of the CTA with the last part waits for
+    it (acquire) and resets it.  It waits only for CTAs with lower numbers, which started earlier.
 
 Timeline of two CTAs that split a tile (L: loads, M: WGMMA, P: part to the workspace, W: waits,
 A: adds, S: stores)
@@ -71,17 +67,7 @@ from triton_ext.host.gluon_names import async_load, async_store, barrier, specia
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_wgrad import BLOCK_C as _BLOCK_C
 from triton_ext.ops.families.gluon_wgrad import WgradWork
-from triton_ext.ops.kernels.gluon_pipeline import (
-    Shared,
-    accumulator_layout,
-    allocate_barriers,
-    allocate_blocks,
-    is_matrix,
-    multiply_tile,
-    next_stage,
-    split_columns,
-    stores_in_flight,
-)
+from triton_ext.ops.kernels import gluon_pipeline as ring
 
 __all__ = ["WgradProblem", "conv_wgrad_kernel", "reduce_kernel"]
 
@@ -153,10 +139,12 @@ def allocate_shared(dy_desc, dw_desc, CONFIG: gl.constexpr):
     rest_smem = main_smem
     if CONFIG.rest_blocks > 0:
         rest_smem = allocate_columns(dy_desc.dtype, REST, CONFIG.rest_blocks, CONFIG)
-    out_smem = allocate_blocks(dw_desc, CONFIG.consumers * CONFIG.store_buffers)
-    ready_bars, empty_bars = allocate_barriers(CONFIG.stages, CONFIG.consumers)
+    out_smem = ring.allocate_blocks(dw_desc, CONFIG.consumers * CONFIG.store_buffers)
+    ready_bars, empty_bars = ring.allocate_barriers(CONFIG.stages, CONFIG.consumers)
     # Consumers take no turns.
-    return Shared(rows_smem, main_smem, rest_smem, out_smem, ready_bars, empty_bars, empty_bars)
+    return ring.Shared(
+        rows_smem, main_smem, rest_smem, out_smem, ready_bars, empty_bars, empty_bars
+    )
 
 
 @gluon.jit
@@ -262,7 +250,7 @@ def producer(x_desc, dy_desc, shared, problem, CONFIG: gl.constexpr):
                         shared, stage, not CONFIG.rows_from_x, block, group, CONFIG
                     )
                     async_load(dy_desc, [pixel, (dy_block + block) * BLOCK_C], ready, target)
-                if not is_matrix(x_desc):
+                if not ring.is_matrix(x_desc):
                     start = xnv.im2col_start(
                         pixel, problem.output_size, problem.stride, problem.padding
                     )
@@ -271,14 +259,14 @@ def producer(x_desc, dy_desc, shared, problem, CONFIG: gl.constexpr):
                     target = load_target(shared, stage, CONFIG.rows_from_x, block, group, CONFIG)
                     t, r, s, channel = position
                     # Past the last block of x the channels are past Ci: zeros.
-                    if is_matrix(x_desc):
+                    if ring.is_matrix(x_desc):
                         async_load(x_desc, [pixel, channel], ready, target)
                     else:
                         offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
                         coord = start + (channel,)
                         xnv.async_load_im2col(x_desc, coord, offsets[FIRST_DIM:], ready, target)
                     position = next_x_block(position, problem)
-            stage, phase = next_stage(stage, phase, CONFIG.stages)
+            stage, phase = ring.next_stage(stage, phase, CONFIG.stages)
 
 
 @gluon.constexpr_function
@@ -295,7 +283,7 @@ def consumer(ME: gl.constexpr, outputs, flag_ptr, shared, problem, CONFIG: gl.co
     done = gl.to_tensor(0)
     for index in range(num_segments(problem)):
         tile, first, last = segment(index, problem)
-        accs = multiply_tile(shared, index, done, last - first, ME, CONFIG, DIRECTION="wgrad")
+        accs = ring.multiply_tile(shared, index, done, last - first, ME, CONFIG, "wgrad")
         done += last - first
         is_part = (last < problem.steps) | ((first > 0) & (problem.add_in_place == 0)) | SHARED
         others = gl.to_tensor(0)
@@ -308,7 +296,7 @@ def consumer(ME: gl.constexpr, outputs, flag_ptr, shared, problem, CONFIG: gl.co
                 seen = gl.atomic_cas(flag, 1, 0, sem="acquire", scope="gpu")
                 while seen != 1:
                     seen = gl.atomic_cas(flag, 1, 0, sem="acquire", scope="gpu")
-        blocks = split_columns(accs, CONFIG)
+        blocks = ring.split_columns(accs, CONFIG)
         for number in gl.static_range(len(blocks)):
             store_block(
                 blocks[number], number, outputs, shared, tile, others, is_part, problem, ME, CONFIG
@@ -332,13 +320,6 @@ def store_part(values, partial_ptr, slot, offsets, CONFIG: gl.constexpr):
     gl.store(partial_ptr + slot.to(gl.int64) * CONFIG.tile_elements + offsets, line)
 
 
-@gluon.constexpr_function
-def own_stores_in_flight(config, consumer, number):
-    """Returns the stores that may be in flight when a consumer stages a column block of a tile."""
-    buffers = tuple(column % config.store_buffers for column in columns_of(config, consumer))
-    return stores_in_flight(buffers, number)
-
-
 @gluon.jit
 def store_block(
     values, NUMBER: gl.constexpr, outputs, shared, tile, others, is_part, problem,
@@ -351,7 +332,8 @@ def store_block(
     """
     partial_ptr, dw_desc = outputs
     ROW: gl.constexpr = ME if CONFIG.share == "columns" else 0
-    COLUMN: gl.constexpr = columns_of(CONFIG, ME)[NUMBER]
+    COLUMNS: gl.constexpr = columns_of(CONFIG, ME)
+    COLUMN: gl.constexpr = COLUMNS[NUMBER]
     BLOCK: gl.constexpr = (ROW * CONFIG.column_blocks + COLUMN) * BLOCK_C * BLOCK_C
     line_layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
     offsets = BLOCK + gl.arange(0, BLOCK_C * BLOCK_C, layout=line_layout)
@@ -367,14 +349,14 @@ def store_block(
             line = gl.load(partial_ptr + slot + offsets, cache_modifier=".cg")
             part = line.reshape([8, 4, 8, 4, 2, 2]).permute(1, 4, 2, 0, 3, 5)
             part = part.reshape([BLOCK_C, BLOCK_C])
-            values += gl.convert_layout(part, accumulator_layout(BLOCK_C), assert_trivial=True)
+            values += gl.convert_layout(part, ring.accumulator_layout(BLOCK_C), assert_trivial=True)
         # TMA does not store what is past Co or Ci.
         tap, channel, dy_block = block_position(tile, ROW, COLUMN, problem, CONFIG)
-        buffer = shared.out_smem.index(ME * CONFIG.store_buffers + COLUMN % CONFIG.store_buffers)
+        buffer = shared.out_smem.index(ME * CONFIG.store_buffers + NUMBER % CONFIG.store_buffers)
         target = buffer.reshape([BLOCK_C, BLOCK_C])
         if CONFIG.rows_from_x:
             target = target.permute((1, 0))
-        tma.store_wait(own_stores_in_flight(CONFIG, ME, NUMBER))
+        tma.store_wait(ring.stores_in_flight(CONFIG.store_buffers, len(COLUMNS), NUMBER))
         target.store(values.to(dw_desc.dtype))
         fence_async_shared()
         async_store(dw_desc, [dy_block * BLOCK_C, tap, channel], buffer)

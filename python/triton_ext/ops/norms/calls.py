@@ -331,8 +331,9 @@ class Call:
         # The first row begins where all of it begins.
         tensors = (x, residual, y, moments, rstd, weight, bias, parts, mean, variance, batches)
         is_aligned = are_aligned(rstd) if self.is_cached else are_aligned(*tensors)
-        are_there = (y is not None, mean is not None, variance is not None, batches is not None)
-        plan.forward((self.momentum, False, *are_there)).launch(tensors, is_aligned)
+        has_mean, has_variance = mean is not None, variance is not None
+        key = (self.momentum, False, y is not None, has_mean, has_variance, batches is not None)
+        plan.forward(key).launch(tensors, is_aligned)
         # Versions of running statistics stay, as after torch's call: a backward in training mode
         # reads none of them, and may run after this call.
         if batches is not None and not batches.is_inference():
@@ -363,7 +364,7 @@ class Call:
             TypeError: A saved tensor came back in another dtype.
         """
         plan = self.plan
-        self._check(saved)
+        self._check(*saved)
         x, weight, bias, mean, rstd, y = saved
         saved.clear()
         strides, given = plan.strides, dy
@@ -402,17 +403,21 @@ class Call:
             g = dy
         return dx, dweight, dbias, g
 
-    def _check(self, saved: Sequence[Term]) -> None:
+    def _check(self, x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, y: Any) -> None:
         """Refuses saved tensors that are not of the forward's dtypes: hooks may replace them."""
         plan = self.plan
-        weight, bias, mean, rstd = plan.term_dtypes
+        of_weight, of_bias, of_mean, of_rstd = plan.term_dtypes
         if self.uses_batch:
-            mean = rstd = torch.float32
-        expected = (plan.dtype, weight, bias, mean, rstd, plan.out_dtype)
-        for tensor, dtype in zip(saved, expected, strict=True):
-            if tensor is not None and tensor.dtype is not dtype:
-                found = [None if each is None else each.dtype for each in saved]
-                raise TypeError(
-                    f"hooks on saved tensors gave back x as {found[0]} and means as {found[3]}, "
-                    f"expected {plan.dtype} and {mean}, and all others as they were"
-                )
+            of_mean = of_rstd = torch.float32
+        if (
+            x.dtype is not plan.dtype
+            or mean.dtype is not of_mean
+            or rstd.dtype is not of_rstd
+            or (weight is not None and weight.dtype is not of_weight)
+            or (bias is not None and bias.dtype is not of_bias)
+            or (y is not None and y.dtype is not plan.out_dtype)
+        ):
+            raise TypeError(
+                f"hooks on saved tensors gave back x as {x.dtype} and means as {mean.dtype}, "
+                f"expected {plan.dtype} and {of_mean}, and all others as they were"
+            )

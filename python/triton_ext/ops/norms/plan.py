@@ -288,12 +288,10 @@ class NormPlan:
         return launches
 
     def gradients(self, needs: tuple[bool, ...], has_y: bool, is_variance: bool) -> _Gradients:
-        """Returns how gradients are computed.
+        """Returns how the gradients that are needed of x, weight, bias and residual are computed.
 
-        Args:
-            needs: Which of x, weight, bias and residual have gradients.
-            has_y: Whether there is the output of a ReLU, which tells where it passed.
-            is_variance: Whether the rstd is the variance, which does not depend on x.
+        A y is the output of a ReLU, which tells where it passed.  The rstd may be the variance,
+        which does not depend on x.
         """
         key = (needs, has_y, is_variance)
         found = self._gradients.get(key)

@@ -49,14 +49,11 @@ __all__ = [
 
 @dataclass(slots=True)
 class Calls:
-    """Recorded convolutions; it iterates over those that can be tuned.
+    """Recorded convolutions; it iterates over those that can be tuned."""
 
-    Attributes:
-        cases: Those that a kernel of ours takes, each once, in the order of the first calls.
-        refused: The others, and why not.
-    """
-
+    #: Those that a kernel of ours takes, each once, in the order of the first calls.
     cases: list[Case] = field(default_factory=list)
+    #: The others, and why not.
     refused: dict[Case, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Case]:

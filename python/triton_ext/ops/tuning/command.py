@@ -261,10 +261,9 @@ def _check_file(path: pathlib.Path) -> None:
 
 
 def load_model(path: pathlib.Path) -> tuple[torch.nn.Module, Sequence[Any]]:
-    """Returns the model and its inputs that a Python file defines.
+    """Returns the model and its inputs of a Python file.
 
-    Args:
-        path: A file with ``model`` and ``example_inputs``, or ``build()`` that returns both.
+    It has ``model`` and ``example_inputs``, or ``build()``, which returns both.
 
     Raises:
         CommandError: There is no such file, it cannot be run, it defines neither, or they are

@@ -212,11 +212,7 @@ def target_only(capability: tuple[int, int]) -> None:
 
 
 def compile_kernels(case: Case, config: Any, machine: Device) -> list[Any]:
-    """Compiles all kernels of a case's plan for a GPU that need not be there.
-
-    Returns:
-        Triton's compiled kernels; their ``asm`` holds TTGIR, PTX and cubin.
-    """
+    """Returns Triton's compiled kernels of a case's plan, for a GPU that need not be there."""
     meta = torch.device("meta")
     with assumed_device(machine), compiling() as kernels:
         # A plan that was made before could hold kernels that were compiled for another machine.
@@ -263,10 +259,7 @@ _WORKER = f"from {__name__} import _compile, serve; serve(_compile)"
 class Processes:
     """Processes, each fed by a thread; use it as a context manager.
 
-    Args:
-        count: Number of processes; each is started on first use, and again after a crash.
-        command: Starts one.
-        options: Further options of ``subprocess.Popen``, such as ``cwd``.
+    A command starts each on first use and again after a crash; options are those of ``Popen``.
     """
 
     def __init__(self, count: int, command: Sequence[str], **options: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import itertools
 import math
 import pathlib
 import sys
@@ -58,22 +59,15 @@ class Compiler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is to be measured for a case, the first one with its key in tables, or the result.
-
-    Attributes:
-        configs: The candidates that are to be measured; empty in results.
-        entry: The choice; ``None`` where there is none.
-        is_new: Whether it was measured now.
-        note: Why there is no choice, or that it was known.
-        failures: Candidates that did not compile, did not run, or disagreed with the others.
-    """
+    """What is to be measured for a case, the first one with its key in tables, or the result."""
 
     case: Case
     key: str
-    configs: tuple[Any, ...] = ()
-    entry: Entry | None = None
-    is_new: bool = False
-    note: str = ""
+    configs: tuple[Any, ...] = ()  # candidates that are to be measured; empty in results
+    entry: Entry | None = None  # the choice
+    is_new: bool = False  # whether it was measured now
+    note: str = ""  # why there is no choice, or that it was known
+    # Candidates that did not compile, did not run, or disagreed with the others.
     failures: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -88,17 +82,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of a run; its text is a table.
+    """The results of a run; its text is a table."""
 
-    Attributes:
-        gpu: Name of the GPU.
-        outcomes: One per key, in the order in which they were met.
-        seconds: Time of the run.
-    """
-
-    gpu: str
-    outcomes: tuple[Outcome, ...]
-    seconds: float
+    gpu: str  # its name
+    outcomes: tuple[Outcome, ...]  # one per key, in the order in which they were met
+    seconds: float  # time of the run
 
     @property
     def table(self) -> Table:
@@ -214,18 +202,10 @@ def candidates(
     count: int = MOST_CANDIDATES,
     **fields: Any,
 ) -> list[Any]:
-    """Returns the configurations worth measuring, the model's choice first.
+    """Returns the configurations worth measuring, at most ``count``, the model's choice first.
 
-    Args:
-        problem: The convolution.
-        direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
-        dtype: Dtype of the operands.
-        machine: The GPU.
-        count: How many at most.
-        fields: Further fields of :class:`Case`, such as ``epilogue`` and ``out_dtype``.
-
-    Returns:
-        Configurations; none where no kernel of ours takes the problem, or its batch is empty.
+    There are none where no kernel of ours takes the problem, or its batch is empty.  ``fields`` are
+    further fields of :class:`Case`, such as ``epilogue`` and ``out_dtype``.
 
     Raises:
         TypeError: An argument of another type; there is no such direction.
@@ -386,8 +366,7 @@ def _parsed_device(name: str, device: torch.device | str) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        line = str(error).partition("\n")[0]
-        raise ValueError(f"{name}: device is {device!r}: {line}") from error
+        raise ValueError(f"{name}: device is {device!r}: {str(error).splitlines()[0]}") from error
 
 
 def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
@@ -425,7 +404,10 @@ class _Run:
     def each(self, todo: Sequence[Outcome], clock: Clock | None) -> Iterable[Outcome]:
         """Yields what becomes of every case; compiling runs ahead."""
         self.progress.begin(sum(len(work.configs) for work in todo), len(todo))
-        futures = [[self._submit(work.case, config) for config in work.configs] for work in todo]
+        submit, machine = self.compiler.submit, self.machine
+        futures = [[submit(work.case, each, machine) for each in work.configs] for work in todo]
+        for future in itertools.chain.from_iterable(futures):
+            future.add_done_callback(lambda _: self.progress.compiled())
         if clock is None:
             clock = measure.EventClock(self.device)
         for work, waiting in zip(todo, futures, strict=True):
@@ -442,11 +424,6 @@ class _Run:
                 self._keep(outcome.key, outcome.entry)
             self.progress.tuned(str(outcome))
             yield outcome
-
-    def _submit(self, case: Case, config: Any) -> Future[Compiled]:
-        future = self.compiler.submit(case, config, self.machine)
-        future.add_done_callback(lambda _: self.progress.compiled())
-        return future
 
     def _measured(self, work: Outcome, errors: Sequence[str], clock: Clock) -> Outcome:
         """Returns the outcome of a case; candidates with an error did not compile."""

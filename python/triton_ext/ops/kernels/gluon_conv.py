@@ -1,0 +1,444 @@
+"""fprop and dgrad on Hopper: warp-specialised, persistent kernels in Gluon.
+
+1-D, 2-D and 3-D with any stride, dilation and padding come from one kernel text: the rank is the
+descriptor's.  fp16 and bf16, fprop also fp8 (e4m3, e5m2); stock Triton 3.6 or newer, sm_90.  Sums
+are fp32; those of fp8 keep about 14 bits in the tensor cores, as ``tl.dot`` on sm_90 has them.
+
+Symbols
+    x, dx       [N, (D, (H,)) W, Ci]             input and its gradient, channels-last
+    w           [Co, (T, (R,)) S, Ci]            filter
+    y, dy       [N, (out_d, (out_h,)) out_w, Co] output and its gradient
+    s, d, p     stride, dilation and padding in front, per spatial dimension
+    a           residue: a pixel's position mod s
+
+GEMM mapping of fprop
+    M_GEMM = N * out_d * out_h * out_w   output pixels
+    N_GEMM = Co                          output channels
+    K_GEMM = T * R * S * Ci              blocks of channels outside, taps inside: consecutive taps
+                                         read nearly the same pixels, which come from L2
+
+    A TMA load in im2col mode brings [ROWS, BLOCK_K] of the left operand: BLOCK_K channels of one
+    filter tap for ROWS consecutive output pixels.  Pixels of the padding, pixels after the last
+    image and channels after Ci arrive as zeros, so no tail needs a mask.  The filter's tensor map
+    has the taps as a dimension of its own: its channel tail is zero too, and 0 * Inf never happens.
+    A 1x1 filter with stride 1 and no padding takes x as a matrix, through tiled loads.  Then the
+    product may be turned round (ROWS_FROM_W): M_GEMM counts output channels, N_GEMM pixels, x and w
+    change places, and tiles are turned back as they are stored.
+
+GEMM mapping of dgrad, by stride phases (core/stride_phases.py), without atomics, in one launch
+    M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s),  N_GEMM = Ci,  K_GEMM = taps of the class x Co
+
+    The pixels of dx whose position is a mod s are a class: a convolution of dy with stride 1 and
+    the taps r0, r0 + s/g, ..., with g = gcd(d, s).  From tap to tap the position in dy falls by
+    d/g.  A class without taps is a tile without steps: its zeros are stored like any other result.
+    All classes share one tensor map.  Its box starts at lower, the least position of all classes;
+    im2col offsets are relative to lower, never negative.  Classes with one pixel less compute it
+    and do not store it.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in memory: WGMMA
+    reads them transposed.  A 1x1 filter takes dy as a matrix, as in fprop.
+
+Tiles
+    BLOCK_N is BLOCK_N_MAIN + BLOCK_N_REST, two accumulators side by side: 256 + 64 or 128 + 32
+    divide widths such as 320 or 640 without waste, and powers of two do not.
+    A tile has ROW_GROUPS * ROWS pixels.  Every group of rows is one TMA load.
+    A small filter stays in shared memory (FILTER_STEPS > 0): its blocks come with the stages of a
+    CTA's first tile, and all later tiles of the CTA have the same columns.  dgrad needs stride 1.
+
+Warp roles
+    producer    1 warp, the last partition: all loads of all tiles
+    consumer i  4 warps each, 1 to 3 of them: WGMMA, then the tile's stores
+        cooperative: consumer i owns the rows of group i of every tile
+        ping-pong:   consumer i owns every second tile as a whole; while one multiplies, the other
+                     stores.  Tiles of dgrad differ in their steps, so a consumer counts those of
+                     the other's tiles too, to know where in the ring its own begin.
+
+Barriers (mbarriers in shared memory)
+    name        count    arrives                             waits
+    ready[s]    1 + tx   producer's expect and TMA's bytes   consumers, before they read stage s
+    empty[s]    readers  each consumer that read stage s     producer, before it refills stage s
+    turn[i]     1        the other consumer, all its WGMMA   ping-pong: consumer i, before its first
+                         of a tile issued                    WGMMA of a tile
+
+    readers is the number of consumers of a stage: all of them when they cooperate, else 1.
+    turn is not only for speed: a wait knows the parity of a phase, not its number, so the two
+    consumers may not be more than one round of the ring apart.
+
+Timeline (ping-pong; L: loads, M: WGMMA, S: stores)
+    producer    L0 L1 L2 L3 L4 ...
+    consumer 0     M0 S0 M2 S2 ...
+    consumer 1        M1 S1 M3 ...
+
+Stores
+    Through TMA.  The pixels of a class of dgrad are s apart, which no tile of a tensor map is: with
+    a stride its rows go through the staging buffer and are written 16 bytes per thread.
+"""
+
+# mypy: disable-error-code="assignment"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma
+
+from triton_ext.host.gluon_names import specialize, typed
+from triton_ext.ops.core.stride_phases import StridePhases, three_dims
+from triton_ext.ops.kernels import gluon_pipeline as ring
+
+__all__ = ["Classes", "DgradProblem", "FpropProblem", "conv_dgrad_kernel", "conv_fprop_kernel"]
+
+
+class FpropProblem(NamedTuple):
+    """The convolution, as a runtime argument with named fields."""
+
+    m_gemm: int  # rows of the product: output pixels; with rows_from_w output channels
+    co: int  # columns of the product: output channels; with rows_from_w output pixels
+    channel_blocks: int  # cdiv(Ci, BLOCK_K)
+    filter_size: tuple[int, ...]  # (T, R, S), 1 for missing dimensions
+    dilation: tuple[int, ...]  # as filter_size
+    output_size: tuple[int, ...]  # per spatial dimension
+    stride: tuple[int, ...]  # per spatial dimension
+    padding: tuple[int, ...]  # before each spatial dimension
+
+
+@gluon.jit
+def fprop_producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr):
+    """Loads all tiles of this CTA, as far ahead as the ring allows."""
+    STAGES: gl.constexpr = CONFIG.stages
+    MISSING: gl.constexpr = 5 - len(x_desc.shape)
+    taps_d, taps_h, taps_w = problem.filter_size
+    dilation_d, dilation_h, dilation_w = problem.dilation
+    stage = gl.to_tensor(0)
+    phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
+    for index in range(ring.num_own(problem.m_gemm, problem.co, CONFIG)):
+        tile = gl.program_id(0) + index * gl.num_programs(0)
+        row, column = ring.tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
+        starts = ring.pixel_starts(
+            x_desc, row, problem.output_size, problem.stride, problem.padding, CONFIG
+        )
+        for block in range(problem.channel_blocks):
+            tap = gl.to_tensor(0)
+            taps = taps_d * taps_h * taps_w
+            for t in range(taps_d):
+                for r in range(taps_h):
+                    for s in range(taps_w):
+                        offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
+                        ring.load_step(
+                            x_desc, w_main_desc, w_rest_desc, shared, stage, phase, index == 0,
+                            block * taps + tap, starts, offsets[MISSING:], column, tap,
+                            block * CONFIG.block_k, CONFIG, "fprop",
+                        )  # fmt: skip
+                        tap += 1
+                        stage, phase = ring.next_stage(stage, phase, STAGES)
+
+
+@gluon.jit
+def prefetch_residual(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.constexpr):
+    """Brings the residual of an accumulator of the product into L2 before its sums begin.
+
+    A hint: rows that do not begin with a line of the cache, 128 bytes (PTX ISA, prefetch), miss
+    their last one; a residual per image is small and shared.  See finish_columns for epilogue.
+    """
+    _, _, _, residual_ptr, _, m_gemm, co, image_size = epilogue
+    if residual_ptr is not None and image_size is None:
+        PIXELS: gl.constexpr = COLUMNS if CONFIG.rows_from_w else CONFIG.rows
+        CHANNELS: gl.constexpr = CONFIG.rows if CONFIG.rows_from_w else COLUMNS
+        pixel = column if CONFIG.rows_from_w else row
+        channel = row if CONFIG.rows_from_w else column
+        LINE: gl.constexpr = 1024 // residual_ptr.dtype.element_ty.primitive_bitwidth
+        LINES: gl.constexpr = max(CHANNELS // LINE, 1)
+        layout: gl.constexpr = gl.BlockedLayout([1, 1], [32 // LINES, LINES], [4, 1], [1, 0])
+        rows = pixel.to(gl.int64) + gl.arange(0, PIXELS, layout=gl.SliceLayout(1, layout))
+        columns = channel + gl.arange(0, LINES, layout=gl.SliceLayout(0, layout)) * LINE
+        offsets = gl.minimum(rows, m_gemm - 1)[:, None] * co + gl.minimum(columns, co - 1)[None, :]
+        gl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l",
+            [residual_ptr + offsets], gl.int32, False, 1,
+        )  # fmt: skip
+
+
+@gluon.jit
+def fprop_consumer(
+    ME: gl.constexpr, y_desc, shared, problem, epilogue, CONFIG: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """Multiplies and stores: every tile's rows of group ME, or every second tile."""
+    FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
+    TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
+    FIRST_ROW: gl.constexpr = CONFIG.row_group(ME) * CONFIG.rows
+    taps_d, taps_h, taps_w = problem.filter_size
+    num_steps = taps_d * taps_h * taps_w * problem.channel_blocks
+    for index in range(FIRST_TILE, ring.num_own(problem.m_gemm, problem.co, CONFIG), TILE_STEP):
+        tile = gl.program_id(0) + index * gl.num_programs(0)
+        row, column = ring.tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
+        first = row + FIRST_ROW
+        for i in gl.static_range(len(CONFIG.widths)):
+            begin = column + i * CONFIG.block_n_main
+            prefetch_residual(first, begin, epilogue, CONFIG.widths[i], CONFIG)
+        accs = ring.multiply_tile(shared, index, index * num_steps, num_steps, ME, CONFIG, "fprop")
+        ring.store_tile(
+            accs, y_desc, shared.out_smem, first, column, ME, CONFIG, epilogue, ACTIVATION
+        )
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["problem"])
+def conv_fprop_kernel(
+    x_desc,  # im2col: [ROWS, BLOCK_K] of x; tiled for a 1x1 filter
+    w_main_desc,  # tiled: [BLOCK_N_MAIN, 1, BLOCK_K] of w [Co, T * R * S, Ci]
+    w_rest_desc,  # tiled: [BLOCK_N_REST, 1, BLOCK_K] of w, None without a second accumulator
+    y_desc,  # tiled: [ROWS, STORE_N] of y [M_GEMM, Co]
+    bias_ptr,  # [Co] or None
+    scale_ptr,  # [Co] or None
+    tile_scale_ptr,  # one number for all channels, or None
+    residual_ptr,  # [M_GEMM, Co], [N, Co] if RESIDUAL_PER_IMAGE, or None
+    out_scale_ptr,  # one number or None
+    problem,  # FpropProblem
+    CONFIG: gl.constexpr,  # TileConfig
+    ACTIVATION: gl.constexpr,  # "none", or a name of ops.epilogue.ACTIVATIONS
+    RESIDUAL_PER_IMAGE: gl.constexpr,
+):
+    """Computes y; a grid of any size works, a multiple of num_n where the filter stays."""
+    problem = typed(problem)
+    pixels = problem.co if CONFIG.rows_from_w else problem.m_gemm
+    channels = problem.m_gemm if CONFIG.rows_from_w else problem.co
+    epilogue = typed((
+        bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, pixels, channels,
+        problem.output_size if RESIDUAL_PER_IMAGE else None,
+    ))  # fmt: skip
+    shared = ring.allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, "fprop")
+    specialize(
+        fprop_consumer, (y_desc, shared, problem, epilogue, CONFIG, ACTIVATION),
+        fprop_producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG),
+        CONFIG,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The stride phases; constants of the kernel, because it divides by them for every tile.
+
+    Tuples are (d, h, w), with 1 for missing dimensions; names are those of StridePhases.
+    """
+
+    stride: tuple[int, ...]
+    divisor: tuple[int, ...]  # gcd of dilation and stride
+    tap_step: tuple[int, ...]  # from one tap of a class to its next
+    inverse: tuple[int, ...]  # for the first tap of a class
+
+    @classmethod
+    def of(cls, dims: Sequence[StridePhases]) -> Classes:
+        """Returns the constants for some spatial dimensions."""
+        return cls(*(_three(dims, name) for name in ("stride", "divisor", "tap_step", "inverse")))
+
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return math.prod(self.stride)
+
+
+class DgradProblem(NamedTuple):
+    """The convolution, as a runtime argument with named fields.
+
+    Tuples are (d, h, w), with 1 (or 0 where 0 means nothing) for missing dimensions.
+    """
+
+    m_gemm: int  # pixels of a class, of all images
+    ci: int
+    channel_blocks: int  # cdiv(Co, BLOCK_K)
+    size: tuple[int, ...]  # pixels of dx
+    filter_size: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]  # before the first pixel
+    lower: tuple[int, ...]  # lower corner of the pixel box
+    walk_size: tuple[int, ...]  # pixels of a class, of one image
+
+    @classmethod
+    def of(cls, dims: Sequence[StridePhases], n: int, ci: int, channel_blocks: int) -> DgradProblem:
+        """Returns the argument for some spatial dimensions and n images."""
+        m_gemm = n * math.prod(dim.walk_size for dim in dims)
+        names = ("size", "taps", "dilation", "low", "lower", "walk_size")
+        return cls(m_gemm, ci, channel_blocks, *(_three(dims, name) for name in names))
+
+
+def _three(dims: Sequence[StridePhases], name: str) -> tuple[int, ...]:
+    """Returns a field of spatial dimensions as (d, h, w)."""
+    return tuple(getattr(dim, name) for dim in three_dims(dims))
+
+
+@gluon.jit
+def split_tile(tile, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
+    """First row and column of a tile within its class, and the residues of the class."""
+    STRIDE_H: gl.constexpr = CLASSES.stride[1]
+    STRIDE_W: gl.constexpr = CLASSES.stride[2]
+    if CLASSES.count == 1:
+        row, column = ring.tile_origin(tile, problem.m_gemm, problem.ci, CONFIG)
+        return row, column, (0, 0, 0)
+    num_m, num_n = ring.tile_counts(problem.m_gemm, problem.ci, CONFIG)
+    tiles = num_m * num_n
+    row, column = ring.tile_origin(tile % tiles, problem.m_gemm, problem.ci, CONFIG)
+    number = tile // tiles
+    rest = number // STRIDE_W
+    return row, column, (rest // STRIDE_H, rest % STRIDE_H, number % STRIDE_W)
+
+
+@gluon.jit
+def class_taps(residues, problem, DIM: gl.constexpr, CLASSES: gl.constexpr):
+    """First tap of a class, number of its taps, im2col offset of the first."""
+    DIVISOR: gl.constexpr = CLASSES.divisor[DIM]
+    STEP: gl.constexpr = CLASSES.tap_step[DIM]
+    position = residues[DIM] + problem.padding[DIM]
+    taps = problem.filter_size[DIM]
+    first = (position // DIVISOR) * CLASSES.inverse[DIM] % STEP
+    is_reached = (position % DIVISOR == 0) & (first < taps)
+    count = gl.where(is_reached, (taps - 1 - first) // STEP + 1, 0)
+    shift = (position - first * problem.dilation[DIM]) // CLASSES.stride[DIM]
+    return first, count, shift - problem.lower[DIM]
+
+
+@gluon.jit
+def num_steps_of(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
+    """Steps of a tile of this CTA."""
+    tile = gl.program_id(0) + index * gl.num_programs(0)
+    _, _, residues = split_tile(tile, problem, CONFIG, CLASSES)
+    _, count_d, _ = class_taps(residues, problem, 0, CLASSES)
+    _, count_h, _ = class_taps(residues, problem, 1, CLASSES)
+    _, count_w, _ = class_taps(residues, problem, 2, CLASSES)
+    return count_d * count_h * count_w * problem.channel_blocks
+
+
+@gluon.jit
+def dgrad_producer(
+    dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr
+):
+    """Loads all tiles of this CTA, as far ahead as the ring allows."""
+    STAGES: gl.constexpr = CONFIG.stages
+    MISSING: gl.constexpr = 5 - len(dy_desc.shape)
+    _, taps_h, taps_w = problem.filter_size
+    # By which the position in dy falls from one tap of a class to its next.
+    fall_d = problem.dilation[0] // CLASSES.divisor[0]
+    fall_h = problem.dilation[1] // CLASSES.divisor[1]
+    fall_w = problem.dilation[2] // CLASSES.divisor[2]
+    lower_d, lower_h, lower_w = problem.lower
+    ones = (1, 1, 1)
+    front = (-lower_d, -lower_h, -lower_w)
+    stage = gl.to_tensor(0)
+    phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
+    for index in range(ring.num_own(problem.m_gemm, problem.ci, CONFIG, CLASSES.count)):
+        tile = gl.program_id(0) + index * gl.num_programs(0)
+        row, column, residues = split_tile(tile, problem, CONFIG, CLASSES)
+        first_d, count_d, offset_d = class_taps(residues, problem, 0, CLASSES)
+        first_h, count_h, offset_h = class_taps(residues, problem, 1, CLASSES)
+        first_w, count_w, offset_w = class_taps(residues, problem, 2, CLASSES)
+        starts = ring.pixel_starts(
+            dy_desc, row, problem.walk_size[MISSING:], ones[MISSING:], front[MISSING:], CONFIG
+        )
+        for block in range(problem.channel_blocks):
+            for t in range(count_d):
+                for r in range(count_h):
+                    for s in range(count_w):
+                        tap = (first_d + t * CLASSES.tap_step[0]) * taps_h + first_h
+                        tap = (tap + r * CLASSES.tap_step[1]) * taps_w + first_w
+                        tap += s * CLASSES.tap_step[2]
+                        offsets = (
+                            offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
+                        )  # fmt: skip
+                        step = ((block * count_d + t) * count_h + r) * count_w + s
+                        ring.load_step(
+                            dy_desc, w_main_desc, w_rest_desc, shared, stage, phase, index == 0,
+                            step, starts, offsets[MISSING:], column, tap, block * CONFIG.block_k,
+                            CONFIG, "dgrad",
+                        )  # fmt: skip
+                        stage, phase = ring.next_stage(stage, phase, STAGES)
+
+
+@gluon.jit
+def store_rows(
+    values, dx_ptr, buffer, row, column, residues, problem, epilogue, CLASSES: gl.constexpr
+):
+    """Finishes some columns and writes their rows where they belong, through a staging buffer."""
+    THREADS: gl.constexpr = values.shape[1] // 8  # each has 8 channels of a row
+    rows: gl.constexpr = gl.BlockedLayout([1, 8], [32 // THREADS, THREADS], [4, 1], [1, 0])
+    values = ring.finish_columns(values, row, column, epilogue, "none")
+    buffer.store(values.to(dx_ptr.dtype.element_ty))
+    offs_m = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, rows))
+    offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, rows))
+    size_d, size_h, size_w = problem.size
+    walk_d, walk_h, walk_w = problem.walk_size
+    rest = offs_m // walk_w
+    pixel_w = residues[2] + offs_m % walk_w * CLASSES.stride[2]
+    pixel_h = residues[1] + rest % walk_h * CLASSES.stride[1]
+    rest = rest // walk_h
+    pixel_d = residues[0] + rest % walk_d * CLASSES.stride[0]
+    pixel = ((rest // walk_d * size_d + pixel_d) * size_h + pixel_h) * size_w + pixel_w
+    mask_m = (offs_m < problem.m_gemm) & (pixel_d < size_d)
+    mask_m = mask_m & (pixel_h < size_h) & (pixel_w < size_w)
+    # Ci is a multiple of 8, written so that Triton's axis analysis follows: 16-byte stores.
+    eighths = problem.ci // 8
+    mask = mask_m[:, None] & (offs_n // 8 < eighths)[None, :]
+    offsets = (pixel.to(gl.int64) * eighths * 8)[:, None] + offs_n[None, :]
+    gl.store(dx_ptr + offsets, buffer.load(rows), mask=mask)
+
+
+@gluon.jit
+def dgrad_consumer(
+    ME: gl.constexpr, dx_desc, dx_ptr, shared, problem, epilogue, CONFIG: gl.constexpr,
+    CLASSES: gl.constexpr,
+):  # fmt: skip
+    """Multiplies and stores: every tile's rows of group ME, or every second tile."""
+    FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
+    TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
+    FIRST_ROW: gl.constexpr = CONFIG.row_group(ME) * CONFIG.rows
+    first_step = gl.to_tensor(0)
+    if FIRST_TILE == 1:
+        first_step += num_steps_of(0, problem, CONFIG, CLASSES)
+    num_tiles = ring.num_own(problem.m_gemm, problem.ci, CONFIG, CLASSES.count)
+    for index in range(FIRST_TILE, num_tiles, TILE_STEP):
+        tile = gl.program_id(0) + index * gl.num_programs(0)
+        row, column, residues = split_tile(tile, problem, CONFIG, CLASSES)
+        num_steps = num_steps_of(index, problem, CONFIG, CLASSES)
+        accs = ring.multiply_tile(shared, index, first_step, num_steps, ME, CONFIG, "dgrad")
+        first_step += num_steps
+        if TILE_STEP == 2:
+            first_step += num_steps_of(index + 1, problem, CONFIG, CLASSES)
+        row += FIRST_ROW
+        if CLASSES.count > 1:
+            parts = ring.split_columns(accs, CONFIG)
+            buffer = shared.out_smem.index(ME * CONFIG.store_buffers)
+            for part in gl.static_range(len(parts)):
+                store_rows(
+                    parts[part], dx_ptr, buffer, row, column + part * CONFIG.store_n, residues,
+                    problem, epilogue, CLASSES,
+                )  # fmt: skip
+        else:
+            ring.store_tile(
+                accs, dx_desc, shared.out_smem, row, column, ME, CONFIG, epilogue, "none"
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["problem"])
+def conv_dgrad_kernel(
+    dy_desc,  # im2col: [ROWS, BLOCK_K] of dy; tiled for a 1x1 filter
+    w_main_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_MAIN] of w [Co, T * R * S, Ci]
+    w_rest_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_REST] of w, None without a second accumulator
+    dx_desc,  # tiled: [ROWS, STORE_N] of dx [pixels, Ci]; without stores if there are classes
+    dx_ptr,  # dx
+    bias_ptr,  # [Ci] or None
+    problem,  # DgradProblem
+    CONFIG: gl.constexpr,  # TileConfig
+    CLASSES: gl.constexpr,  # Classes
+):
+    """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
+    problem = typed(problem)
+    epilogue = typed((bias_ptr, None, None, None, None, problem.m_gemm, problem.ci, None))
+    shared = ring.allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG, "dgrad")
+    specialize(
+        dgrad_consumer, (dx_desc, dx_ptr, shared, problem, epilogue, CONFIG, CLASSES),
+        dgrad_producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES),
+        CONFIG,
+    )  # fmt: skip
