@@ -63,6 +63,10 @@ class Rates:
 H200 = Rates(launch_us=3.0, copy_bytes_per_us=3.5e6, read_us_per_mib=0.28, cycles_per_us=1700.0)
 
 
+# Fitted to 327 layers on an H100, with 3.35 TB/s; an H200 has 4.8 TB/s.
+_H100_DRAM_BYTES_PER_US, _H200_DRAM_BYTES_PER_US = 3.0e6, 4.0e6
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device that can run the kernels.
@@ -79,17 +83,17 @@ class Device:
     capability: tuple[int, int]
     smem_bytes: int
     name: str = ""
-    dram_bytes_per_us: float = 4.0e6
+    dram_bytes_per_us: float = _H200_DRAM_BYTES_PER_US
 
-
-# Fitted to 327 layers on an H100, with 3.35 TB/s; an H200 has 4.8 TB/s.
-_H100_DRAM_BYTES_PER_US = 3.0e6
 
 #: GPUs that can be asked about where there is none, by their names on command lines.
 KNOWN: dict[str, Device] = {
     "h200": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H200"),
     "h100": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H100 80GB HBM3", _H100_DRAM_BYTES_PER_US),
 }
+
+# By the driver's names.
+_DRAM_BYTES_PER_US = {device.name: device.dram_bytes_per_us for device in KNOWN.values()}
 
 _assumed: ContextVar[Device | None] = ContextVar("assumed_device", default=None)
 
@@ -114,6 +118,7 @@ def describe(device: torch.device) -> Device:
         (properties.major, properties.minor),
         properties.shared_memory_per_block_optin,
         properties.name,
+        _DRAM_BYTES_PER_US.get(properties.name, _H200_DRAM_BYTES_PER_US),
     )
 
 

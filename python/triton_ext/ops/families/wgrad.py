@@ -90,7 +90,6 @@ def _config(co: int, ci: int, taps: int, stages: int, warps: int, **others: int)
     return WgradConfig(**sizes, num_stages=stages, num_warps=warps)
 
 
-# Fitted by `python -m benchmarks.fit_wgrad SWEEP.json --fit`.
 _COSTS: dict[WgradConfig, Cost] = {
     _config(64, 16, 7, 10, 4): Cost(1.067, 8.44),
     _config(64, 16, 7, 5, 4): Cost(1.115, 3.67),
