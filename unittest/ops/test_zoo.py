@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
 
+from triton_ext.host import capabilities  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -394,3 +396,52 @@ def test_a_report_of_two_runs_takes_the_later_row(tmp_path, capsys):
     # The geometric mean of 1 and 2 is 1.414; with weights of 1 and 3 it is 1.682.
     assert line.split() == ["ours", "alone", "2", "1.414", "1.682", "1.000", "1.000", "1.000", "0"]
     assert run_report([tmp_path / "none.jsonl"], 1) == 1
+
+
+# ---- The models --------------------------------------------------------------------------------
+
+ROWS = ROOT / "benchmarks" / "zoo" / "rows" / "tune.jsonl.xz"
+
+
+@pytest.mark.skipif(
+    not capabilities()["im2col-gluon"].available, reason=capabilities()["im2col-gluon"].reason
+)
+def test_shipped_models_expect_what_was_measured(capsys):
+    from benchmarks.zoo.fit import half_of, judge, read_layers, run_fit
+
+    layers = read_layers([ROWS])
+    assert len(layers) > 300
+    assert {layer.device.dram_bytes_per_us for layer in layers} == {3.0e6}  # of an H100
+    assert 0.4 < sum(half_of(layer.row["layer"]) for layer in layers) / len(layers) < 0.6
+    dense = [
+        math.log(ratio)
+        for layer in layers[::4]
+        for family, ratio in judge(layer).ratios
+        if family in ("gemm", "gluon", "wgrad", "gluon_wgrad")
+    ]
+    assert len(dense) > 100
+    assert abs(sum(dense) / len(dense)) < 0.1
+    assert sum(map(abs, dense)) / len(dense) < 0.2
+    assert run_fit([ROWS], cross=False) == 0
+    said = capsys.readouterr().out
+    judged = [line for line in said.splitlines() if "choice / best" in line]
+    assert [line.split(":")[0].strip() for line in judged] == ["fprop", "dgrad", "wgrad"]
+    # On average the choice takes at most a twentieth longer than the best that was measured.
+    assert max(float(line.split("mean ")[1].split(",")[0]) for line in judged) < 1.05
+
+
+def test_a_search_changes_the_shared_numbers_alone_and_rows_are_needed(tmp_path):
+    from triton_ext.ops.core.loads import FITTED
+
+    from benchmarks.zoo.fit import _search, read_layers, run_fit
+
+    before = dataclasses.asdict(FITTED)
+    try:
+        _search(read_layers([ROWS])[:2])
+        assert dataclasses.asdict(FITTED).keys() == before.keys()
+    finally:
+        for name, value in before.items():
+            setattr(FITTED, name, value)
+    empty = tmp_path / "rows.jsonl"
+    empty.write_text("")
+    assert run_fit([empty], cross=True) == 1
