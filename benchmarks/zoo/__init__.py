@@ -95,6 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.what == "collect":
         from benchmarks.zoo.collect import collect
 
+        if arguments.names and arguments.out == ZOO:
+            complain(f"{ZOO.name} has all networks: give --out for the layers of some")
+            return 2
         return int(collect(arguments.out, arguments.names) > 0)
     from benchmarks.zoo.sweep import run_sweep
 

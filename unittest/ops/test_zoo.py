@@ -218,6 +218,51 @@ def test_the_held_out_part_and_suites_are_measured_without_a_gpu(tmp_path):
     assert all("candidate" in row["results"][-1]["roles"] for row in rows[3:])
 
 
+def test_invented_times_do_not_go_beside_measured_ones(tmp_path, capsys):
+    from benchmarks.__main__ import main
+
+    out = tmp_path / "rows.jsonl"
+    out.write_text(json.dumps({"environment": {"dry_run": False}}) + "\n")
+    assert main(["zoo", "sweep", "--out", str(out), "--dry-run"]) == 2
+    assert "would have invented times beside measured ones" in capsys.readouterr().err
+    assert out.read_text().count("\n") == 1
+
+
+def test_a_planner_that_fails_is_a_failure(tmp_path, monkeypatch):
+    from triton_ext.ops.core.device import KNOWN
+
+    from benchmarks.harness import collect_environment
+    from benchmarks.zoo import sweep
+    from benchmarks.zoo.layers import sample, zoo_layers
+
+    def planned(*_):
+        raise KeyError("tile")
+
+    monkeypatch.setattr(sweep, "_planned", planned)
+    out = tmp_path / "rows.jsonl"
+    run = sweep.Run(options(out), collect_environment(True), KNOWN["h200"], None)
+    run.layers(sample(zoo_layers("tune"), "fprop", 1))
+    assert run.failed == 1
+    (row,) = (row for row in sweep.read_rows(out) if "layer" in row)
+    assert row["refusal"] == "planner failed: KeyError: 'tile'"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resnet18"], "give --out for the layers of some"),
+        (["resnet18", "resnet-18", "--out", "few.jsonl"], "no such network: resnet-18"),
+    ],
+)
+def test_layers_of_some_networks_replace_no_file(words, message, tmp_path, monkeypatch, capsys):
+    from benchmarks.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["zoo", "collect", *words]) > 0
+    assert message in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
 def test_what_does_not_compile_is_in_the_row(tmp_path):
     from triton_ext.ops.core.device import KNOWN
     from tuning_fakes import InstantCompiler

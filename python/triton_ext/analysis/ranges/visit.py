@@ -13,8 +13,8 @@ __all__ = ["Found", "Rule", "Rules", "Visit", "width_of"]
 
 
 def width_of(value: Value, types: Types) -> int | None:
-    """Returns the bits of an integer, or of a tensor's integers; ``None`` for other values."""
-    return types.kind(value).width
+    """Returns the bits of an integer, or of a tensor's; ``None`` for other values and ``i0``."""
+    return types.kind(value).width or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ _INTERPRETED_PROGRAMS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What work costs on a GPU, whatever kernel does it.
+    """Costs of work on a GPU, whatever kernel does it.
 
     A family whose measurements want another number has a correction beside its model: a difference
     in microseconds, or a factor on a rate.

@@ -98,12 +98,14 @@ def register(family: Family[Any]) -> None:
     """Adds a family from outside the package, for this process; ours go first at equal times.
 
     Raises:
-        ValueError: Its direction has a family of its kind or its class of configurations.
+        ValueError: Its direction has a family of its kind or its class of configurations, or
+            another direction has one of them with another class or kind: tables name kinds alone.
     """
-    for other in families_of(family.direction):
-        if family.kind == other.kind or family.config_type is other.config_type:
+    for other in FAMILIES:
+        is_kind, is_class = family.kind == other.kind, family.config_type is other.config_type
+        if is_kind != is_class or (is_kind and family.direction == other.direction):
             raise ValueError(
-                f"register: {family.direction} has {other.kind!r} of {other.config_type.__name__}, "
+                f"register: {other.direction} has {other.kind!r} of {other.config_type.__name__}, "
                 f"expected another kind and class than {family.kind!r} of "
                 f"{family.config_type.__name__}"
             )
