@@ -77,7 +77,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a family has for a case.
+    """The configurations of a family for a case, or why it has none.
 
     Attributes:
         family: The family.
