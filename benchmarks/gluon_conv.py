@@ -224,6 +224,7 @@ FUNCTIONS = {
 
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
     """Returns the configuration with which the Gluon kernel runs the shape."""
+    from triton_ext.ops.core.device import KNOWN
     from triton_ext.ops.core.stride_phases import StridePhases
     from triton_ext.ops.families.gluon_wgrad import ranked_work
 
@@ -231,7 +232,8 @@ def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
 
     taps = shape.r * shape.s
     if kernel == "wgrad":
-        return str(ranked_work(shape.problem(), num_sms)[0][0])
+        device = dataclasses.replace(KNOWN["h200"], num_sms=num_sms)
+        return str(ranked_work(shape.problem(), device)[0][0])
     if kernel in ("fprop", "clusters"):
         chosen = fprop.choose_config(shape.m_gemm, shape.co, shape.ci, taps, num_sms)
         others = clustered(shape, num_sms) if kernel == "clusters" else []

@@ -1,11 +1,10 @@
 """Sweep of wgrad's tile configurations: compile many, check each, time those that are right.
 
 Of the @triton.jit kernel, and of the Gluon kernel where that takes a layer.  The JSON that it
-writes, after each layer, is what ``python -m benchmarks.fit_wgrad`` fits the models of
-``wgrad`` and ``gluon_wgrad`` of ``triton_ext.ops.families`` to.  Compiling runs ahead
-in other processes while the GPU times what is ready.  What does not compile or computes something
-wrong is recorded as such and skipped; what hangs or breaks the CUDA context ends the process after
-it has been recorded, and ``--resume`` goes on behind it.
+writes, after each layer, is what ``python -m benchmarks.make_table`` makes a table of.
+Compiling runs ahead in other processes while the GPU times what is ready.  What does not compile or
+computes something wrong is recorded as such and skipped; what hangs or breaks the CUDA context ends
+the process after it has been recorded, and ``--resume`` goes on behind it.
 """
 
 from __future__ import annotations

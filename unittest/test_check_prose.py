@@ -47,6 +47,7 @@ def test_openers_of_docstrings_and_comments(tool, opener):
         'def f():\n    """What it is."""  # prose: ok\n',
         'x = "What is no comment"  # a comment\n',
         '"""Reads ``col2im`` as code."""\n',
+        '"""A seamless copy."""\n',
     ],
 )
 def test_others_are_left_alone(tool, source):
@@ -65,7 +66,7 @@ def test_house_words(tool):
 def test_long_sentences_of_pages(tool):
     long = " ".join(["word"] * 41) + "."
     page = f"# {long}\n\n{long}\n\n- Short.\n- {long}\n\n| {long} |\n\n```\n{long}\n```\n\n"
-    page += f"{long} <!-- prose: ok -->\n"
+    page += f"{long} <!-- prose: ok -->\n\n- An item:\n\n  ```\n  {long}\n  ```\n"
     problems = found(tool, tool.texts_of_page(page))
     assert [line for line, _ in problems] == [3, 6]
     assert all("a sentence of 41 words, at most 40" in problem for _, problem in problems)

@@ -2,8 +2,9 @@
 
 ``collect`` records the convolutions of networks of torchvision, timm, diffusers, MONAI,
 transformers and segmentation_models_pytorch over meta tensors into ``layers.jsonl``, on any
-machine.  ``sweep`` measures a sample of one part, ``report`` prints figures of its rows.  Tune on
-the part ``tune`` and report on ``held-out``; a layer never moves.
+machine.  ``sweep`` measures a sample of one part, ``report`` prints figures of its rows, ``fit``
+judges the planner's models by them; ``rows/`` has those of the tuning part.  Tune on the part
+``tune`` and report on ``held-out``; a layer never moves.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report = whats.add_parser("report", help="print the figures of measured rows")
     report.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
     report.add_argument("--worst", type=read_count, default=25, help="layers to list (25)")
+    fit = whats.add_parser("fit", help="judge the models of all families by measured rows")
+    fit.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
+    fit.add_argument("--cross", action="store_true", help="fit to each half, judge by the other")
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
@@ -76,17 +80,24 @@ def _rows_file(text: str) -> pathlib.Path:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where something failed, 2 where nothing can be done."""
-    if arguments.what == "report":
-        from benchmarks.zoo.report import run_report
-
+    if arguments.what in ("report", "fit"):
         missing = [str(path) for path in arguments.files if not path.exists()]
         if missing:
             complain(f"no such file: {', '.join(missing)}")
             return 2
+        if arguments.what == "fit":
+            from benchmarks.zoo.fit import run_fit
+
+            return run_fit(arguments.files, arguments.cross)
+        from benchmarks.zoo.report import run_report
+
         return run_report(arguments.files, arguments.worst)
     if arguments.what == "collect":
         from benchmarks.zoo.collect import collect
 
+        if arguments.names and arguments.out == ZOO:
+            complain(f"{ZOO.name} has all networks: give --out for the layers of some")
+            return 2
         return int(collect(arguments.out, arguments.names) > 0)
     from benchmarks.zoo.sweep import run_sweep
 

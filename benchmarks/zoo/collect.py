@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.harness import emit
+from benchmarks.harness import complain, emit
 from benchmarks.zoo.layers import Geometry, Record, write_zoo
 
 __all__ = ["collect", "convolutions_of"]
@@ -76,14 +76,18 @@ def collect(out: pathlib.Path, names: Sequence[str] = ()) -> int:
     """Writes the layers of all networks; returns how many networks failed.
 
     Args:
-        out: The file.
+        out: The file; not written where a name is unknown.
         names: Networks to record; all by default.
     """
     from benchmarks.zoo.networks import networks
 
+    found = networks()
+    if unknown := [name for name in names if name not in found]:
+        complain(f"no such network: {', '.join(unknown)}")
+        return len(unknown)
     records: list[Record] = []
     failures = 0
-    for name, network in networks().items():
+    for name, network in found.items():
         if names and name not in names:
             continue
         begin = time.perf_counter()

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import lzma
 import math
 import os
 import pathlib
@@ -32,6 +33,7 @@ from benchmarks.harness import (
     Timer,
     Timing,
     collect_environment,
+    complain,
     emit,
     measure_errors,
     time_interleaved,
@@ -226,12 +228,10 @@ class Rows:
 
     Args:
         path: The file.
-        dry_run: Whether times are invented, which goes to no file with measured ones.
     """
 
-    def __init__(self, path: pathlib.Path, dry_run: bool) -> None:
+    def __init__(self, path: pathlib.Path) -> None:
         self._path = path
-        self._dry_run = dry_run
         self.done = {
             (row["layer"], row["direction"], row["dtype"])
             for row in read_rows(path)
@@ -255,11 +255,20 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    opened = lzma.open if path.suffix == ".xz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    for line in lines:
         # The last line of a run that was killed may be a part of one.
         with contextlib.suppress(json.JSONDecodeError):
             found.append(json.loads(line))
     return found
+
+
+def mixes_times(path: pathlib.Path, dry_run: bool) -> bool:
+    """Tells whether rows of a run would put invented times beside measured ones in a file."""
+    environments = [row["environment"] for row in read_rows(path) if "environment" in row]
+    return any(each.get("dry_run", False) != dry_run for each in environments)
 
 
 def row_of(work: Work, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -439,7 +448,7 @@ class Run:
         self, arguments: argparse.Namespace, environment: Environment, machine: Any, pool: Any
     ) -> None:
         self._arguments, self._machine, self._pool = arguments, machine, pool
-        self._rows = Rows(arguments.out, arguments.dry_run)
+        self._rows = Rows(arguments.out)
         self._timer: Timer = (
             FakeTimer() if arguments.dry_run else EventTimer(TARGET_MS, least_calls=LEAST_CALLS)
         )
@@ -481,6 +490,7 @@ class Run:
             except Exception as error:  # a planner that fails is a row, too
                 case = case_of(self._arguments.direction, layer.problem, layer.dtype)
                 told = f"planner failed: {type(error).__name__}: {str(error)[:200]}"
+                self.failed += 1
                 return Work(layer, case, [], told, {"chosen": True})
         if self._pool is not None:
             work.futures = [
@@ -567,6 +577,11 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     """
     layers = _selected(arguments)
     if not arguments.dry_run and not has_gpu():
+        return 2
+    if mixes_times(arguments.out, arguments.dry_run):
+        complain(
+            f"{arguments.out} would have invented times beside measured ones: give another --out"
+        )
         return 2
     environment = collect_environment(arguments.dry_run)
     for line in environment.lines():

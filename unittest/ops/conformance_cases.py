@@ -341,11 +341,13 @@ def expected(
 @contextlib.contextmanager
 def uninitialized_is_nan() -> Iterator[None]:
     """Within, memory that torch does not initialize holds NaN, or the largest integer."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 @contextlib.contextmanager

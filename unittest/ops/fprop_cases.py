@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
-from planned import plan_fprop, ranking_of
-from triton_ext.ops.core.device import device_of
+from planned import plan_fprop
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.plan import ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
@@ -126,16 +125,6 @@ class Case:
     def plan(self, x: torch.Tensor, config: Any = None) -> ForwardPlan:
         """Ours, with a configuration of ours."""
         return plan_fprop(self.problem, x.stride(), x.dtype, x.device, self.spec, config)
-
-    def other_configs(self, device: str = "cpu") -> list[Any]:
-        """The best configuration of every kernel that takes the case and was not chosen."""
-        x, _, _ = self.tensors(device)
-        chosen = self.plan(x).config
-        machine = device_of(torch.device(device), "fprop_cases")
-        best: dict[type, Any] = {type(chosen): chosen}
-        for config in ranking_of("fprop", self.problem, self.dtype, machine, self.spec):
-            best.setdefault(type(config), config)
-        return list(best.values())[1:]
 
     def out(self, plan: ForwardPlan, device: str) -> torch.Tensor | None:
         """A poisoned tensor for the output, where the case wants one."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from fprop_cases import Case, convolve
 from fprop_cases import draw as draw_any
 from planned import plan_fprop
-from triton_ext.ops.core import planner
-from triton_ext.ops.core.case import Case as PlannerCase
-from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.plan import ForwardPlan
@@ -135,18 +131,6 @@ def draw(
         given_out=case.given_out,
         columns=rng.random() < 0.5,
     )
-
-
-def dgrad_plan_of(problem: ConvProblem, dy: torch.Tensor, way: RowPacking) -> Any:
-    """The plan of a gradient of the input as fprop over rows of dy that are packed in one way."""
-    case = PlannerCase(
-        direction="dgrad",
-        problem=problem,
-        dtype=dy.dtype,
-        dy_strides=dy.stride(),
-        packing=way,
-    )
-    return planner.plan(case, device_of(dy.device, "test"), among=("as_fprop",))
 
 
 def finite_where_torch_is(

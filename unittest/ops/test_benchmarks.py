@@ -340,7 +340,6 @@ def test_measured_times_do_not_go_on_behind_invented_ones(tmp_path, capsys):
     [
         ("fit_config", "none.json", "with 'shapes'; No such file or directory"),
         ("fit_config", "layers.json", "with 'shapes'; this has 'layers'"),
-        ("fit_wgrad", "shapes.json", "with 'layers'; this has 'shapes'"),
     ],
 )
 def test_a_fit_to_what_is_no_such_sweep_is_refused(module, name, problem, tmp_path, capsys):

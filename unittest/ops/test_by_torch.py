@@ -22,9 +22,9 @@ from benchmarks.suites import select_layers
 
 H200 = KNOWN["h200"]
 HALF = torch.float16
-# 7.4 GFLOP and 25.8 MB: a launch of 3 us and 10.57 us at 700 TFLOP/s.
+# 7.4 GFLOP and 25.8 MB: 10.57 us at 700 TFLOP/s.
 LAYER = problem_of(n=32, ci=64, co=64, size=(56, 56), padding=1)
-ROOFLINE_US = 3.0 + 2 * 32 * 56 * 56 * 64 * 64 * 9 / 700e6
+ROOFLINE_US = 2 * 32 * 56 * 56 * 64 * 64 * 9 / 700e6
 
 
 def is_torch_faster(case):
@@ -32,24 +32,30 @@ def is_torch_faster(case):
         return planner.is_torch_faster.__wrapped__(case, torch.device("meta"))
 
 
+def counted_us():
+    """torch's time for the layer, as it is compared."""
+    (expected,) = TORCH["fprop"].candidates(case_of(), H200).values()
+    return expected.counted_us
+
+
 def case_of(problem=LAYER, direction="fprop", **others):
     return Case(direction=direction, problem=problem, dtype=HALF, **others)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_its_time_is_a_roofline_that_counts_as_its_largest_error(direction):
+def test_its_time_is_above_the_roofline_and_counts_with_a_margin(direction):
     case = case_of(direction=direction)
     assert not TORCH[direction].refusals(case, H200)
     (expected,) = TORCH[direction].candidates(case, H200).values()
-    assert expected.us == pytest.approx(1.29 * ROOFLINE_US)
-    assert expected.counted_us == pytest.approx(2.2 * ROOFLINE_US)
+    assert ROOFLINE_US < expected.us < 4 * ROOFLINE_US
+    assert expected.counted_us == pytest.approx(1.03 * expected.us)
 
 
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
         (case_of(problem_of(n=1, ci=64, co=64, size=(56, 56), groups=2)), "groups"),
-        (case_of(problem_of(n=1, ci=3, co=64, size=(56, 56))), "less than 8 channels"),
+        (case_of(problem_of(n=1, ci=19, co=64, size=(56, 56))), "no multiple of 8"),
         (case_of(epilogue=EpilogueSpec(activation="relu")), "epilogue"),
         (Case(direction="fprop", problem=LAYER, dtype=torch.float32), "no measured rate"),
     ],
@@ -65,7 +71,7 @@ def test_it_is_listed_and_never_chosen_by_default():
     assert found.chosen.kind != "torch"
     (listed,) = [each for each in found.candidates if each.kind == "torch"]
     assert "prefer=" in listed.reason
-    assert f"{1.29 * ROOFLINE_US:.1f} us" in str(listed)
+    assert f"{counted_us() / 1.03:.1f} us" in str(listed)
     assert "torch" not in {each.family.kind for each in planner.offers(case_of(), H200)}
     assert TORCH["fprop"].refusals(case_of(), H200, TorchConfig())
 
@@ -83,7 +89,7 @@ def test_a_kernel_that_is_slower_than_torchs_largest_time_gives_way(
 ):
     case, family = case_of(), planner.cheapest(case_of(), H200).family
     (config, *_) = family.candidates(case, H200)
-    times = {config: Expected.of(2.2 * ROOFLINE_US + more_us)}
+    times = {config: Expected.of(counted_us() + more_us)}
     monkeypatch.setattr(planner, "measured", lambda *_: None)
     monkeypatch.setattr(planner, "cheapest", lambda *_: planner.Choice(family, config))
     monkeypatch.setattr(type(family), "candidates", lambda *_: times)
@@ -93,7 +99,8 @@ def test_a_kernel_that_is_slower_than_torchs_largest_time_gives_way(
 def test_a_measured_kernel_counts_as_measured(monkeypatch):
     case, choice = case_of(), planner.cheapest(case_of(), H200)
     monkeypatch.setattr(planner, "measured", lambda *_: choice)
-    for us, is_faster in ((2.2 * ROOFLINE_US - 0.1, False), (2.2 * ROOFLINE_US + 0.1, True)):
+    limit = planner.MEASURED_MARGIN * counted_us()
+    for us, is_faster in ((limit - 0.1, False), (limit + 0.1, True)):
         entry = Entry(kind=choice.family.kind, config=encode(choice.config), us=us, measured="")
         monkeypatch.setattr(planner, "entry_for", lambda *_, entry=entry: ("", entry.raw()))
         assert is_torch_faster(case) == is_faster

@@ -70,10 +70,11 @@ def test_a_model_takes_patches_of_few_channels():
     assert chosen(replace(STEM, padding=((1, 1), (1, 1)))).family.kind != "patches"
 
 
-def test_the_stem_of_a_convnext_is_bound_by_memory():
-    # dy, 38.5 MB, is read once, dx, 19.3 MB, written: at 3.5 TB/s 16.5 us.
+def test_the_stem_of_a_convnext_is_bound_by_stores_of_8_bytes():
+    # dy, 38.5 MB, is read once, dx, 19.3 MB, written: at 3.5 TB/s 16.5 us.  Twelve elements of dx
+    # lie side by side, and 128x3x224x224 with 21 takes 159 us (H100, bf16, 2026-11-27).
     case = Case(direction="dgrad", problem=STEM, dtype=torch.float16)
-    assert min(each.us for each in PATCHES.candidates(case, H200).values()) < 25
+    assert 16.5 < min(each.us for each in PATCHES.candidates(case, H200).values()) < 159 / 2
 
 
 @emulates

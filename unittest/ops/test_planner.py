@@ -21,7 +21,7 @@ from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Entry, encode, kind_of, lookup
 from triton_ext.ops.families.gemm import GEMM_DGRAD
 from triton_ext.ops.families.partial_im2col import AS_FPROP
-from triton_ext.ops.families.patches import PATCHES
+from triton_ext.ops.families.patches import PATCHES, PatchConfig
 from triton_ext.tools.cli import main
 
 from benchmarks.suites import select_layers
@@ -53,6 +53,24 @@ def table():
 
     yield add
     lookup.forget(added=True)
+
+
+@pytest.mark.parametrize(
+    ("direction", "kind", "config_type"),
+    [
+        ("dgrad", "gemm", PatchConfig),  # tables would read entries of other directions so
+        ("wgrad", "gemm", PatchConfig),
+        ("wgrad", "patched", PatchConfig),
+        ("dgrad", "patches", PatchConfig),
+    ],
+)
+def test_a_kind_has_one_class_of_configurations(direction, kind, config_type):
+    names = {"kind": kind, "direction": direction, "config_type": config_type}
+    family = type("Other", (type(PATCHES),), names)()
+    before = list(planner.FAMILIES)
+    with pytest.raises(ValueError, match=f"register: .* than '{kind}' of PatchConfig"):
+        planner.register(family)
+    assert before == planner.FAMILIES
 
 
 def first_of(family, case):

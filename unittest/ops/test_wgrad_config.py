@@ -21,7 +21,6 @@ from triton_ext.ops.families.wgrad import (
     WgradConfig,
     WgradTiles,
     expected_us,
-    memory_us,
     ranked_tiles,
     stores_through_tma,
 )
@@ -127,7 +126,10 @@ def test_the_choice_fits_and_is_the_fastest(case, num_sms, out_bytes):
         for config in CONFIGS
         for rounds in range(1, MOST_PART_ROUNDS + 1)
     ]
-    assert expected_us(tiles) == min(expected_us(t) for t in others if fits(t, case, out_bytes))
+    device = replace(H200, num_sms=num_sms)
+    assert expected_us(tiles, case, device) == min(
+        expected_us(each, case, device) for each in others if fits(each, case, out_bytes)
+    )
 
 
 @given(problems(), st.sampled_from(CONFIGS))
@@ -211,11 +213,13 @@ def test_what_cannot_be_compiled_is_told(changes, text):
 
 
 def test_where_memory_is_the_limit_little_is_written():
-    # 64 MB of x and dy: 17 us from DRAM, while the products take 9.
+    # 61 MiB of x and dy: 16 us from DRAM, while the products take 9.
     layer = problem(in_channels=256, out_channels=64, input_size=(56, 56), filter_size=(1, 1))
     tiles = chosen(layer)
-    assert memory_us(tiles) > 15
-    assert tiles.workspace_elements * 4 <= 3 * 2**20
+    assert tiles.operand_mib * 2**20 / H200.dram_bytes_per_us > 15
+    # A fifteenth of what is read.  Tiles of 64x64 write half of it and load x as often; measured
+    # ones of 64x128 take as long (352 -> 128 and 384 -> 96 channels; H100, bf16, 2026-11-27).
+    assert tiles.workspace_elements * 4 <= tiles.operand_mib * 2**20 / 14
 
 
 def test_memory_is_read_where_the_filter_is():
@@ -226,8 +230,10 @@ def test_memory_is_read_where_the_filter_is():
     assert strided.pixels_read == 128 * 28**2
     assert replace(strided, filter_size=(3, 3)).pixels_read == 128 * 56**2
     # 55.9 us on an H200 (fp16, 2026-11-22); 64x128, by all of x, took 83.1.
+    # 128x256 takes as long: 79.7 us and 79.9 for 256 -> 1024 channels (H100, bf16, 2026-11-27).
     config = chosen(strided).config
-    assert (config.block_co, config.block_ci) == (128, 128)
+    assert config.block_co == 128
+    assert config.block_ci in (128, 256)
 
 
 @given(problems(), st.sampled_from(CONFIGS))

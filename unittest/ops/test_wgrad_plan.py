@@ -115,7 +115,7 @@ def test_a_1x1_filter_reads_a_matrix(launches):
     assert launches[0][2]["IS_MATRIX"]
     assert list(launches[0][2]["x_desc"].shape) == [162, 64]
     strided = replace(plain, stride=(2, 2))
-    make(strided).run(*tensors(strided))
+    make(strided, config=CONFIG).run(*tensors(strided))
     assert not launches[2][2]["IS_MATRIX"]
 
 

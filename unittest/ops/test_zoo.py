@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the benchmarks need torch, which is not installed")
 
+from triton_ext.host import capabilities  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -216,6 +218,51 @@ def test_the_held_out_part_and_suites_are_measured_without_a_gpu(tmp_path):
     assert all("candidate" in row["results"][-1]["roles"] for row in rows[3:])
 
 
+def test_invented_times_do_not_go_beside_measured_ones(tmp_path, capsys):
+    from benchmarks.__main__ import main
+
+    out = tmp_path / "rows.jsonl"
+    out.write_text(json.dumps({"environment": {"dry_run": False}}) + "\n")
+    assert main(["zoo", "sweep", "--out", str(out), "--dry-run"]) == 2
+    assert "would have invented times beside measured ones" in capsys.readouterr().err
+    assert out.read_text().count("\n") == 1
+
+
+def test_a_planner_that_fails_is_a_failure(tmp_path, monkeypatch):
+    from triton_ext.ops.core.device import KNOWN
+
+    from benchmarks.harness import collect_environment
+    from benchmarks.zoo import sweep
+    from benchmarks.zoo.layers import sample, zoo_layers
+
+    def planned(*_):
+        raise KeyError("tile")
+
+    monkeypatch.setattr(sweep, "_planned", planned)
+    out = tmp_path / "rows.jsonl"
+    run = sweep.Run(options(out), collect_environment(True), KNOWN["h200"], None)
+    run.layers(sample(zoo_layers("tune"), "fprop", 1))
+    assert run.failed == 1
+    (row,) = (row for row in sweep.read_rows(out) if "layer" in row)
+    assert row["refusal"] == "planner failed: KeyError: 'tile'"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resnet18"], "give --out for the layers of some"),
+        (["resnet18", "resnet-18", "--out", "few.jsonl"], "no such network: resnet-18"),
+    ],
+)
+def test_layers_of_some_networks_replace_no_file(words, message, tmp_path, monkeypatch, capsys):
+    from benchmarks.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["zoo", "collect", *words]) > 0
+    assert message in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
 def test_what_does_not_compile_is_in_the_row(tmp_path):
     from triton_ext.ops.core.device import KNOWN
     from tuning_fakes import InstantCompiler
@@ -394,3 +441,52 @@ def test_a_report_of_two_runs_takes_the_later_row(tmp_path, capsys):
     # The geometric mean of 1 and 2 is 1.414; with weights of 1 and 3 it is 1.682.
     assert line.split() == ["ours", "alone", "2", "1.414", "1.682", "1.000", "1.000", "1.000", "0"]
     assert run_report([tmp_path / "none.jsonl"], 1) == 1
+
+
+# ---- The models --------------------------------------------------------------------------------
+
+ROWS = ROOT / "benchmarks" / "zoo" / "rows" / "tune.jsonl.xz"
+
+
+@pytest.mark.skipif(
+    not capabilities()["im2col-gluon"].available, reason=capabilities()["im2col-gluon"].reason
+)
+def test_shipped_models_expect_what_was_measured(capsys):
+    from benchmarks.zoo.fit import half_of, judge, read_layers, run_fit
+
+    layers = read_layers([ROWS])
+    assert len(layers) > 300
+    assert {layer.device.dram_bytes_per_us for layer in layers} == {3.0e6}  # of an H100
+    assert 0.4 < sum(half_of(layer.row["layer"]) for layer in layers) / len(layers) < 0.6
+    dense = [
+        math.log(ratio)
+        for layer in layers[::4]
+        for family, ratio in judge(layer).ratios
+        if family in ("gemm", "gluon", "wgrad", "gluon_wgrad")
+    ]
+    assert len(dense) > 100
+    assert abs(sum(dense) / len(dense)) < 0.1
+    assert sum(map(abs, dense)) / len(dense) < 0.2
+    assert run_fit([ROWS], cross=False) == 0
+    said = capsys.readouterr().out
+    judged = [line for line in said.splitlines() if "choice / best" in line]
+    assert [line.split(":")[0].strip() for line in judged] == ["fprop", "dgrad", "wgrad"]
+    # On average the choice takes at most a twentieth longer than the best that was measured.
+    assert max(float(line.split("mean ")[1].split(",")[0]) for line in judged) < 1.05
+
+
+def test_a_search_changes_the_shared_numbers_alone_and_rows_are_needed(tmp_path):
+    from triton_ext.ops.core.loads import FITTED
+
+    from benchmarks.zoo.fit import _search, read_layers, run_fit
+
+    before = dataclasses.asdict(FITTED)
+    try:
+        _search(read_layers([ROWS])[:2])
+        assert dataclasses.asdict(FITTED).keys() == before.keys()
+    finally:
+        for name, value in before.items():
+            setattr(FITTED, name, value)
+    empty = tmp_path / "rows.jsonl"
+    empty.write_text("")
+    assert run_fit([empty], cross=True) == 1

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.launcher import zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_wgrad import (
@@ -130,7 +131,7 @@ def conv_wgrad(
     )
     num_sms = multiprocessors(x.device)
     if config is None:
-        work = ranked_work(problem, num_sms)[0][0]
+        work = ranked_work(problem, Device(num_sms, (9, 0), SMEM_BYTES))[0][0]
     else:
         choice = WgradTileChoice(config=config, add_in_place=add_in_place)
         work = WgradWork.make(choice, problem, num_sms)

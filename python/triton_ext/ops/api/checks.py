@@ -43,7 +43,7 @@ __all__ = [
 Tensor = torch.Tensor
 Fallback = Literal["error", "torch"]
 Prefer = Literal["ours", "fastest"]
-#: What torch computes: what no kernel takes, and what torch is expected to compute faster.
+#: Calls left to torch: those that no kernel takes, those that it is expected to compute faster.
 How = tuple[Fallback, Prefer]
 
 # Names of the taps' dimensions in messages, by their number.

@@ -55,7 +55,7 @@ class _TorchCalls(threading.local):
         self.refusal = refusal
 
 
-#: What ``nn`` counts the calls of modules by.
+#: ``nn`` counts the calls of modules by it.
 torch_calls = _TorchCalls()
 
 

@@ -220,7 +220,7 @@ class Explanation:
 
     @property
     def chosen(self) -> Candidate | None:
-        """What the planner chooses; ``None`` where no kernel takes the convolution."""
+        """The planner's choice; ``None`` where no kernel takes the convolution."""
         return None if self.refusals else self.candidates[0]
 
     def __str__(self) -> str:

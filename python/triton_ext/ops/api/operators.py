@@ -267,7 +267,7 @@ def gradient_call(
 #: ``library.py`` fills it.
 functions: dict[str, tuple[type[torch.autograd.Function], type[torch.autograd.Function]]] = {}
 
-# Whether torch.compile can ask for transforms: it can with torch 2.13, not with 2.11.
+# torch.compile can ask for transforms with torch 2.13, not with 2.11.
 _SEES_LAYERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 

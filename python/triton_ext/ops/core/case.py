@@ -164,7 +164,7 @@ class Case:
 
     @property
     def epilogue_class(self) -> str:
-        """What of the epilogue changes the choice, by the memory or registers that it needs."""
+        """The parts of the epilogue whose memory or registers change the choice."""
         spec = self.epilogue
         parts = (
             ("residual", spec.residual and not spec.residual_per_image),

@@ -38,7 +38,7 @@ _INTERPRETED_PROGRAMS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What work costs on a GPU, whatever kernel does it.
+    """Costs of work on a GPU, whatever kernel does it.
 
     A family whose measurements want another number has a correction beside its model: a difference
     in microseconds, or a factor on a rate.
@@ -63,6 +63,10 @@ class Rates:
 H200 = Rates(launch_us=3.0, copy_bytes_per_us=3.5e6, read_us_per_mib=0.28, cycles_per_us=1700.0)
 
 
+# Fitted to 327 layers on an H100, with 3.35 TB/s; an H200 has 4.8 TB/s.
+_H100_DRAM_BYTES_PER_US, _H200_DRAM_BYTES_PER_US = 3.0e6, 4.0e6
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device that can run the kernels.
@@ -72,19 +76,24 @@ class Device:
         capability: Compute capability, such as (9, 0).
         smem_bytes: Shared memory that a CTA can use.
         name: As the driver calls it, such as ``"NVIDIA H200"``; empty where there is no GPU.
+        dram_bytes_per_us: DRAM, bytes read and written by kernels that multiply.
     """
 
     num_sms: int
     capability: tuple[int, int]
     smem_bytes: int
     name: str = ""
+    dram_bytes_per_us: float = _H200_DRAM_BYTES_PER_US
 
 
 #: GPUs that can be asked about where there is none, by their names on command lines.
 KNOWN: dict[str, Device] = {
     "h200": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H200"),
-    "h100": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H100 80GB HBM3"),
+    "h100": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H100 80GB HBM3", _H100_DRAM_BYTES_PER_US),
 }
+
+# By the driver's names.
+_DRAM_BYTES_PER_US = {device.name: device.dram_bytes_per_us for device in KNOWN.values()}
 
 _assumed: ContextVar[Device | None] = ContextVar("assumed_device", default=None)
 
@@ -109,6 +118,7 @@ def describe(device: torch.device) -> Device:
         (properties.major, properties.minor),
         properties.shared_memory_per_block_optin,
         properties.name,
+        _DRAM_BYTES_PER_US.get(properties.name, _H200_DRAM_BYTES_PER_US),
     )
 
 

@@ -254,7 +254,7 @@ class BoundPlan:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether calls need nothing but memory and launches."""
+        """True where calls need nothing but memory and launches."""
         return self._replay is not None
 
     def run_plan(self, *given: torch.Tensor | None) -> torch.Tensor:

@@ -204,7 +204,7 @@ class RowPacking:
 
     @property
     def x_shape(self) -> tuple[int, ...]:
-        """Of the overlapping view, channels last."""
+        """Shape of the overlapping view, channels last."""
         packed = self.packed
         return (packed.batch, *packed.input_size, packed.in_channels)
 
@@ -215,7 +215,7 @@ class RowPacking:
 
     @property
     def memory_shape(self) -> tuple[int, ...]:
-        """Of the copy of x, [N, ([D, ]H, )row_pixels, C']."""
+        """Shape of the copy of x, [N, ([D, ]H, )row_pixels, C']."""
         problem = self.problem
         outer = (problem.batch, problem.input_size[0]) if self.planes else self.x_shape[:-2]
         return (*outer, self.row_pixels, self.channels)
@@ -227,7 +227,7 @@ class RowPacking:
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """Of the packed weight, [Co, ([T, ]R, )S * C' rounded up to 16 bytes]."""
+        """Shape of the packed weight, [Co, ([T, ]R, )S * C' rounded up to 16 bytes]."""
         unit = ROW_BYTES // self.element_bytes
         channels = math.ceil(self.window_channels / unit) * unit
         return (self.problem.out_channels, *self.packed.filter_size[:-1], channels)
@@ -297,7 +297,7 @@ class PackingCost:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it need not be measured to know that it does not pay."""
+        """True where packing cannot pay, so that tuning need not measure it."""
         return self.packed_us > _HOPELESS * self.unpacked_us
 
     @property

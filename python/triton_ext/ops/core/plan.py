@@ -275,7 +275,7 @@ def _describe(tensor: torch.Tensor) -> str:
 
 
 def _specialization(argument: Any) -> tuple[torch.dtype, bool]:
-    """What Triton's front door specializes a tensor or a descriptor on, besides the plan's."""
+    """Returns what Triton specializes a tensor or a descriptor on, beyond the plan's fields."""
     tensor = argument.base if isinstance(argument, TensorDescriptor) else argument
     return tensor.dtype, tensor.data_ptr() % ROW_BYTES == 0
 

@@ -69,7 +69,7 @@ class ConvProblem:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether each output pixel sees the one input pixel at its place: a matrix product."""
+        """True where each output pixel reads the input pixel at its place: a matrix product."""
         steps = {*self.filter_size, *self.stride}
         return steps == {1} and all(sides == (0, 0) for sides in self.padding)
 

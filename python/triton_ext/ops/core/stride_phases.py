@@ -9,7 +9,7 @@ So the pixels of residue a are a convolution of dy with stride 1 and some of the
 g = gcd(d, s) these taps are r0, r0 + s/g, ..., where r0 = (a + p)/g * (d/g)^-1 mod s/g, or none
 where g does not divide a + p or r0 is no tap.  From tap to tap f falls by d/g.
 
-Kernels call them residue classes.  Pure arithmetic, one spatial dimension at a time.
+Kernels call a phase a class.  Pure arithmetic, one spatial dimension at a time.
 """
 
 from __future__ import annotations

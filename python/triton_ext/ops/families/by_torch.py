@@ -1,11 +1,11 @@
 """torch's own convolution as a family: cuDNN's kernels, where a caller prefers what is fastest.
 
 Nothing chooses it by default, and no table holds it: ``prefer="fastest"`` lets the planner compare
-it with what it would choose.  Its model is a roofline: a launch, and the longer of multiplications
-and bytes.  On an H200 (torch 2.11, cuDNN 9.19, fp16, 2026-11-22, docs/performance.md) cuDNN took
-0.95 to 2.20 times that, 1.29 in the geometric mean, in 42 layers of two-dimensional convolutions,
-forward and dgrad; that is the uncertainty.  Groups, one dimension and few channels took 5 times as
-long and more, so they are refused, as is what was not measured.
+it with what it would choose.  Its model is that of a matrix product: a launch, and the longer of
+the tiles of all multiprocessors and DRAM, mixed.  What kinds of layers take longer are factors,
+fitted by direction to the zoo's rows (H100, cuDNN 9.19, bf16, 2026-11-27; ``python -m benchmarks
+zoo fit``).  Half of the layers predict the other half within 21 to 29 % (standard deviation).
+Kinds of layers that cuDNN computes several times slower are refused.
 """
 
 from __future__ import annotations
@@ -19,25 +19,183 @@ import torch
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
-from triton_ext.ops.core.device import H200, Device
+from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.refusals import Refusal, refused
 
 __all__ = ["TORCH", "TorchConfig"]
 
-# Multiplications and additions per microsecond of 16-bit types on an H200, by 8192^3 matrix
-# products of cuBLAS: 704 to 780 TFLOP/s (docs/performance.md, 2026-11-20 to 22).
+# Multiplications and additions per microsecond of 16-bit types: 8192^3 matrix products of cuBLAS
+# reach 704 to 780 TFLOP/s (docs/performance.md, 2026-11-20 to 22).
 _FLOPS_PER_US = 700e6
 _SMS = 132
-# cuDNN's time over the roofline: in the mean, and the largest that was measured.
-_MEAN, _LARGEST = 1.29, 2.20
-_LEAST_CHANNELS = 8
+# Rows and columns of tiles, with the share of that rate that they reach; what a tile takes besides.
+_TILES = ((128, 128, 0.9), (256, 128, 1.0), (128, 64, 0.75), (64, 64, 0.6))
+_TILE_US = 1.0
+# K is split into parts of at least so many where tiles are few; adding the parts.
+_LEAST_K, _ADD_US = 256, 1.5
+_LEAST_CHANNELS = 16
+# dgrad to fewer channels than this pads the filter and cuts dx: two more kernels, as the rows of
+# 3 channels allow, all of which are large (ratios of 0.90 to 1.22 become 0.89 to 1.19).
+_PADDED_CHANNELS, _PADDING_US = 8, 6.0
+# Depthwise kernels: a launch, and multiplications per microsecond.
+_DEPTHWISE_US, _DEPTHWISE_PER_US = 6.3, 5.3e6
+# Torch is chosen where it is expected to be faster by more than this.
+_MARGIN = 1.03
+
+
+@dataclass(slots=True, kw_only=True)
+class Fitted:
+    """Numbers of a direction; factors are those of the multiplications, as logarithms.
+
+    Attributes:
+        launch: Logarithm of a launch in microseconds.
+        multiply: Of all layers.
+        dram: Of DRAM's time.
+        taps: Of several filter taps.
+        in_channels: Of input channels that are no multiple of 64.
+        out_channels: Likewise of output channels.
+        stride: Of a stride.
+        few: Of fewer than 16 channels.
+        volume: Of several taps in three dimensions.
+        narrow: Of several taps over up to 32 channels.
+    """
+
+    launch: float
+    multiply: float
+    dram: float
+    taps: float
+    in_channels: float
+    out_channels: float
+    stride: float
+    few: float
+    volume: float
+    narrow: float
+
+
+FITTED: dict[Direction, Fitted] = {
+    "fprop": Fitted(
+        launch=2.02,
+        multiply=-0.36,
+        dram=0.06,
+        taps=0.30,
+        in_channels=0.35,
+        out_channels=-0.06,
+        stride=0.22,
+        few=0.76,
+        volume=0.32,
+        narrow=-0.56,
+    ),
+    "dgrad": Fitted(
+        launch=2.02,
+        multiply=-0.12,
+        dram=0.06,
+        taps=0.01,
+        in_channels=0.04,
+        out_channels=0.04,
+        stride=0.20,
+        few=0.22,
+        volume=-0.04,
+        narrow=-0.22,
+    ),
+    "wgrad": Fitted(
+        launch=2.40,
+        multiply=-0.28,
+        dram=0.29,
+        taps=0.26,
+        in_channels=0.37,
+        out_channels=-0.11,
+        stride=0.33,
+        few=1.22,
+        volume=-0.07,
+        narrow=0.20,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TorchConfig:
     """torch chooses how its convolution is compiled."""
+
+
+def _is_fast_depthwise(case: Case) -> bool:
+    """Tells whether cuDNN has a kernel of its own: fprop of square filters over 3 to 7 pixels."""
+    problem = case.problem
+    is_depthwise = problem.groups == problem.in_channels == problem.out_channels
+    sizes = {*problem.filter_size}
+    return (
+        case.direction == "fprop"
+        and is_depthwise
+        and problem.dims == 2
+        and len(sizes) == 1
+        and sizes <= {3, 5, 7}
+    )
+
+
+def _depthwise_us(case: Case, device: Device) -> float:
+    problem = case.problem
+    products = math.prod(problem.y_shape) * problem.taps
+    return (
+        _DEPTHWISE_US + products / _DEPTHWISE_PER_US + _dram_bytes(case) / device.dram_bytes_per_us
+    )
+
+
+def _dram_bytes(case: Case) -> int:
+    problem = case.problem
+    x, w, y = map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape))
+    if problem.taps == 1 and case.direction != "dgrad":
+        x = problem.batch * problem.in_channels * math.prod(problem.output_size)
+    return (x + w + y) * case.dtype.itemsize
+
+
+def _matrix(case: Case) -> tuple[float, float, float]:
+    """Returns rows, columns and depth of the matrix product."""
+    problem, taps = case.problem, case.problem.taps
+    ci, co = problem.in_channels, problem.out_channels
+    pixels = problem.batch * math.prod(problem.output_size)
+    if case.direction == "fprop":
+        return pixels, co, taps * math.ceil(ci / 32) * 32
+    if case.direction == "wgrad":
+        return co, ci * taps, pixels
+    strides = math.prod(problem.stride)
+    seen = max(1.0, taps / strides) if taps > 1 else taps / strides
+    rows = problem.batch * math.prod(problem.input_size)
+    return rows, ci, seen * math.ceil(co / 32) * 32
+
+
+def _tiles_us(case: Case, num_sms: int) -> float:
+    """Returns the time of the best tiles, which are dealt out evenly."""
+    rows, columns, depth = _matrix(case)
+    times = []
+    for height, width, share in _TILES:
+        tiles = math.ceil(rows / height) * math.ceil(columns / width)
+        us = depth * height * width * 2 / (_FLOPS_PER_US / _SMS * share) + _TILE_US
+        parts = max(1.0, min(depth / _LEAST_K, num_sms / tiles))
+        adding_us = _ADD_US if parts > 1.5 else 0.0
+        times.append(max(1.0, tiles * parts / num_sms) * us / parts + adding_us)
+    return min(times)
+
+
+def _expected_us(case: Case, device: Device) -> float:
+    problem, fitted = case.problem, FITTED[case.direction]
+    ci, co, has_taps = problem.in_channels, problem.out_channels, problem.taps > 1
+    least = min(ci, co)
+    factors = (
+        (fitted.taps, has_taps),
+        (fitted.in_channels, ci % 64 > 0),
+        (fitted.out_channels, co % 64 > 0),
+        (fitted.stride, max(problem.stride) > 1),
+        (fitted.few, least < _LEAST_CHANNELS),
+        (fitted.volume, has_taps and problem.dims == 3),
+        (fitted.narrow, has_taps and least <= 32),
+    )
+    log = fitted.multiply + sum(value for value, applies in factors if applies)
+    multiply_us = _tiles_us(case, device.num_sms) * math.exp(log)
+    dram_us = _dram_bytes(case) / device.dram_bytes_per_us * math.exp(fitted.dram)
+    padding_us = _PADDING_US if case.direction == "dgrad" and ci < _PADDED_CHANNELS else 0.0
+    launch_us = math.exp(fitted.launch) + padding_us
+    return launch_us + float((multiply_us**3 + dram_us**3) ** (1 / 3))
 
 
 class _Torch(Family[TorchConfig]):
@@ -53,10 +211,13 @@ class _Torch(Family[TorchConfig]):
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16) or case.output_dtype != case.dtype:
             found.append(f"no measured rate of {case.dtype} to {case.output_dtype}")
-        if problem.dims == 1 or problem.groups > 1:
-            found.append("cuDNN's groups and one-dimensional convolutions are far from a roofline")
-        if min(problem.in_channels, problem.out_channels) < _LEAST_CHANNELS:
-            found.append(f"cuDNN is far from a roofline with less than {_LEAST_CHANNELS} channels")
+        if problem.dims == 1:
+            found.append("cuDNN is several times slower in one dimension")
+        if problem.groups > 1 and not _is_fast_depthwise(case):
+            found.append("cuDNN is several times slower with groups")
+        ci, co = problem.in_channels, problem.out_channels
+        if (ci % 8 and ci > 4) or co % 8:
+            found.append("cuDNN is several times slower with channels that are no multiple of 8")
         if replace(case.epilogue, bias=False, out_dtype=None) != PLAIN:
             found.append("its epilogue would be further kernels")
         if any(low != high for low, high in problem.padding):
@@ -69,13 +230,8 @@ class _Torch(Family[TorchConfig]):
         return refused("torch's convolution is no choice of a table")
 
     def candidates(self, case: Case, device: Device) -> Mapping[TorchConfig, Expected]:
-        problem = case.problem
-        x, weight, y = map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape))
-        flops = 2 * y * problem.in_channels * math.prod(problem.filter_size)
-        multiply_us = flops / (_FLOPS_PER_US * device.num_sms / _SMS)
-        bytes_us = (x + weight + y) * case.dtype.itemsize / H200.copy_bytes_per_us
-        roofline_us = H200.launch_us + max(multiply_us, bytes_us)
-        return {TorchConfig(): Expected.of(roofline_us * _MEAN, correction=_LARGEST / _MEAN)}
+        us = _depthwise_us(case, device) if case.problem.groups > 1 else _expected_us(case, device)
+        return {TorchConfig(): Expected.of(us, correction=_MARGIN)}
 
     def passed_over(self, case: Case, device: Device) -> str:
         return 'prefer="fastest" compares its largest expected time'

@@ -96,7 +96,7 @@ class Sampling:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the input, [N, C, *in_size]."""
+        """Shape of the input, [N, C, *in_size]."""
         return (self.batch, self.in_channels, *self.in_size)
 
     @property

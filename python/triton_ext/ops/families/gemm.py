@@ -29,6 +29,8 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.loads import dram_us, outside_share
+from triton_ext.ops.core.packing import filling_us
 from triton_ext.ops.core.plan import (
     TO_LAST,
     TRITON_DTYPES,
@@ -47,6 +49,7 @@ from triton_ext.ops.families.gemm_config import (
     OutputTile,
     channel_block,
     expected_times,
+    pointer_store_ns,
 )
 from triton_ext.ops.kernels.gemm import (
     Classes,
@@ -138,6 +141,9 @@ class Gemm(_Gemm):
                     output=_output_tile(case, device, _stores_through_tma(case, 16)),
                     crossing=_output_tile(case, device, False),
                     available_bytes=device.smem_bytes,
+                    pitch_bytes=(read.strides[-2] if problem.groups == 1 else read.group_ci) * size,
+                    outside=outside_share(problem),
+                    dram_us=dram_us(case, device),
                 ).items()
             }
         )
@@ -328,6 +334,7 @@ class GemmDgrad(_Gemm):
         problem, size = _padded(case.problem), case.dtype.itemsize
         groups, co = problem.groups, problem.out_channels // problem.groups
         pixels, taps, repeats = phase_taps(phases_of(problem))
+        pointer_ns = pointer_store_ns(problem.in_channels // groups, size)
         # Measured: what goes through pointers takes less than its parts.
         whole = _is_packed(case) and groups == 1 and device.capability >= (10, 0)
         times = expected_times(
@@ -344,8 +351,18 @@ class GemmDgrad(_Gemm):
             block_k=channel_block(co, size, groups) if groups > 1 else 128 // size,
             output=OutputTile(element_bytes=size, whole=whole),
             available_bytes=device.smem_bytes,
+            outside=outside_share(problem, is_dgrad=True),
+            dram_us=dram_us(case, device),
+            store_ns=(0.0 if _is_packed(case) else pointer_ns, pointer_ns),
         )
-        return ranked({config: Expected.of(us) for config, us in times.items()})
+        pixels = problem.batch * math.prod(problem.output_size)
+        copies_us = filling_us(pixels, co, size)
+        if problem is not case.problem:
+            elements = pixels * (case.problem.out_channels + problem.out_channels)
+            copies_us = H200.launch_us + elements * size / H200.copy_bytes_per_us
+        elif not copies_us and problem.in_channels % (ROW_BYTES // size):
+            copies_us = H200.launch_us  # of the filter
+        return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> DgradPlan:
         self._check(config, case, device)

@@ -16,6 +16,15 @@ from typing import Any
 
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
 from triton_ext.ops.core.device import SMEM_BYTES
+from triton_ext.ops.core.loads import (
+    FITTED,
+    FITTED_BYTES,
+    LINE_BYTES,
+    Rows,
+    kernel_us,
+    row_shares,
+    step_us,
+)
 from triton_ext.ops.core.refusals import (
     Refusal,
     depth_refusals,
@@ -35,6 +44,8 @@ __all__ = [
     "channel_block",
     "expected_times",
     "least_block",
+    "pointer_store_ns",
+    "step_rows",
 ]
 
 
@@ -116,10 +127,27 @@ class Cost:
     tile_us: float
     launch_us: float  # the kernel besides its tiles
 
-    def expected_us(self, tiles: int, steps: Sequence[float], programs: int) -> float:
-        """Returns the time of the busiest of the programs, from the steps of a tile by class."""
+    def expected_us(
+        self, tiles: int, steps: Sequence[float], programs: int, dram_us: float = 0.0
+    ) -> float:
+        """Returns the time of a kernel, from the steps of a tile by class."""
         tiles_us = [count * self.step_us + self.tile_us for count in steps]
-        return busiest(tiles, tiles_us, programs) + self.launch_us
+        return kernel_us(self.launch_us, busiest(tiles, tiles_us, programs), dram_us)
+
+    def loading(self, rows: Rows, busy: float, part: float, store_us: float = 0.0) -> Cost:
+        """Returns the cost with the time of what a step loads.
+
+        Args:
+            rows: What a step loads.
+            busy: As for :func:`~triton_ext.ops.core.loads.step_us`.
+            part: Its multiplications, as part of those of a step of 128 bytes.
+            store_us: What a tile takes longer to store.
+        """
+        return replace(
+            self,
+            step_us=step_us(self.step_us * part, rows, busy),
+            tile_us=self.tile_us * FITTED.tile + store_us,
+        )
 
 
 def _config(m: int, n: int, stages: int, warps: int, **others: Any) -> ConvConfig:
@@ -169,6 +197,18 @@ NARROW_CONFIGS: tuple[ConvConfig, ...] = tuple(NARROW_COSTS)
 # The widest of the narrow tiles.
 NARROW_COLUMNS = 32
 
+# A store through a pointer, of up to 16 bytes.
+_POINTER_NS = 0.55
+
+
+def pointer_store_ns(row_elements: int, element_bytes: int) -> float:
+    """Returns what an element takes to be stored through pointers, to rows of so many elements.
+
+    Elements that no row has, where a tile is wider, take as long.
+    """
+    return _POINTER_NS / math.gcd(row_elements, 16 // element_bytes)
+
+
 # Where channels of the next group are masked, pixels go through registers.  So much more a step
 # costs then, with 128 bytes in the registers of a thread, and a tile.  Fitted to the times of 98
 # configurations, groups of 4 to 112 channels (H100, Triton 3.9.0, bf16, 2026-11-27): 11 % of error
@@ -194,6 +234,11 @@ def expected_times(
     # TMA stores whole tiles of fprop.
     crossing: OutputTile | None = None,
     available_bytes: int = SMEM_BYTES,  # shared memory that a CTA can use
+    pitch_bytes: int = 0,  # from a pixel to the next one, or a group; by default all ``depth``
+    outside: float = 0.0,  # share of the pixels that a step loads from the padding
+    dram_us: float = 0.0,  # time in which operands and output come from and go to DRAM
+    # What an element of a tile takes to be stored; of one that reaches into the next group.
+    store_ns: tuple[float, float] = (0.0, 0.0),
 ) -> dict[ConvConfig, float]:
     """Returns the configurations that fit, with the expected microseconds.
 
@@ -219,13 +264,71 @@ def expected_times(
         if not config.fits(element_bytes, tile, available_bytes):
             continue
         tiles = math.ceil(m_gemm / config.block_m) * math.ceil(columns / config.block_n)
-        # A shorter step of dgrad counts as its part of one.
-        part = config.block_k * element_bytes / 128 if is_dgrad else 1
-        steps = [count * math.ceil(depth / config.block_k) * part for count in taps]
-        if is_masked:
-            cost = _masked(cost, config, element_bytes)
-        times[config] = cost.expected_us(tiles * groups * repeats, steps, num_sms)
+        tiles *= groups * repeats
+        steps: list[float] = [count * math.ceil(depth / config.block_k) for count in taps]
+        cost = _masked(cost, config, element_bytes) if is_masked else cost
+        # A shorter step counts as its part of one.
+        part = config.block_k * element_bytes / LINE_BYTES
+        if element_bytes != FITTED_BYTES:
+            steps = [count * part if is_dgrad else count for count in steps]
+            times[config] = cost.expected_us(tiles, steps, num_sms)
+            continue
+        rows = step_rows(
+            (config.block_m, config.block_n), columns, depth, config.block_k,
+            pitch_bytes=pitch_bytes, outside=outside, is_dgrad=is_dgrad,
+        )  # fmt: skip
+        busy = min(1.0, tiles * len(taps) / num_sms)
+        # Several short steps take as long as whole ones: 0.34 us each over 72 channels, 16 a step.
+        part = part if depth <= config.block_k else 1.0
+        cost = cost.loading(rows, busy, part, _store_us(config, store_ns[bool(crosses)]))
+        times[config] = cost.expected_us(tiles, steps, num_sms, dram_us)
     return times
+
+
+def step_rows(
+    tile: tuple[int, int],
+    columns: int,
+    depth: int,
+    block_k: int,
+    *,
+    pitch_bytes: int = 0,
+    outside: float = 0.0,
+    is_dgrad: bool = False,
+    keeps_filter: bool = False,
+) -> Rows:
+    """Returns the rows of boxes that a step of fprop or dgrad loads.
+
+    Args:
+        tile: Its pixels and columns.
+        columns: Channels of the output.
+        depth: Channels that are multiplied.
+        block_k: Those of a step.
+        pitch_bytes: As for :func:`expected_times`.
+        outside: Likewise.
+        is_dgrad: Whether rows of the filter are columns of the output.
+        keeps_filter: Whether the filter is not loaded again.
+    """
+    pixels, block_n = tile
+    blocks, size = math.ceil(depth / block_k), FITTED_BYTES
+    pixel = row_shares(depth, block_k, blocks, pitch_bytes or depth * size, size)
+    rows = pixel.times(pixels * (1 - outside)).plus(Rows(outside=pixels * outside))
+    if keeps_filter:
+        return rows
+    tiles = math.ceil(columns / block_n)
+    if not is_dgrad:
+        inside = columns / tiles
+        of_filter = row_shares(depth, block_k, blocks, depth * size, size).times(inside)
+        return rows.plus(of_filter).plus(Rows(outside=block_n - inside))
+    width = min(LINE_BYTES // size, block_n)
+    boxes, inside = math.ceil(block_n / width), depth / blocks
+    of_filter = row_shares(columns, width, tiles * boxes, columns * size, size)
+    return rows.plus(of_filter.times(boxes * inside)).plus(Rows(outside=boxes * (block_k - inside)))
+
+
+def _store_us(config: ConvConfig, element_ns: float) -> float:
+    """Returns the time of a tile's stores through pointers, whose addresses take registers."""
+    elements = config.block_m * config.block_n
+    return elements * element_ns / 1e3 * (1 + elements / (32 * config.num_warps) / 128)
 
 
 def _masked(cost: Cost, config: ConvConfig, element_bytes: int) -> Cost:

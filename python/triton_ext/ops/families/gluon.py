@@ -25,6 +25,7 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
+from triton_ext.ops.core.loads import FITTED_BYTES, dram_us, outside_share
 from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refuse, refused
@@ -54,12 +55,9 @@ DTYPES = (torch.float16, torch.bfloat16)
 #: Dtypes that fprop takes as well: WGMMA reads 8-bit operands along K only, as fprop has them.
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
-# How many times the @triton.jit kernel's time a configuration may be expected to take.  Measured on
-# 42 shapes (fprop and dgrad; H200, fp16, 2026-11-22; docs/gluon-conv.md): those above were slower
-# with Gluon, by 1 to 5 %, and those between 1 and this no slower.
-_MOST_EXPECTED = 1.025
-# The model counts steps of less than 128 bytes of channels as those of 128.
-_MOST_EXPECTED_NARROW = 1.08
+# How many times the @triton.jit kernel's time a configuration over fp8 may take in the model, also
+# with steps of less than 128 bytes, which count as whole (H200, 2026-11-22; docs/gluon-conv.md).
+_MOST_EXPECTED, _MOST_EXPECTED_NARROW = 1.025, 1.08
 
 # The arguments of the fprop kernel among those of ForwardPlan: bias, scale, one scale, the residual
 # as a pointer, out_scale.
@@ -136,7 +134,7 @@ def product_of(case: Case) -> Product:
         return Product(
             pixels=problem.batch * pixels, columns=problem.in_channels,
             channels=problem.out_channels, taps=taps, repeats=repeats, element_bytes=size,
-            out_bytes=out_size, is_dgrad=True,
+            out_bytes=out_size, is_dgrad=True, outside=outside_share(problem, is_dgrad=True),
         )  # fmt: skip
     problem, x_strides = _read(case)
     # Whether pixels of x [N, Ci, *input_size] are rows of a matrix, and y's the same.
@@ -146,6 +144,7 @@ def product_of(case: Case) -> Product:
         pixels=problem.geometry.m_gemm, columns=problem.out_channels, channels=problem.in_channels,
         taps=(problem.taps,), element_bytes=size, out_bytes=out_size,
         is_matrix=problem.is_pointwise and row_stride_of(sizes, strides) is not None,
+        pitch_bytes=x_strides[-1] * size, outside=outside_share(problem),
     )  # fmt: skip
 
 
@@ -194,10 +193,14 @@ class _Gluon(Family[TileConfig]):
 
     def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
         copies_us = 0.0 if case.packing is None else case.packing.copy_us
-        found = {}
-        for config, us in expected_times(product_of(case), device.num_sms).items():
-            is_narrow = config.block_k * config.element_bytes < 128
-            correction = 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
+        product, found = product_of(case), {}
+        for config, us in expected_times(
+            product, device.num_sms, dram_us=dram_us(case, device)
+        ).items():
+            correction = 1.0
+            if product.element_bytes != FITTED_BYTES:
+                is_narrow = config.block_k * config.element_bytes < 128
+                correction = 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
             found[config] = Expected.of(us, copies_us, correction)
         return ranked(found)
 

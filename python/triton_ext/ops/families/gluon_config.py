@@ -15,6 +15,7 @@ from typing import Any
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
 from triton_ext.ops.core.device import SMEM_BYTES
+from triton_ext.ops.core.loads import FITTED_BYTES, LINE_BYTES, Rows
 from triton_ext.ops.core.refusals import (
     Refusal,
     field_refusals,
@@ -23,7 +24,7 @@ from triton_ext.ops.core.refusals import (
     refused,
 )
 from triton_ext.ops.families import gemm_config
-from triton_ext.ops.families.gemm_config import channel_block
+from triton_ext.ops.families.gemm_config import channel_block, step_rows
 
 __all__ = [
     "CONFIGS",
@@ -278,6 +279,8 @@ class Product:
     out_bytes: int = ELEMENT_BYTES  # of an element of the output
     is_matrix: bool = False  # whether x is read as a matrix: fprop may turn the product round
     is_dgrad: bool = False
+    pitch_bytes: int = 0  # from a pixel to the next one; by default all channels
+    outside: float = 0.0  # share of the pixels that a step loads from the padding
 
     def steps(self, block_k: int) -> int:
         """Returns the steps of a reduction whose filter can stay; 0 with several phases."""
@@ -321,6 +324,11 @@ class Cost(gemm_config.Cost):
     # ``step_us`` and ``tile_us`` where WGMMAs are joined; ``None`` where they never are.
     joined: tuple[float, float] | None = None
 
+
+# What an element of a tile takes longer to be stored in dgrad's stride phases.
+_PHASE_STORE_NS = 0.03
+# Launches were measured with a part of DRAM's time in them.
+_LESS_LAUNCH_US = 0.8
 
 # A consumer converts 32 columns of a tile while the last store reads 32 others.
 _S32: dict[str, Any] = {"store_n": 32, "store_buffers": 2}
@@ -401,7 +409,7 @@ def step_channels(ci: int, element_bytes: int) -> int:
 
 
 def expected_times(
-    product: Product, num_sms: int, block_k: int | None = None
+    product: Product, num_sms: int, block_k: int | None = None, dram_us: float = 0.0
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, with the microseconds that the model expects.
 
@@ -413,24 +421,45 @@ def expected_times(
         product: The product.
         num_sms: Multiprocessors.
         block_k: Channels of a step; by default :func:`step_channels`.
+        dram_us: Time in which operands and output come from and go to DRAM.
     """
     block_k = block_k or step_channels(product.channels, product.element_bytes)
     blocks = math.ceil(product.channels / block_k)
-    # Steps of fewer than 128 bytes cost their part of one, where there are several; a single one
-    # was not measured.  fp8 over 320 channels, in steps of 64 instead of 128, with tiles of 256+64
-    # columns: 0.500 of a step's time (H200, Triton 3.9.0, 2026-11-23).
-    part = block_k * product.element_bytes / 128 if blocks > 1 else 1.0
-    steps = [taps * blocks * part for taps in product.taps]
+    # Steps of fewer than 128 bytes multiply their part of one.  fp8 over 320 channels, in steps of
+    # 64 instead of 128, with tiles of 256+64 columns: 0.500 of a step's time (H200, Triton 3.9.0,
+    # 2026-11-23).
+    part = block_k * product.element_bytes / LINE_BYTES
+    steps = [taps * blocks for taps in product.taps]
+    has_phases = product.is_dgrad and len(steps) * product.repeats > 1
     times = {}
-    for config, cost in _tried(product, block_k, part):
+    for config, cost in _tried(product, block_k, part if blocks > 1 else 1.0):
         (tiles, num_n), programs = product.tiles(config), num_sms
+        busy = min(1.0, tiles * num_n * len(steps) * product.repeats / num_sms)
         if config.filter_steps:
             programs //= num_n
         else:
             tiles *= num_n * product.repeats
-        if programs:
-            times[config] = cost.expected_us(tiles, steps, programs)
+        if not programs:
+            continue
+        if product.element_bytes != FITTED_BYTES:
+            parts = [count * (part if blocks > 1 else 1.0) for count in steps]
+            times[config] = cost.expected_us(tiles, parts, programs)
+            continue
+        store_us = has_phases * config.block_m * config.block_n * _PHASE_STORE_NS / 1e3
+        loading = cost.loading(_rows(product, config), busy, part, store_us)
+        us = loading.expected_us(tiles, steps, programs, dram_us)
+        times[config] = us - _LESS_LAUNCH_US
     return times
+
+
+def _rows(product: Product, config: TileConfig) -> Rows:
+    """Returns the rows of boxes that a step loads."""
+    tile = (config.block_m, config.block_n)
+    return step_rows(
+        tile[::-1] if config.rows_from_w else tile, product.columns, product.channels,
+        config.block_k, pitch_bytes=product.pitch_bytes,
+        outside=product.outside, is_dgrad=product.is_dgrad, keeps_filter=config.filter_steps > 0,
+    )  # fmt: skip
 
 
 def _tried(product: Product, block_k: int, part: float) -> Iterator[tuple[TileConfig, Cost]]:

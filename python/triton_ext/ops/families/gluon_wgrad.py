@@ -17,8 +17,9 @@ from triton_ext.errors import LaunchError
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import Operand
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
+from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares, step_us
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
     Refusal,
@@ -31,7 +32,7 @@ from triton_ext.ops.core.refusals import (
 from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import ELEMENT_BYTES, capacity_refusals
-from triton_ext.ops.families.wgrad import Launches, WgradPlan, ranked_tiles
+from triton_ext.ops.families.wgrad import Launches, WgradPlan
 from triton_ext.ops.kernels.gemm_wgrad import Partition
 
 __all__ = [
@@ -39,7 +40,6 @@ __all__ = [
     "CONFIGS",
     "GLUON_WGRAD",
     "MOST_ADDED_PARTS",
-    "MOST_EXPECTED",
     "GluonWgradPlan",
     "WgradTileChoice",
     "WgradTileConfig",
@@ -48,12 +48,6 @@ __all__ = [
     "ranked_work",
     "reduction",
 ]
-
-#: The wgrad kernel's time counts 1 / MOST_EXPECTED times.  Its model and that of the @triton.jit
-#: kernel were fitted on the same GPU.  Of the 36 layers whose @triton.jit time is measured
-#: (docs/wgrad.md; H200, fp16, 2026-11-20), 12 would be the Gluon kernel's, one of them by 0.3 %
-#: wrongly; with 1.0 there would be 15, two by 8 % wrongly.
-MOST_EXPECTED = 0.96
 
 # A CTA that adds the other parts of its tile reads them one after another; beyond this many a
 # second kernel is faster.
@@ -355,12 +349,30 @@ REDUCE_US, REDUCE_US_PER_MIB = 3.1, 0.53
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
 
-def expected_us(work: WgradWork, mib: float) -> float:
-    """Returns the time that the model expects, in microseconds, for so many MiB of x and dy."""
+def _rows(work: WgradWork, problem: ConvProblem) -> Rows:
+    """Returns the rows of boxes that a k iteration loads."""
+    config, ci, co = work.config, problem.in_channels, problem.out_channels
+    every = problem.taps * math.ceil(ci / BLOCK_C)
+    blocks = every / math.ceil(every / config.x_blocks)  # of a tile, in the mean
+    of_x = row_shares(ci, BLOCK_C, math.ceil(ci / BLOCK_C), ci * ELEMENT_BYTES, ELEMENT_BYTES)
+    outside, x = outside_share(problem), of_x.times(blocks)
+    dy_boxes = work.dy_tiles * config.dy_blocks
+    dy = row_shares(co, BLOCK_C, dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES)
+    x = x.times(1 - outside).plus(Rows(outside=blocks * outside + config.x_blocks - blocks))
+    return x.plus(dy.times(config.dy_blocks)).times(config.step_pixels)
+
+
+def expected_us(work: WgradWork, problem: ConvProblem, device: Device) -> float:
+    """Returns the time that the model expects, in microseconds."""
+    partition = work.partition
+    pixels = problem.batch * math.prod(problem.output_size)
+    elements = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
     tile_kib = work.config.tile_elements * 4 / 1024
-    steps_us = work.partition.most_steps * _STEP_US[work.config]
-    time = LAUNCH_US + max(steps_us, mib * H200.read_us_per_mib)
-    time += work.partition.rounds * tile_kib * STORE_US_PER_KIB
+    busy = partition.programs / device.num_sms
+    busiest_us = partition.most_steps * step_us(_STEP_US[work.config], _rows(work, problem), busy)
+    dram_us = ELEMENT_BYTES * elements / device.dram_bytes_per_us
+    time = kernel_us(LAUNCH_US, busiest_us, dram_us)
+    time += partition.rounds * tile_kib * STORE_US_PER_KIB
     if work.is_split and work.add_in_place:
         time += ADD_US + (work.parts - 1) * tile_kib * ADD_US_PER_KIB
     elif work.is_split:
@@ -369,21 +381,20 @@ def expected_us(work: WgradWork, mib: float) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def ranked_work(problem: ConvProblem, num_sms: int) -> tuple[tuple[WgradWork, float], ...]:
+def ranked_work(problem: ConvProblem, device: Device) -> tuple[tuple[WgradWork, float], ...]:
     """Returns the shipped configurations for a problem with output pixels, the fastest first.
 
     Each comes with :func:`expected_us`.
     """
-    pixels = problem.batch * math.prod(problem.output_size)
-    elements = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
-    mib = ELEMENT_BYTES * elements / 2**20
     every = (
-        WgradWork.make(WgradTileChoice(config=config, add_in_place=in_place), problem, num_sms)
+        WgradWork.make(
+            WgradTileChoice(config=config, add_in_place=in_place), problem, device.num_sms
+        )
         for config in CONFIGS
         for in_place in (False, True)
     )
     timed = (
-        (work, expected_us(work, mib))
+        (work, expected_us(work, problem, device))
         for work in every
         if not work.refusals() and (work.is_split or not work.add_in_place)
     )
@@ -433,18 +444,10 @@ class GluonWgrad(Family[WgradTileChoice]):
         return WgradWork.make(config, case.problem, device.num_sms).refusals()
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:
-        problem = case.problem
-        _, jit = ranked_tiles(problem, device, case.output_dtype.itemsize)[0]
-        least = problem.out_channels * problem.taps * problem.in_channels
-        least = max(least, jit.partition.tiles * jit.config.tile_elements)
-        found = {}
-        for work, us in ranked_work(problem, device.num_sms):
-            # The model was fitted to channels in whole blocks.  Elements beside dw, more than the
-            # tiles of the @triton.jit kernel have, count once more.
-            waste = max(1.0, work.partition.tiles * work.config.tile_elements / least)
-            choice = WgradTileChoice(config=work.config, add_in_place=work.add_in_place)
-            found[choice] = Expected.of(us, correction=waste / MOST_EXPECTED)
-        return ranked(found)
+        return {
+            WgradTileChoice(config=work.config, add_in_place=work.add_in_place): Expected.of(us)
+            for work, us in ranked_work(case.problem, device)
+        }
 
     def bind(self, config: WgradTileChoice, case: Case, device: Device) -> GluonWgradPlan:
         found = self.refusals(case, device, config)

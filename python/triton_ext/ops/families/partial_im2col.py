@@ -21,7 +21,6 @@ reach of the filter, and an x that has to be copied.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -42,7 +41,7 @@ from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusal, beyond_keys, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
-from triton_ext.ops.families.wgrad import WGRAD, PackedWgradPlan, filling_dy_us
+from triton_ext.ops.families.wgrad import WGRAD, PackedWgradPlan, filling_dy_us, way_us
 from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -74,12 +73,7 @@ _fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
 @lru_cache(maxsize=256)
 def _fastest_wgrad(ways: tuple[RowPacking, ...], case: Case, device: Device) -> RowPacking | None:
     """Returns the way to pack rows in which wgrad is expected to be fastest."""
-
-    def us(way: RowPacking) -> float:
-        times = WGRAD.candidates(replace(case, packing=way), device)
-        return min((each.us for each in times.values()), default=math.inf)
-
-    return min(ways, key=us, default=None)
+    return min(ways, key=lambda way: way_us(way, case, device), default=None)
 
 
 def _with_unpacking(expected: Expected, other_us: float = 0.0) -> Expected:

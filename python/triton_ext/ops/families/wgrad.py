@@ -26,9 +26,10 @@ from triton_ext.ops.core.descriptors import (
     packed_strides,
 )
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
-from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.packing import filling_us
+from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares, step_us
+from triton_ext.ops.core.packing import RowPacking, filling_us
 from triton_ext.ops.core.plan import TRITON_DTYPES, config_constants, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES, Refusal, refuse, refused, smem_refusals
@@ -55,9 +56,9 @@ __all__ = [
     "WgradTiles",
     "expected_us",
     "filling_dy_us",
-    "memory_us",
     "ranked_tiles",
     "stores_through_tma",
+    "way_us",
 ]
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
@@ -89,7 +90,6 @@ def _config(co: int, ci: int, taps: int, stages: int, warps: int, **others: int)
     return WgradConfig(**sizes, num_stages=stages, num_warps=warps)
 
 
-# Fitted by `python -m benchmarks.fit_wgrad SWEEP.json --fit`.
 _COSTS: dict[WgradConfig, Cost] = {
     _config(64, 16, 7, 10, 4): Cost(1.067, 8.44),
     _config(64, 16, 7, 5, 4): Cost(1.115, 3.67),
@@ -114,28 +114,79 @@ _COSTS: dict[WgradConfig, Cost] = {
 }
 CONFIGS: tuple[WgradConfig, ...] = tuple(_COSTS)
 
+# Channels of a box: one swizzle row.
+_BOX_CHANNELS = ROW_BYTES * 8 // ELEMENT_BYTES
+
 # More leave less than a tenth of the multiprocessors' time unused, and too many parts.
 MOST_PART_ROUNDS = 4
 
-# The first kernel's launch; the reduction kernel beside its reads; a MiB of parts that it reads.
-_LAUNCH_US = H200.launch_us - 0.45
-_REDUCE_US = 1.25
-_REDUCE_US_PER_MIB = 0.0
+
+@dataclass(slots=True, kw_only=True)
+class Fitted:
+    """Microseconds beside the steps, fitted as those of ``core/loads.py``."""
+
+    launch: float = 7.2
+    segment: float = 0.11  # factor on what a tile, or a part of one, takes besides its steps
+    reduce: float = 0.8  # the reduction kernel
+    reduce_per_mib: float = 0.4  # and a MiB of parts that it reads
 
 
-def memory_us(tiles: WgradTiles) -> float:
-    """Returns the time in which x and dy come from DRAM, a lower bound for all configurations."""
-    return tiles.operand_mib * H200.read_us_per_mib
+FITTED = Fitted()
 
 
-def expected_us(tiles: WgradTiles) -> float:
+def _rows(tiles: WgradTiles, problem: ConvProblem) -> Rows:
+    """Returns the rows of boxes that a k iteration loads."""
+    config, pixels = tiles.config, tiles.config.block_pixels
+    channels, groups = problem.in_channels, problem.groups
+    width = min(_BOX_CHANNELS, config.block_ci)
+    boxes = math.ceil((channels if groups == 1 else width) / config.block_ci)
+    boxes *= config.block_ci // width
+    # A block of another group's channels is loaded, too; rows of a group begin where it does.
+    x = row_shares(channels, width, boxes, channels // groups * ELEMENT_BYTES, ELEMENT_BYTES).times(
+        config.block_ci // width * config.taps * pixels
+    )
+    outside = outside_share(problem)
+    dy = row_shares(
+        problem.out_channels, min(_BOX_CHANNELS, config.block_co),
+        tiles.co_blocks * max(1, config.block_co // _BOX_CHANNELS),
+        problem.out_channels * ELEMENT_BYTES, ELEMENT_BYTES,
+    ).times(max(1, config.block_co // _BOX_CHANNELS) * pixels)  # fmt: skip
+    return x.times(1 - outside).plus(Rows(outside=x.inside * outside)).plus(dy)
+
+
+def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device) -> float:
     """Returns the time of a shipped configuration that the model expects, in microseconds."""
     partition, cost = tiles.partition, _COSTS[tiles.config]
-    steps_us = partition.most_steps * cost.step_us
-    time = _LAUNCH_US + max(steps_us, memory_us(tiles)) + partition.rounds * cost.segment_us
+    busy = partition.programs / device.num_sms
+    busiest_us = partition.most_steps * step_us(cost.step_us, _rows(tiles, problem), busy)
+    busiest_us += partition.rounds * cost.segment_us * FITTED.segment
+    dram_us = tiles.operand_mib * 2**20 / device.dram_bytes_per_us
+    time = kernel_us(FITTED.launch, busiest_us, dram_us)
     if partition.parts:
-        time += _REDUCE_US + tiles.workspace_elements * 4 / 2**20 * _REDUCE_US_PER_MIB
+        mib = tiles.workspace_elements * 4 / 2**20
+        time += FITTED.reduce + mib * FITTED.reduce_per_mib
     return time
+
+
+def way_us(way: RowPacking, case: Case, device: Device) -> float:
+    """Returns the time by which ways to pack rows are compared: copies, and steps or reads.
+
+    It leaves out loads, of which nobody has measured several ways of a layer.
+    """
+    tiles = ranked_tiles(way.padded, device, case.output_dtype.itemsize)
+    elements = math.prod(way.problem.y_shape) + math.prod(way.memory_shape)
+    read_us = elements * way.element_bytes / 2**20 * H200.read_us_per_mib
+
+    def us(each: WgradTiles) -> float:
+        cost, partition = _COSTS[each.config], each.partition
+        segments_us = partition.rounds * cost.segment_us
+        return (
+            max(partition.most_steps * cost.step_us, read_us)
+            + segments_us
+            + (1.25 if partition.parts else 0.0)
+        )
+
+    return way.copy_us + min((us(each) for _, each in tiles), default=math.inf)
 
 
 def stores_through_tma(problem: ConvProblem, out_bytes: int) -> bool:
@@ -162,7 +213,7 @@ def ranked_tiles(
             if not smem_refusals(needed, device):
                 # More rounds may give the same parts.
                 found.setdefault(tiles, WgradChoice(config=config, part_rounds=part_rounds))
-    ordered = sorted(found, key=expected_us)
+    ordered = sorted(found, key=lambda tiles: expected_us(tiles, problem, device))
     return tuple((found[tiles], tiles) for tiles in ordered)
 
 
@@ -339,19 +390,24 @@ class Wgrad(Family[WgradChoice]):
         return config.config.refusals() or smem_refusals(config.config.smem_bytes(), device)
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradChoice, Expected]:
-        ranked = ranked_tiles(_computed(case), device, case.output_dtype.itemsize)
+        computed = _computed(case)
+        tiles = ranked_tiles(computed, device, case.output_dtype.itemsize)
         if case.packing is None:
             pixels = case.problem.batch * math.prod(case.problem.input_size)
             copies_us = filling_us(pixels, case.problem.in_channels, case.dtype.itemsize)
             copies_us += filling_dy_us(case)
         else:
-            # Windows overlap: x comes from DRAM once.  The order is that of the model without it,
-            # which has the fastest of the stems first (H200, 2026-11-22; the shipped table).
+            # Windows overlap: x comes from DRAM once.
             packing, copies_us = case.packing, case.packing.copy_us
             elements = math.prod(packing.problem.y_shape) + math.prod(packing.memory_shape)
             mib = elements * packing.element_bytes / 2**20
-            ranked = tuple((choice, replace(tiles, operand_mib=mib)) for choice, tiles in ranked)
-        return {choice: Expected.of(expected_us(tiles), copies_us) for choice, tiles in ranked}
+            tiles = tuple((choice, replace(each, operand_mib=mib)) for choice, each in tiles)
+        return ranked(
+            {
+                choice: Expected.of(expected_us(each, computed, device), copies_us)
+                for choice, each in tiles
+            }
+        )
 
     def bind(self, config: WgradChoice, case: Case, device: Device) -> FilterGradientPlan:
         refuse(f"wgrad: configuration {config.config}", config.config.refusals())

@@ -163,7 +163,7 @@ def conv_depthwise_kernel(
         image = image.to(tl.int64)
     column = first * STEP_W // UP_W - low_w
     pixels_in = image * x_stride_n + column
-    # Of the tile's shape, so that a thread loads what it multiplies.
+    # Pointers have the tile's shape, so that a thread loads what it multiplies.
     is_channel = (channels < C)[None, :]
     weights_from = w_ptr + tl.zeros((BLOCK_P, 1), dtype=tl.int32) + channels[None, :]
 
@@ -272,7 +272,7 @@ def _add_line(
             for q in tl.static_range(QW):
                 if tap_of(j, q, S, STEP, UP, DILATION, PHASE) >= 0:
                     weight = weights[tap_of(j, q, S, STEP, UP, DILATION, PHASE)]
-                    # Whether Triton makes one instruction of two is an option of its.
+                    # An option of Triton decides whether it fuses product and sum.
                     if ACC_DTYPE.is_int():
                         sums = sums + (accs[q] + x * weight,)
                     else:

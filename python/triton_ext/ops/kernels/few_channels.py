@@ -132,7 +132,7 @@ def _load_pixels(
         mask = tl.max_constancy(mask, (1, VECTOR))
     x = tl.load(places, mask=mask, other=0.0)
     if ROW != WINDOW:
-        # What lies beside a window may be no number.
+        # Memory beside a window may hold NaN.
         x = tl.where(is_tap[None, :], x, tl.zeros_like(x))
     return x
 
@@ -389,7 +389,7 @@ def conv_col2im_kernel(
         first += program % DILATION_H
         image = program // DILATION_H
         count = tl.minimum((out_h - first + DILATION_H - 1) // DILATION_H, rows)
-        # Of a residue that has fewer rows, the last strip may have none.
+        # A phase with fewer rows may have none in its last strip.
         count = tl.where(count > 0, count + R - 1, 0)
     else:
         image_pixels = out_w

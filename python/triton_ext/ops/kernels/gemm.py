@@ -218,7 +218,7 @@ class DgradProblem(NamedTuple):
 
 
 class Classes(NamedTuple):
-    """Constants of the residue classes, as in ``StridePhases``; triples are (d, h, w)."""
+    """Constants of the stride phases, as in ``StridePhases``; triples are (d, h, w)."""
 
     taps: tuple[int, ...]
     stride: tuple[int, ...]  # its product is the number of classes
@@ -398,7 +398,7 @@ def conv_dgrad_kernel(
     class_tiles = ((problem.m_gemm - 1) // BLOCK_M + 1) * tl.cdiv(ci, BLOCK_N) * GROUPS
     walk_d, walk_h, walk_w = problem.walk_size
     lower_d, lower_h, lower_w = problem.lower
-    # Of the loads: the next tile, whether to go to it, and everything of the one being loaded.
+    # State of the loads: the next tile, whether to go to it, and positions in the one being loaded.
     tile = tl.program_id(0)
     is_new = 1
     n, d, h, w = 0, 0, 0, 0
@@ -407,8 +407,8 @@ def conv_dgrad_kernel(
     count_d, count_h, count_w = 1, 1, 1
     offset_d, offset_h, offset_w = 0, 0, 0
     t, r, s, block = 0, 0, 0, 0
-    # Of the products: the tile, and how many of its steps are left.  The loads are ahead of them,
-    # and nothing but the tiles' data should have to be kept for so long.
+    # State of the products: the tile, and how many of its k iterations are left.  The loads are
+    # ahead of them, and nothing but the tiles' data should have to be kept for so long.
     stored_tile = tl.program_id(0)
     left = _class_steps(stored_tile // class_tiles, problem.channel_blocks, CLASSES)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)

@@ -51,7 +51,7 @@ Term = Tensor | None
 #: GroupNorm, BatchNorm with statistics of x, BatchNorm with running ones.
 Kind = Literal["group", "training", "evaluation"]
 
-#: Whether it is an operator of ours in graphs of torch.compile; Inductor generates the others.
+#: True for operators of ours in graphs of torch.compile; Inductor generates the others.
 #: docs/norms.md counts the bytes that either moves.
 IS_OPERATOR: dict[Kind, bool] = {"group": True, "training": False, "evaluation": False}
 
@@ -60,7 +60,7 @@ _RECORDING_MODES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatch
 _has_storage = torch._C._has_storage
 
 
-# ---- Who computes -------------------------------------------------------------------------------
+# ---- Choice of torch or a kernel -----------------------------------------------------------------
 
 
 def is_left_to_torch(*tensors: object) -> bool:

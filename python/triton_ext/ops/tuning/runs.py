@@ -59,7 +59,7 @@ class Compiler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is to be measured for a case, the first one with its key in tables, or the result."""
+    """Candidates for a case, the first one with its key in tables, or the result."""
 
     case: Case
     key: str

@@ -1,0 +1,234 @@
+"""Judges the models of all families by rows that ``zoo sweep`` wrote, without a GPU.
+
+Prints measured over expected times, by direction, family and kind of layer; what the choice among
+the measured configurations loses; and what the verdict on torch does.  A choice that was not
+measured does not count.  With ``--cross`` the shared numbers of ``core/loads.py``, and no others,
+are fitted to one half of the layers, by the hash of the name, and judged on the other half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import pathlib
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.conv_variants import case_of
+from benchmarks.harness import emit, geometric_mean
+from benchmarks.zoo.report import kind_of_layer, percentile
+from benchmarks.zoo.sweep import read_rows
+
+__all__ = ["Judged", "Layer", "half_of", "judge", "read_layers", "run_fit"]
+
+# Factors that a search tries on each number, in turn.
+_FACTORS = (0.85, 1.18)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A measured layer in a direction: its row, its case, and the GPU."""
+
+    row: dict[str, Any]
+    case: Any
+    device: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What models expect of a layer.
+
+    Attributes:
+        ratios: Measured over expected times, with their families.
+        loss: The time of the choice among what was measured over the least.
+        cudnn_over_ours: Of that choice, or of the table's where it has one.
+        is_torch_chosen: Whether torch is expected to be faster than that.
+        cudnn_over_model: Measured over expected; ``None`` where the model refuses.
+    """
+
+    ratios: tuple[tuple[str, float], ...]
+    loss: float | None
+    cudnn_over_ours: float
+    is_torch_chosen: bool
+    cudnn_over_model: float | None
+
+
+def read_layers(paths: Sequence[pathlib.Path]) -> list[Layer]:
+    """Returns the layers of files of rows, for the GPU that measured them."""
+    from triton_ext.ops.core.device import KNOWN
+    from triton_ext.ops.core.problem import ConvProblem
+
+    known = {device.name: device for device in KNOWN.values()}
+    device, layers = KNOWN["h200"], {}
+    for row in (row for path in paths for row in read_rows(path)):
+        if "environment" in row:
+            # The table is that of another GPU; its rates are not.
+            measuring = known.get(row["environment"]["device"], device)
+            device = dataclasses.replace(measuring, name=row["table"])
+        elif row["cudnn_us"]:
+            problem = ConvProblem(**{key: _tuples(value) for key, value in row["problem"].items()})
+            case = case_of(row["direction"], problem, row["dtype"])
+            layers[row["layer"], row["direction"], row["dtype"]] = Layer(row, case, device)
+    return list(layers.values())
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def half_of(name: str) -> int:
+    """Returns 0 or 1, the half of a layer."""
+    return hashlib.sha1(name.encode()).digest()[0] % 2
+
+
+def _key(kind: str, config: dict[str, Any]) -> str:
+    return json.dumps([kind, config], sort_keys=True)
+
+
+def judge(layer: Layer) -> Judged:
+    """Returns what the models expect of a layer, beside what was measured."""
+    from triton_ext.ops.core import planner, tables
+
+    expected, compared = {}, {}
+    for offer in planner.offers(layer.case, layer.device):
+        for config, times in offer.times:
+            key = _key(offer.family.kind, tables.encode(config))
+            expected[key] = times.us
+            if not (offer.passed_over or offer.superseded_by or math.isnan(times.us)):
+                compared[key] = times.counted_us
+    timed = {_key(r["kind"], r["config"]): r["us"] for r in layer.row["results"] if r["us"]}
+    ratios = tuple(
+        (json.loads(key)[0], us / expected[key])
+        for key, us in timed.items()
+        if key in expected and not math.isnan(expected[key])
+    )
+    choice = min((key for key in timed if key in compared), key=compared.__getitem__, default=None)
+    by_table = next((r for r in layer.row["results"] if "table" in r["roles"] and r["us"]), None)
+    cudnn_us = layer.row["cudnn_us"]
+    us = math.inf if choice is None else timed[choice]
+    model_us = math.inf if choice is None else compared[choice]
+    if by_table is not None:
+        us = model_us = by_table["us"]
+        model_us /= planner.MEASURED_MARGIN
+    torch = [expected for _, expected in planner.torch_offer(layer.case, layer.device).times]
+    return Judged(
+        ratios,
+        None if choice is None else timed[choice] / min(timed.values()),
+        cudnn_us / us,
+        any(each.counted_us < model_us for each in torch),
+        cudnn_us / torch[0].us if torch else None,
+    )
+
+
+def _show_ratios(judged: Sequence[tuple[Layer, Judged]]) -> None:
+    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for layer, each in judged:
+        row = layer.row
+        kind = kind_of_layer(row["problem"])
+        for family, ratio in each.ratios:
+            found[row["direction"], family, kind].append(ratio)
+        if each.cudnn_over_model:
+            found[row["direction"], "torch", kind].append(each.cudnn_over_model)
+    emit(f"{'measured / expected':<44}{'count':>6}{'mean':>8}{'spread':>8}{'least':>8}{'most':>8}")
+    for (direction, family, kind), ratios in sorted(found.items()):
+        spread = statistics.pstdev(map(math.log, ratios))
+        emit(
+            f"{direction:<7}{family:<17}{kind:<20}{len(ratios):>6}{geometric_mean(ratios):>8.3f}"
+            f"{spread:>8.3f}{min(ratios):>8.2f}{max(ratios):>8.2f}"
+        )
+
+
+def _show_choices(title: str, judged: Sequence[tuple[Layer, Judged]]) -> None:
+    emit(title)
+    for direction in ("fprop", "dgrad", "wgrad"):
+        of_direction = [each for layer, each in judged if layer.row["direction"] == direction]
+        losses = [each.loss for each in of_direction if each.loss]
+        if not losses:
+            continue
+        emit(
+            f"  {direction}: choice / best measured of {len(losses)} layers: mean "
+            f"{geometric_mean(losses):.3f}, 99 % below {percentile(losses, 0.99):.3f}, worst "
+            f"{max(losses):.3f}"
+        )
+        chosen = [1.0 if each.is_torch_chosen else each.cudnn_over_ours for each in of_direction]
+        slower = sum(ratio < 0.95 for ratio in chosen)
+        lost = sum(each.is_torch_chosen and each.cudnn_over_ours >= 1.05 for each in of_direction)
+        emit(
+            f'         prefer="fastest": cuDNN / ours {geometric_mean(chosen):.3f}, worst '
+            f"{min(chosen):.3f}, 1 % {percentile(chosen, 0.01):.3f}; {slower} run ours below 0.95, "
+            f"{lost} run torch where ours is 1.05 or more"
+        )
+
+
+def _all_judged(layers: Sequence[Layer]) -> list[tuple[Layer, Judged]]:
+    """Returns the layers with what models expect now, whatever they cached."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("triton_ext.ops.families."):
+            for value in vars(module).values():
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+    return [(layer, judge(layer)) for layer in layers]
+
+
+def _error(layers: Sequence[Layer]) -> float:
+    """Returns the mean of the errors' logarithms, of families that load through TMA."""
+    logs = [
+        abs(math.log(ratio))
+        for _, each in _all_judged(layers)
+        for family, ratio in each.ratios
+        if family in ("gemm", "gluon", "wgrad", "gluon_wgrad")
+    ]
+    return statistics.fmean(logs)
+
+
+def _search(layers: Sequence[Layer]) -> None:
+    """Fits the shared numbers to layers, one after the other, and leaves them so."""
+    from triton_ext.ops.core.loads import FITTED
+
+    least = _error(layers)
+    for field in dataclasses.fields(FITTED):
+        before = best = getattr(FITTED, field.name)
+        for factor in _FACTORS:
+            setattr(FITTED, field.name, before * factor)
+            error = _error(layers)
+            if error < least:
+                least, best = error, before * factor
+        setattr(FITTED, field.name, best)
+
+
+def _cross(layers: Sequence[Layer]) -> None:
+    from triton_ext.ops.core.loads import FITTED
+
+    shipped = dataclasses.asdict(FITTED)
+    judged: list[tuple[Layer, Judged]] = []
+    for half in (0, 1):
+        _search([layer for layer in layers if half_of(layer.row["layer"]) != half])
+        emit(f"fitted to half {1 - half}: {dataclasses.asdict(FITTED)}")
+        judged += _all_judged([layer for layer in layers if half_of(layer.row["layer"]) == half])
+        for name, value in shipped.items():
+            setattr(FITTED, name, value)
+    _show_choices("each half by the numbers fitted to the other:", judged)
+
+
+def run_fit(files: Sequence[pathlib.Path], cross: bool) -> int:
+    """Runs the command; returns 1 where there are no rows.
+
+    Args:
+        files: What ``zoo sweep`` wrote.
+        cross: Whether to fit to one half and to judge by the other, which takes minutes.
+    """
+    layers = read_layers(files)
+    if not layers:
+        return 1
+    judged = _all_judged(layers)
+    _show_ratios(judged)
+    _show_choices("as shipped:", judged)
+    if cross:
+        _cross(layers)
+    return 0
