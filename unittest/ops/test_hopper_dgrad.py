@@ -167,7 +167,8 @@ def test_narrow_tiles_are_for_few_input_channels_alone():
             assert not found
             continue
         # Tiles of 64 columns take 1.00 to 1.05 times as long where loads or DRAM are what takes
-        # longest (5 layers of 16 to 32 channels; H100, bf16, 2026-11-27), and more rows load less.
+        # longest (5 layers of 16 to 32 channels; H100, bf16, 2026-11-27).  The model is up to 1.21
+        # apart, for 512 -> 24 channels, which nobody measured.
         narrowest = 16 if ci <= 16 and stride == 1 else 32
         least_us = min(times[config].us for config in found if config.block_n == narrowest)
         assert least_us < 1.25 * min(each.us for each in times.values())

@@ -58,8 +58,10 @@ __all__ = [
 
 # Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.
 _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
-# How much longer than its model says the merged convolution takes: 1.23 to 1.30 times over 6 fprop
-# layers, 1.06 over 20 dgrad configurations (H100, Triton 3.9.0, bf16, 2026-11-27).
+# How much longer than its model says the merged convolution takes.  fprop: 6 layers measured on an
+# H100 took 1.23 to 1.30 times what the model expects of an H200, and 1.19 to 1.22 of what it
+# expects of an H100, with a stride 1.01 to 1.09.  dgrad: 1.06 times over 20 configurations
+# (H100, Triton 3.9.0, bf16, 2026-11-27).
 _CORRECTION = {"fprop": 1.27, "dgrad": 1.06}
 # What the kernel without tensor cores computes in a microsecond: 6 TFLOP/s over 32 groups of 8
 # channels (H200, Triton 3.9.0, bf16, 2026-11-23).
