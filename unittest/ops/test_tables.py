@@ -442,11 +442,26 @@ def test_a_link_to_a_table_stays(tmp_path):
     table, link = tmp_path / "shared" / "t.json", tmp_path / "link.json"
     table.parent.mkdir()
     link.symlink_to(table)
+    update_table(table, Table(GPU, {}))
     for key in ("k", "l"):
         update_table(link, Table(GPU, {key: entry()}))
     assert link.is_symlink()
     assert set(read_table(table, GPU).entries) == {"k", "l"}
     assert list(tmp_path.glob("**/.*")) == list(tmp_path.glob("**/*.lock")) == []
+
+
+@pytest.mark.parametrize("content", [None, "precious", '{"schema": 1, "gpu": "another"}'])
+def test_a_link_to_what_is_no_table_is_not_followed(tmp_path, content):
+    target, link = tmp_path / "elsewhere" / "settings.ini", tmp_path / "t.json"
+    if content is not None:
+        target.parent.mkdir()
+        target.write_text(content)
+    link.symlink_to(target)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OSError, match=r"it is a link to .*settings\.ini, expected a table for GPU"):
+        update_table(link, Table("GPU", {}))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert content is None or target.read_text() == content
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):

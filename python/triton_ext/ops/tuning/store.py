@@ -153,13 +153,23 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
     """Merges entries into a file and returns the table that it then holds.
 
     Args:
-        path: The file; it need not exist.  One that is no table for this GPU is set aside.
+        path: The file; it need not exist.  One that is no table for this GPU is set aside.  A link
+            is followed to a table for this GPU alone.
         table: Entries to add.
 
     Raises:
-        OSError: It cannot be read or written, or another process holds its lock.
+        OSError: It cannot be read or written, it is a link to something else, or another process
+            holds its lock.
     """
-    path = pathlib.Path(os.path.realpath(path))
+    link, path = path, pathlib.Path(os.path.realpath(path))
+    if link.is_symlink():
+        # Whoever may write the folder does not choose what is written elsewhere.
+        try:
+            linked = tables.read_table(path, table.gpu)
+        except TableError:
+            linked = None
+        if linked is None:
+            raise OSError(f"{link}: it is a link to {path}, expected a table for {table.gpu} there")
     check_writable(path)
     with _locked(path):
         data = tables.read_file(path)  # A file that cannot be read now may be a good table.
