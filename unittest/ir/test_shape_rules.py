@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from triton_ext.errors import VerifyError
-from triton_ext.ir import parse
+from triton_ext.ir import parse, rules
 
 BUFFER = "!ttg.memdesc<16x16xf32, #s, #smem, mutable>"
 HEADER = """\
@@ -90,3 +90,22 @@ def test_the_host_says_the_same():
             assert host.run(HEADER.replace("OPERATION", operation), "t.mlir").text is None, (
                 operation
             )
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_chain_of_aliases_that_is_too_long_is_followed_once(monkeypatch, is_reversed):
+    lines = [f"#a{i} = #ttg.slice<{{dim = 0, parent = #a{i + 1}}}>" for i in range(4000)]
+    if is_reversed:
+        lines.reverse()
+    searched = []
+
+    class Searching:
+        sub = rules._ALIAS.sub
+
+        def findall(self, text, pattern=rules._ALIAS):
+            searched.append(text)
+            return pattern.findall(text)
+
+    monkeypatch.setattr(rules, "_ALIAS", Searching())
+    parse("\n".join(lines) + "\nmodule {\n}\n").verify()
+    assert len(searched) <= 4 * len(lines)

@@ -52,6 +52,8 @@ class Facts:
     aliases: Mapping[str, str]
     _spelled_out: dict[str, str] = field(default_factory=dict)
     _meanings: dict[str, str] = field(default_factory=dict)
+    # Aliases that are too long to be written out, and those that lead to one.
+    _too_long: dict[str, VerifyError] = field(default_factory=dict)
     _symbols: dict[Operation, dict[str, Operation]] = field(default_factory=dict)
     _types: TypeProblems | None = None
 
@@ -87,10 +89,19 @@ class Facts:
             entered: set[str] = set()
             while pending:
                 name = pending[-1]
-                if name in entered or name in self._meanings:
+                if name in entered or name in self._meanings or name in self._too_long:
                     pending.pop()
-                    if name not in self._meanings:
-                        self._meanings[name] = self._substitute(self.aliases[name])
+                    try:
+                        if name in self._too_long:
+                            said = self._too_long[name]
+                            raise VerifyError(said.message, notes=said.notes)
+                        if name not in self._meanings:
+                            self._meanings[name] = self._substitute(self.aliases[name])
+                    except VerifyError as error:
+                        # What was entered and has no meaning yet waits for this one.
+                        for other in entered - self._meanings.keys():
+                            self._too_long[other] = error
+                        raise
                     continue
                 entered.add(name)
                 # What stands for itself, by way of others too, stays as it is.
