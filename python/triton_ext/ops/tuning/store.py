@@ -163,7 +163,7 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
     """
     link, path = path, pathlib.Path(os.path.realpath(path))
     if link.is_symlink():
-        # Whoever may write the folder does not choose what is written elsewhere.
+        # A writer of the folder must not choose what is written elsewhere.
         try:
             linked = tables.read_table(path, table.gpu)
         except TableError:
