@@ -82,7 +82,7 @@ class Scratch:
     ) -> None:
         self._aliases = aliases
         self._recomputes = recomputes
-        self._lanes = threads_per_warp_of(top)
+        self.lanes = threads_per_warp_of(top)
         self.ctas = number_of(top, "ttg.num-ctas", 1)
         number_of(top, "ttg.num-warps", 4)  # Most operations do not ask for it.
         self._has_run = "ttg.shared" in top.attributes
@@ -139,7 +139,7 @@ class Scratch:
         """Bytes of a ``tt.histogram``."""
         type_ = self.type(op.results[0])
         count = type_.num_elements if isinstance(type_, TensorType) else 0
-        return max(count, self._lanes) * _width(type_) // 8
+        return max(count, self.lanes) * _width(type_) // 8
 
 
 def _captures(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
@@ -183,11 +183,12 @@ def _axis(op: Operation, rank: int) -> int:
     return axis
 
 
-def _layout(type_: Type) -> LinearLayout | None:
-    """The layout of a tensor, if it is known."""
+def _layout(scratch: Scratch, type_: Type) -> LinearLayout | None:
+    """The layout of a tensor, if it is known; hosts refuse one of fewer lanes than a warp has."""
     if not isinstance(type_, TensorType) or not isinstance(type_.encoding, DistributedEncoding):
         return None
-    return type_.encoding.to_linear_layout(type_.static_shape)
+    layout = type_.encoding.to_linear_layout(type_.static_shape)
+    return layout if 1 << len(layout.in_bases("lane")) >= scratch.lanes else None
 
 
 def _ctas(layout: LinearLayout) -> int:
@@ -199,7 +200,7 @@ def _conversion(scratch: Scratch, op: Operation, lowering: Lowering) -> int | No
     if "force_warp_shuffle" in op.attributes and lowering.shuffles_broadcasts:
         return 0
     type_ = scratch.type(op.operands[0])
-    source, target = _layout(type_), _layout(scratch.type(op.results[0]))
+    source, target = _layout(scratch, type_), _layout(scratch, scratch.type(op.results[0]))
     if source is None or target is None:
         return None
     if not goes_through_memory(source, target, shuffles_broadcasts=lowering.shuffles_broadcasts):
@@ -223,7 +224,7 @@ def _agreed(sizes: Iterable[int]) -> int | None:
 
 def _reduction(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     types = [scratch.type(value) for value in op.operands]
-    layout = _layout(types[0]) if types else None
+    layout = _layout(scratch, types[0]) if types else None
     if layout is None or not isinstance(types[0], TensorType):
         return None
     axis = _axis(op, types[0].rank)
@@ -238,7 +239,7 @@ def _reduction(scratch: Scratch, op: Operation, lowering: Lowering) -> int | Non
 
 def _scan(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     types = [scratch.type(value) for value in op.operands]
-    layout = _layout(types[0]) if types else None
+    layout = _layout(scratch, types[0]) if types else None
     if layout is None or not isinstance(types[0], TensorType):
         return None
     encoding = types[0].encoding
@@ -286,7 +287,7 @@ def _side_by_side(bases: Sequence[tuple[int, ...]], order: Sequence[int]) -> lis
 
 def _gather(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     type_ = scratch.type(op.operands[0])
-    source, indices = _layout(type_), _layout(scratch.type(op.operands[1]))
+    source, indices = _layout(scratch, type_), _layout(scratch, scratch.type(op.operands[1]))
     if source is None or indices is None or not isinstance(type_, TensorType):
         return None
     axis = _axis(op, type_.rank)
@@ -313,7 +314,7 @@ def _atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     if not isinstance(type_, TensorType):
         alone = lowering.shuffles_broadcasts and scratch.warps_of(op) * scratch.ctas == 1
         return 0 if alone else _width(type_) // 8
-    layout = _layout(type_)
+    layout = _layout(scratch, type_)
     if layout is None:
         return None
     masks = layout.free_variable_masks()

@@ -135,8 +135,7 @@ class Swizzling:
     ) -> tuple[int, ...]:
         """The lanes that are served together."""
         if addressed:
-            # A layout of fewer lanes than the warp has is refused by the host.
-            return tuple(layout.lanes[i] for i in addressed if i < len(layout.lanes))
+            return tuple(layout.lanes[i] for i in addressed)
         dropped = max((bits << len(vector)) // _BANK_BITS, 1).bit_length() - 1
         if self.counts_banks:
             dropped = max(dropped + len(layout.lanes) - (self.banks.bit_length() - 1), 0)
@@ -172,10 +171,10 @@ def _both(source: FlatLayout, target: FlatLayout, bases: Iterable[int]) -> list[
 
 
 def _tile(tile: AccessTile, layout: FlatLayout, vector: Sequence[int]) -> tuple[int, ...] | None:
-    """What an instruction serves together; ``None`` for too few registers or lanes."""
+    """What an instruction serves together; ``None`` if the layout has too few registers."""
     missing = 3 - len(tile.addressed)
     registers = [basis for basis in layout.registers if basis not in vector][:missing]
-    if len(registers) < missing or max(tile.addressed, default=-1) >= len(layout.lanes):
+    if len(registers) < missing:
         return None
     return (*registers, *(layout.lanes[i] for i in tile.addressed))
 

@@ -153,9 +153,10 @@ class Solver:
                 yield self.nothing(result, gap)
             return
         visit = Visit(op, operands, self.types)
-        ranks = sorted({known.rank for known in operands})
-        if len(ranks) > 1 and op.name.startswith(("arith.", "math.")) and op.name != _SELECT:
-            op.fail(f"expected operands of one rank, found {' and '.join(map(str, ranks))}")
+        if op.name.startswith(("arith.", "math.")) and op.name != _SELECT:
+            ranks = sorted({known.rank for known in operands})
+            if len(ranks) > 1:
+                op.fail(f"expected operands of one rank, found {' and '.join(map(str, ranks))}")
         found = self._fold(visit, rule) or rule(visit)
         gap = next((x.gap for x in operands if x.gap is not None), None)
         if gap is None and self._is_less(visit, found):
