@@ -1,7 +1,8 @@
-"""Fixtures of all tests: a fresh Triton cache, and the GPU or the reason why there is none."""
+"""Fixtures of all tests: a fresh Triton cache, a module of ``tools``, the GPU or its absence."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import sys
@@ -15,6 +16,22 @@ def fresh_triton_cache(tmp_path, monkeypatch):
     folder = tmp_path / "triton-cache"
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
     return folder
+
+
+@pytest.fixture(scope="module")
+def tool(request):
+    """The module behind ``TOOL``, the path of a program under ``tools``."""
+    path = request.module.TOOL
+    sys.path.insert(0, str(path.parent))  # for the neighbours that it imports
+    try:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module  # dataclasses look it up there
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.modules.pop(path.stem, None)
+        sys.path.remove(str(path.parent))
 
 
 @pytest.fixture(autouse=True)

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import pathlib
-import sys
 import tarfile
 import time
 import zipfile
 
 import pytest
 
-TOOLS = pathlib.Path(__file__).parent.parent / "tools"
+TOOL = pathlib.Path(__file__).parent.parent / "tools" / "build_wheel.py"
 WHEN = 1_700_000_000
-
-
-@pytest.fixture(scope="module")
-def tool():
-    sys.path.insert(0, str(TOOLS))
-    spec = importlib.util.spec_from_file_location("build_wheel", TOOLS / "build_wheel.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["build_wheel"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["build_wheel"]
-    sys.path.remove(str(TOOLS))
 
 
 FILES = {

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
-import sys
 
 import pytest
 
-TOOLS = pathlib.Path(__file__).parent.parent / "tools"
-
-
-@pytest.fixture(scope="module")
-def tool():
-    sys.path.insert(0, str(TOOLS))  # for the neighbours that it imports
-    try:
-        spec = importlib.util.spec_from_file_location("check_prose", TOOLS / "check_prose.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["check_prose"] = module
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(TOOLS))
+TOOL = pathlib.Path(__file__).parent.parent / "tools" / "check_prose.py"
 
 
 def found(tool, texts):

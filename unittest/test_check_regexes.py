@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
-import sys
 
 import pytest
 
 pytest.importorskip("regexploit")
-TOOLS = pathlib.Path(__file__).parent.parent / "tools"
-
-
-@pytest.fixture(scope="module")
-def tool():
-    sys.path.insert(0, str(TOOLS))  # for the neighbours that it imports
-    try:
-        spec = importlib.util.spec_from_file_location("check_regexes", TOOLS / "check_regexes.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["check_regexes"] = module
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(TOOLS))
+TOOL = pathlib.Path(__file__).parent.parent / "tools" / "check_regexes.py"
 
 
 @pytest.mark.parametrize(

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
-import sys
 
 import pytest
 import triton
 
 TOOL = pathlib.Path(__file__).parent.parent / "tools" / "support_table.py"
-
-
-@pytest.fixture(scope="module")
-def tool():
-    sys.path.insert(0, str(TOOL.parent))
-    spec = importlib.util.spec_from_file_location("support_table", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["support_table"] = module  # dataclasses look it up there
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["support_table"]
-    sys.path.remove(str(TOOL.parent))
 
 
 def test_every_row_is_on_the_page(tool):

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
-import sys
 
 import pytest
 
-TOOLS = pathlib.Path(__file__).parent.parent / "tools"
-
-
-@pytest.fixture(scope="module")
-def tool():
-    sys.path.insert(0, str(TOOLS))
-    spec = importlib.util.spec_from_file_location("try_wheel", TOOLS / "try_wheel.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["try_wheel"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["try_wheel"]
-    sys.path.remove(str(TOOLS))
+TOOL = pathlib.Path(__file__).parent.parent / "tools" / "try_wheel.py"
 
 
 VERSIONS = ["0.9", "0.9.1", "0.10.0.dev2", "0.10.0a1", "0.10.0rc2", "0.10.0rc10", "0.10.0"]
