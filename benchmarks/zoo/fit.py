@@ -189,30 +189,30 @@ def _error(layers: Sequence[Layer]) -> float:
 
 def _search(layers: Sequence[Layer]) -> None:
     """Fits the shared numbers to layers, one after the other, and leaves them so."""
-    from triton_ext.ops.core.loads import FITTED
+    from triton_ext.ops.core import loads
 
-    least = _error(layers)
-    for field in dataclasses.fields(FITTED):
-        before = best = getattr(FITTED, field.name)
+    least, best = _error(layers), loads.FITTED
+    for field in dataclasses.fields(best):
+        before = best
         for factor in _FACTORS:
-            setattr(FITTED, field.name, before * factor)
+            tried = {field.name: getattr(before, field.name) * factor}
+            loads.FITTED = dataclasses.replace(before, **tried)
             error = _error(layers)
             if error < least:
-                least, best = error, before * factor
-        setattr(FITTED, field.name, best)
+                least, best = error, loads.FITTED
+        loads.FITTED = best
 
 
 def _cross(layers: Sequence[Layer]) -> None:
-    from triton_ext.ops.core.loads import FITTED
+    from triton_ext.ops.core import loads
 
-    shipped = dataclasses.asdict(FITTED)
+    shipped = loads.FITTED
     judged: list[tuple[Layer, Judged]] = []
     for half in (0, 1):
         _search([layer for layer in layers if half_of(layer.row["layer"]) != half])
-        emit(f"fitted to half {1 - half}: {dataclasses.asdict(FITTED)}")
+        emit(f"fitted to half {1 - half}: {dataclasses.asdict(loads.FITTED)}")
         judged += _all_judged([layer for layer in layers if half_of(layer.row["layer"]) == half])
-        for name, value in shipped.items():
-            setattr(FITTED, name, value)
+        loads.FITTED = shipped
     _show_choices("each half by the numbers fitted to the other:", judged)
 
 

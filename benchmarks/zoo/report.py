@@ -247,7 +247,7 @@ def run_report(files: Sequence[pathlib.Path], worst: int) -> int:
                 )
             else:
                 title = f"{row['direction']} {row['dtype']} {row['part']}"
-                # Of a layer that was measured twice, the later row.
+                # The later row counts if a layer was measured twice.
                 groups.setdefault(title, {})[row["layer"]] = row
     for device in sorted(devices):
         emit(device)

@@ -475,18 +475,15 @@ def test_shipped_models_expect_what_was_measured(capsys):
     assert max(float(line.split("mean ")[1].split(",")[0]) for line in judged) < 1.05
 
 
-def test_a_search_changes_the_shared_numbers_alone_and_rows_are_needed(tmp_path):
-    from triton_ext.ops.core.loads import FITTED
+def test_a_search_changes_the_shared_numbers_alone_and_rows_are_needed(tmp_path, monkeypatch):
+    from triton_ext.ops.core import loads
 
     from benchmarks.zoo.fit import _search, read_layers, run_fit
 
-    before = dataclasses.asdict(FITTED)
-    try:
-        _search(read_layers([ROWS])[:2])
-        assert dataclasses.asdict(FITTED).keys() == before.keys()
-    finally:
-        for name, value in before.items():
-            setattr(FITTED, name, value)
+    before = loads.FITTED
+    monkeypatch.setattr(loads, "FITTED", before)  # put back afterwards
+    _search(read_layers([ROWS])[:2])
+    assert dataclasses.asdict(loads.FITTED).keys() == dataclasses.asdict(before).keys()
     empty = tmp_path / "rows.jsonl"
     empty.write_text("")
     assert run_fit([empty], cross=True) == 1

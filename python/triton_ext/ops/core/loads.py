@@ -42,9 +42,9 @@ FITTED_BYTES = 2
 LINE_BYTES = 8 * ROW_BYTES
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Numbers of the model; ``zoo fit`` changes them, nothing else does.
+    """Numbers of the model; ``zoo fit`` tries others in their place.
 
     Attributes:
         row_ns: A row of a box, on one multiprocessor.

@@ -46,7 +46,7 @@ _DEPTHWISE_US, _DEPTHWISE_PER_US = 6.3, 5.3e6
 _MARGIN = 1.03
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """Numbers of a direction; factors are those of the multiplications, as logarithms.
 

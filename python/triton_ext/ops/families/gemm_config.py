@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
+from triton_ext.ops.core import loads
 from triton_ext.ops.core.device import SMEM_BYTES
 from triton_ext.ops.core.loads import (
-    FITTED,
     FITTED_BYTES,
     LINE_BYTES,
     Rows,
@@ -146,7 +146,7 @@ class Cost:
         return replace(
             self,
             step_us=step_us(self.step_us * part, rows, busy),
-            tile_us=self.tile_us * FITTED.tile + store_us,
+            tile_us=self.tile_us * loads.FITTED.tile + store_us,
         )
 
 

@@ -160,7 +160,7 @@ class _Operands:
     """Gluon's descriptors of the operands of a product, without memory."""
 
     pixels: Any  # im2col descriptor of x [N, *input_size, Ci], or of dy
-    # Of the rows of the product as a matrix; ``None`` where im2col is not the identity.
+    # Describes the product's rows as a matrix; ``None`` where im2col is not the identity.
     matrix: Callable[[torch.Tensor], Any] | None
     columns: list[Callable[[torch.Tensor], Any]]  # for each accumulator
     rows_from_w: bool = False  # whether rows are the filter, and columns the pixels

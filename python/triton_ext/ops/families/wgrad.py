@@ -121,7 +121,7 @@ _BOX_CHANNELS = ROW_BYTES * 8 // ELEMENT_BYTES
 MOST_PART_ROUNDS = 4
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """Microseconds beside the steps, fitted as those of ``core/loads.py``."""
 
@@ -288,7 +288,7 @@ class WgradPlan(FilterGradientPlan):
     dy_operand: Operand
     describe_x: Describe  # of x [N, *input_size, Ci]
     describe_dy: Describe  # of dy [N, *output_size, Co], which is [pixels, Co]
-    # Of dw [Co, taps, Ci]; None where dw is stored through a pointer.
+    # Describes dw [Co, taps, Ci]; None where dw is stored through a pointer.
     describe_dw: Describe | None
     launcher: Launcher  # launches the first kernel
     reducer: Launcher | None  # launches the reduction kernel; None where there is nothing to add
