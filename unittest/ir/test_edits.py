@@ -355,9 +355,7 @@ tt.func @f() {
         module = parse(text)
         op = named(module, "ttg.warp_specialize")[0]
         op.set_attribute("n", "1")
-        assert str(module) == text.replace(
-            "\n  default {", "\n attributes {n = 1}  default {"
-        )
+        assert str(module) == text.replace("\n  default {", "\n attributes {n = 1}  default {")
         assert dict(named(parse(str(module)), op.name)[0].attributes) == {"n": "1"}
 
     def test_a_comma_with_nothing_behind_it_is_refused(self):

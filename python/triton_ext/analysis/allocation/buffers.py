@@ -34,6 +34,9 @@ from .sizes import BufferSize, buffer_size, reserved_size
 from .sweep import are_many
 from .triton_order import offsets_by_rank
 
+#: Pairs of buffers alive at once up to which Triton's order is found, in a few seconds.
+_MOST_FOR_TRITON = 200_000
+
 __all__ = [
     "Buffer",
     "BufferKind",
@@ -154,8 +157,8 @@ def allocate(
             even if that is wrong.
 
     Raises:
-        VerifyError: A type has no size that is known, or Triton's own placement would never end;
-            the error is at the operation.
+        VerifyError: A type has no size that is known, or Triton's own placement would never end,
+            or not before the square of very many buffers; the error is at the operation.
         UnsupportedError: A scratch size is not known: run the host's pass first, or ask for it.
     """
     top = module.op if isinstance(module, Module) else module
@@ -319,6 +322,12 @@ class _Allocator:
         self, function: Operation, buffers: Sequence[Buffer], items: Sequence[Item]
     ) -> Placement:
         """Where Triton puts them."""
+        if are_many(items, _MOST_FOR_TRITON):
+            function.fail(
+                f"more than {_MOST_FOR_TRITON:,} pairs of buffers of '{symbol_of(function)}' are "
+                "alive at once: Triton's own allocation takes a time of their number squared, and "
+                "is not computed",
+            )
         offsets = self._offsets_of_triton(function, buffers, items)
         if offsets is None:
             function.fail(
