@@ -324,6 +324,7 @@ class TestAttributes:
             ('"t.a"() <{m}> : () -> ()', '"t.a"() <{m, n = 1}> : () -> ()'),
             ('"t:(.a"() : () -> ()', '"t:(.a"() {n = 1} : () -> ()'),
             ('"t.a"() [":("] : () -> ()', '"t.a"() [":("] {n = 1} : () -> ()'),
+            ("%x = scf.condition : i1", "%x = scf.condition {n = 1} : i1"),
             ("t.a // c", "t.a {n = 1} // c"),
             ("return // c d e f g", "return {n = 1} // c d e f g"),
             ("tt.func private @f() // c", "tt.func private @f() attributes {n = 1} // c"),

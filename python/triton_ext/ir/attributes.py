@@ -302,9 +302,10 @@ def _insert_behind_name(op: Operation, segments: list[Segment], slot: Attributes
     literal = segments[index]
     name = _BARE_NAME.match(literal) if isinstance(literal, str) else None
     at = name.end() if name is not None else 0
-    if op.name == "scf.condition":
-        index = next(i for i, s in enumerate(segments) if isinstance(s, str) and s[0] == ")")
-        literal, at = segments[index], 1
+    closers = (i for i, s in enumerate(segments) if isinstance(s, str) and s.startswith(")"))
+    closer = next(closers, None) if op.name == "scf.condition" else None
+    if closer is not None:
+        index, literal, at = closer, segments[closer], 1
     assert isinstance(literal, str)  # the name, or a parenthesis
     pieces: list[Segment] = [literal[:at], slot, literal[at:]]
     segments[index : index + 1] = [piece for piece in pieces if piece != ""]

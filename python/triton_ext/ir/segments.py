@@ -37,6 +37,7 @@ __all__ = [
 
 #: Operations whose types are printed as in the quoted form.
 _CALLS = frozenset({"func.call", "tt.call"})
+_NAME_CHARACTER = re.compile(r"[\w$.#-]", re.ASCII)
 _TYPES_OF_CALL = re.compile(r":\s*(?:\(|\Z)")
 #: Finds colons and comments in a literal piece, and what they may stand in.
 _LITERAL_STEP = re.compile(
@@ -84,15 +85,17 @@ class OperandSlot:
         printed: The name in the source, for as long as the operand's name is ``full``.  The two
             differ where ``%x`` stands for ``%x#0``, or the other way round.
         full: The operand's name when the operation was cut.
+        behind: A blank where another name would run into what follows, as in ``%0to``.
     """
 
     index: int
     printed: str = ""
     full: str = ""
+    behind: str = ""
 
     def write(self, op: Operation, out: list[str]) -> None:
         name = op._operands[self.index].name
-        out.append(self.printed if name == self.full else name)
+        out.append(self.printed if name == self.full else name + self.behind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +239,9 @@ def cut(op: Operation) -> list[Segment]:
         printed, full = text[first:last], op._operands[index].name
         same = printed.removesuffix("#0") == full.removesuffix("#0")
         # Text from a builder calls a value by the name it was bound to.
-        slot = OperandSlot(index, printed, full) if same else OperandSlot(index)
+        behind = " " * (_NAME_CHARACTER.match(text, last) is not None)
+        kept = (printed, full) if same else ("", "")
+        slot = OperandSlot(index, *kept, behind)
         marks.append((first, last, slot))
     spans = op._attr_spans
     for index in range(0, len(spans), 2):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from . import lexer
@@ -567,6 +568,6 @@ def _renumber(segments: list[Segment], first: int) -> None:
     """Makes room for an operand."""
     for index, segment in enumerate(segments):
         if isinstance(segment, OperandSlot) and segment.index >= first:
-            segments[index] = OperandSlot(segment.index + 1, segment.printed, segment.full)
+            segments[index] = replace(segment, index=segment.index + 1)
         elif isinstance(segment, OperandTypeSlot) and segment.index >= first:
             segments[index] = OperandTypeSlot(segment.index + 1, segment.spelling)
