@@ -17,8 +17,6 @@ from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.refusals import Refusal
 
-__all__ = ["Expected", "Family", "ranked"]
-
 Config = TypeVar("Config")
 
 

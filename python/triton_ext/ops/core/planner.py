@@ -36,29 +36,6 @@ from triton_ext.ops.core.stride_phases import geometry_refusals as dgrad_refusal
 from triton_ext.ops.core.tables import Entry, entry_for, find
 from triton_ext.ops.families.by_torch import TORCH
 
-__all__ = [
-    "MEASURED_MARGIN",
-    "Choice",
-    "Offer",
-    "candidates",
-    "cheapest",
-    "check",
-    "check_geometry",
-    "geometry_refusals",
-    "in_order",
-    "is_torch_faster",
-    "make_plan",
-    "measured",
-    "offers",
-    "plan",
-    "plan_or_refusal",
-    "ranking",
-    "refusals",
-    "refusals_on",
-    "register",
-    "torch_offer",
-]
-
 descriptor_error = backends.load("nvidia", "descriptor_error")
 
 #: How much faster than a measured kernel torch has to be in its model.

@@ -25,8 +25,6 @@ from triton_ext.ops.families.partial_im2col import (
 from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.families.wgrad import WGRAD
 
-__all__ = ["FAMILIES", "config_refusals", "config_types", "families_of", "family_of"]
-
 #: The first of two that are expected to take the same time is chosen.
 FAMILIES: list[Family[Any]] = [
     # fprop

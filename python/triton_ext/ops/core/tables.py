@@ -36,34 +36,6 @@ from triton_ext.ops.core import registry
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 
-__all__ = [
-    "FORMAT",
-    "SCHEMA",
-    "Entry",
-    "KindError",
-    "Lookup",
-    "RawEntry",
-    "Table",
-    "TableError",
-    "TuningWarning",
-    "check_regular",
-    "decode",
-    "encode",
-    "entry_for",
-    "file_name",
-    "find",
-    "kind_of",
-    "lookup",
-    "merged",
-    "parse_table",
-    "read_choice",
-    "read_file",
-    "read_table",
-    "shipped_path",
-    "user_folder",
-    "user_path",
-]
-
 #: Changes where keys, entries or kernels change so that older measurements mean nothing any more.
 SCHEMA = 1
 FORMAT = "triton-ext tuning"
