@@ -40,8 +40,8 @@ from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops.core.case import Case as TunedCase  # noqa: E402
 from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec  # noqa: E402
+from triton_ext.ops.core.family import config_refusals  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
-from triton_ext.ops.core.registry import config_refusals  # noqa: E402
 from triton_ext.ops.families import gluon_config  # noqa: E402
 from triton_ext.ops.families.gemm_config import ConvConfig  # noqa: E402
 from triton_ext.ops.families.gluon import DTYPES, GLUON, GLUON_DGRAD  # noqa: E402

@@ -23,25 +23,6 @@ from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 if TYPE_CHECKING:
     from triton_ext.ops.core.case import Case, Direction
 
-__all__ = [
-    "DTYPES",
-    "Refusal",
-    "address_refusal",
-    "beyond_keys",
-    "depth_refusals",
-    "dtype_refusals",
-    "epilogue_refusals",
-    "field_refusals",
-    "layout_refusal",
-    "power_refusals",
-    "range_refusals",
-    "refuse",
-    "refused",
-    "smem_refusals",
-    "tensor_refusal",
-    "tf32_refusals",
-]
-
 _HALF = (torch.float16, torch.bfloat16)
 
 #: Dtypes of the operands by direction.  WGMMA reads 8-bit and 32-bit types only with the reduced

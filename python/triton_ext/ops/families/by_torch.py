@@ -24,8 +24,6 @@ from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.refusals import Refusal, refused
 
-__all__ = ["TORCH", "TorchConfig"]
-
 # Multiplications and additions per microsecond of 16-bit types: 8192^3 matrix products of cuBLAS
 # reach 704 to 780 TFLOP/s (docs/performance.md, 2026-11-20 to 22).
 _FLOPS_PER_US = 700e6

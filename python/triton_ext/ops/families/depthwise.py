@@ -38,15 +38,6 @@ from triton_ext.ops.kernels.depthwise import (
     depthwise_wgrad_kernel,
 )
 
-__all__ = [
-    "DEPTHWISE",
-    "DEPTHWISE_DGRAD",
-    "DEPTHWISE_WGRAD",
-    "DepthwiseConfig",
-    "DepthwiseWgradConfig",
-    "DepthwiseWgradPlan",
-]
-
 # Gradients of larger strides are left to the kernel that looks for each tap's pixel.
 _MAX_UP = 8
 # Larger numbers of pixels and of wgrad's sums are unrolled into kernels that compile for minutes.

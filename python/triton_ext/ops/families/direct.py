@@ -36,8 +36,6 @@ from triton_ext.ops.kernels.groups import (
     conv_direct_kernel,
 )
 
-__all__ = ["DIRECT", "DIRECT_DGRAD", "DirectConfig", "PixelStrides", "Sampling"]
-
 _MAX_INT32 = (1 << 31) - 1
 
 

@@ -40,8 +40,6 @@ from triton_ext.ops.core.refusals import (
 )
 from triton_ext.ops.kernels.few_channels import conv_gather_kernel
 
-__all__ = ["FEW_CHANNELS", "GatherConfig", "Window"]
-
 _ELEMENT_BYTES = 2
 
 # A filter of more steps, or of more bytes per CTA, is loaded again for every tile.

@@ -59,8 +59,6 @@ from triton_ext.ops.kernels.gemm import (
 )
 from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
 
-__all__ = ["GEMM", "GEMM_DGRAD", "group_channels", "tap_refusals"]
-
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
 

@@ -33,21 +33,6 @@ from triton_ext.ops.core.refusals import (
     range_refusals,
 )
 
-__all__ = [
-    "CONFIGS",
-    "DGRAD_CONFIGS",
-    "NARROW_CONFIGS",
-    "ConvConfig",
-    "Cost",
-    "OutputTile",
-    "busiest",
-    "channel_block",
-    "expected_times",
-    "least_block",
-    "pointer_store_ns",
-    "step_rows",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputTile:

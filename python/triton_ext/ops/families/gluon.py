@@ -34,19 +34,6 @@ from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import Product, TileConfig, expected_times
 from triton_ext.ops.kernels.row_copy import RowCopies
 
-__all__ = [
-    "DTYPES",
-    "FP8_DTYPES",
-    "GLUON",
-    "GLUON_DGRAD",
-    "common_refusals",
-    "im2col_of",
-    "launcher",
-    "product_of",
-    "tiled",
-    "with_base",
-]
-
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
 with_base = backends.load("nvidia", "gluon.with_base")
 

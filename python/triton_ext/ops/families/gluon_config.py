@@ -26,21 +26,6 @@ from triton_ext.ops.core.refusals import (
 from triton_ext.ops.families import gemm_config
 from triton_ext.ops.families.gemm_config import channel_block, step_rows
 
-__all__ = [
-    "CONFIGS",
-    "COSTS",
-    "RESERVED_BYTES",
-    "Product",
-    "TileConfig",
-    "capacity_refusals",
-    "cooperative",
-    "expected_times",
-    "keep_filter",
-    "narrow_configs",
-    "ping_pong",
-    "step_channels",
-]
-
 RESERVED_BYTES = 1024  # Triton's own: alignment of the buffers, a few words for the warp groups
 ELEMENT_BYTES = 2  # of fp16 and bf16
 

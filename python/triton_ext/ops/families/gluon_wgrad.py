@@ -35,20 +35,6 @@ from triton_ext.ops.families.gluon_config import ELEMENT_BYTES, capacity_refusal
 from triton_ext.ops.families.wgrad import Launches, WgradPlan
 from triton_ext.ops.kernels.gemm_wgrad import Partition
 
-__all__ = [
-    "BLOCK_C",
-    "CONFIGS",
-    "GLUON_WGRAD",
-    "MOST_ADDED_PARTS",
-    "GluonWgradPlan",
-    "WgradTileChoice",
-    "WgradTileConfig",
-    "WgradWork",
-    "expected_us",
-    "ranked_work",
-    "reduction",
-]
-
 # A CTA that adds the other parts of its tile reads them one after another; beyond this many a
 # second kernel is faster.
 MOST_ADDED_PARTS = 5

@@ -37,8 +37,6 @@ from triton_ext.ops.core.refusals import (
 )
 from triton_ext.ops.kernels.few_channels import conv_col2im_kernel
 
-__all__ = ["KN2ROW", "Col2ImConfig", "Schedule", "vector_of"]
-
 _ELEMENT_BYTES = 2
 _MOST_COLUMNS = 64
 # A program holds the sums of all rows of the filter.

@@ -48,14 +48,6 @@ from triton_ext.ops.kernels.groups import (
     repair_groups_kernel,
 )
 
-__all__ = [
-    "MERGED",
-    "MERGED_DGRAD",
-    "MergedConfig",
-    "MergedPlan",
-    "merge_factors",
-]
-
 # Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.
 _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
 # How much longer than its model says the merged convolution takes.  fprop: 6 layers measured on an

@@ -46,21 +46,6 @@ from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
-__all__ = [
-    "AS_FPROP",
-    "OPERAND_SWAP",
-    "PARTIAL_IM2COL",
-    "PARTIAL_IM2COL_WGRAD",
-    "AsFpropConfig",
-    "PackedConfig",
-    "SwappedConfig",
-    "SwappedWgradPlan",
-    "swap_refusals",
-    "swapped_case",
-    "turning_copy",
-    "ways",
-]
-
 Config = TypeVar("Config")
 
 # The operand swap reads x in place: its channels are whole units of 16 bytes of 16-bit numbers.

@@ -40,8 +40,6 @@ from triton_ext.ops.families.gemm_config import (
 from triton_ext.ops.kernels.patches import patch_dgrad_kernel
 from triton_ext.ops.kernels.row_copy import FilledChannels
 
-__all__ = ["PATCHES", "PatchConfig", "has_patches"]
-
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 
 # How much of another kernel's time the model may expect, over types that were not measured.

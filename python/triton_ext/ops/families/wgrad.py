@@ -43,24 +43,6 @@ from triton_ext.ops.kernels.gemm_wgrad import (
 )
 from triton_ext.ops.kernels.row_copy import RowCopies
 
-__all__ = [
-    "CONFIGS",
-    "MOST_PART_ROUNDS",
-    "WGRAD",
-    "FilterGradientPlan",
-    "Launches",
-    "PackedWgradPlan",
-    "WgradChoice",
-    "WgradConfig",
-    "WgradPlan",
-    "WgradTiles",
-    "expected_us",
-    "filling_dy_us",
-    "ranked_tiles",
-    "stores_through_tma",
-    "way_us",
-]
-
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 
 #: Launchers with their tensors, in the order of the launches.

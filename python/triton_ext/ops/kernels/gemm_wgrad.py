@@ -47,15 +47,6 @@ from triton_ext.ops.core.refusals import (
 from triton_ext.ops.kernels.epilogue import column_parts
 from triton_ext.ops.kernels.gemm import tap_offsets
 
-__all__ = [
-    "ELEMENT_BYTES",
-    "Partition",
-    "WgradConfig",
-    "WgradTiles",
-    "conv_wgrad_kernel",
-    "wgrad_reduce_kernel",
-]
-
 # Bytes of an element of x and dy: WGMMA transposes 16-bit types only.
 ELEMENT_BYTES = 2
 # The reduction kernel has enough loads in flight from this many programs on.
