@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ from triton_ext.ops.core.refusals import Refusal, refused, smem_refusals
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
     OutputTile,
+    Product,
     channel_block,
     expected_times,
     pointer_store_ns,
@@ -101,20 +102,15 @@ class Patches(Family[PatchConfig]):
     def candidates(self, case: Case, device: Device) -> Mapping[PatchConfig, Expected]:
         problem, size = case.problem, case.dtype.itemsize
         co, row = problem.out_channels, problem.filter_size[-1] * problem.in_channels
-        pointer_ns = pointer_store_ns(row, size)
+        product = Product(
+            pixels=problem.batch * math.prod(_covering(problem)),
+            columns=problem.taps * problem.in_channels, channels=co, taps=(1,), element_bytes=size,
+        )  # fmt: skip
         times = expected_times(
-            problem.batch * math.prod(_covering(problem)),
-            problem.taps * problem.in_channels,
-            co,
-            (1,),
-            device.num_sms,
-            element_bytes=size,
-            block_k=channel_block(co, size, 1),
-            output=_output_tile(size),
-            available_bytes=device.smem_bytes,
+            product, device, channel_block(co, size, 1),
+            output=replace(_output_tile(size), element_ns=pointer_store_ns(row, size)),
             dram_us=dram_us(case, device),
-            store_ns=(pointer_ns, pointer_ns),
-        )
+        )  # fmt: skip
         if size != FITTED_BYTES:
             # Not measured: taken where the model leaves no doubt.  dy is read once, dx written.
             elements = math.prod(problem.y_shape) + math.prod(problem.x_shape)
