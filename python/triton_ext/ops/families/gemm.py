@@ -42,7 +42,7 @@ from triton_ext.ops.core.plan import (
     three,
 )
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusal, refuse, refused, smem_refusals
+from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
@@ -75,7 +75,7 @@ _TILE = ("block_m", "block_n", "block_k", "group_size_m", "taps_inner", "store_p
 _GROUP_UNIT = 16
 
 
-def tap_refusals(case: Case) -> tuple[Refusal, ...]:
+def tap_refusals(case: Case) -> Refusals:
     """Returns why im2col does not walk x tap by tap; nothing where it does, or rows are packed."""
     if case.packing is not None or not conv_violations(case.problem.geometry):
         return ()
@@ -112,9 +112,7 @@ class _Gemm(Family[ConvConfig]):
     is_gemm = True
     tile_fields = ("block_m", "block_n")
 
-    def number_refusals(
-        self, config: ConvConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> Refusals:
         # With an output tile in parts, of elements of the operands' size.
         size = case.dtype.itemsize
         return config.refusals(size) or smem_refusals(config.smem_bytes(size), device)
@@ -133,7 +131,7 @@ class Gemm(_Gemm):
     direction = "fprop"
     reads_packed = True
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         return tap_refusals(case)
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
@@ -328,7 +326,7 @@ class GemmDgrad(_Gemm):
 
     direction = "dgrad"
 
-    def fit_refusals(self, config: ConvConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: ConvConfig, case: Case, device: Device) -> Refusals:
         # k iterations end where a group does.
         groups = case.problem.groups
         channels = group_channels(case.problem.out_channels, groups)

@@ -26,7 +26,7 @@ from triton_ext.ops.core.loads import (
     step_us,
 )
 from triton_ext.ops.core.refusals import (
-    Refusal,
+    Refusals,
     depth_refusals,
     field_refusals,
     power_refusals,
@@ -64,7 +64,7 @@ class ConvConfig:
     rows_from_w: ClassVar[bool] = False
     filter_steps: ClassVar[int] = 0
 
-    def refusals(self, element_bytes: int) -> tuple[Refusal, ...]:
+    def refusals(self, element_bytes: int) -> Refusals:
         """Returns why kernels of operands of a size cannot be compiled so."""
         # Numbers are compared below.
         if wrong := field_refusals(self):

@@ -28,7 +28,7 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
 from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusal, refuse, refused
+from triton_ext.ops.core.refusals import Refusals, refuse, refused
 from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Product
@@ -54,7 +54,7 @@ _USED_ARGUMENTS = (0, 1, 2, 4, 5)
 
 def common_refusals(
     problem: ConvProblem, dtype: torch.dtype, device: Device, *, fp8: bool = False, co_unit: int = 8
-) -> tuple[Refusal, ...]:
+) -> Refusals:
     """Returns why no Gluon kernel computes a problem; rows of Co are multiples of ``co_unit``."""
     gluon, (major, minor) = capabilities()["im2col-gluon"], device.capability
     host = [] if gluon.available else [gluon.reason]
@@ -166,7 +166,7 @@ class _Gluon(Family[TileConfig]):
     is_gemm = True
     tile_fields = ("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest")
 
-    def fit_refusals(self, config: TileConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: TileConfig, case: Case, device: Device) -> Refusals:
         return config.fit_refusals(product_of(case), device.num_sms)
 
     def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
@@ -201,7 +201,7 @@ class GluonFprop(_Gluon):
     direction = "fprop"
     reads_packed = True
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, out_dtype = _read(case)[0], case.output_dtype
         allowed, expected = {*DTYPES}, "float16 or bfloat16"
         if case.dtype in FP8_DTYPES:
@@ -276,7 +276,7 @@ class GluonDgrad(_Gluon):
 
     direction = "dgrad"
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         return common_refusals(case.problem, case.dtype, device)
 
     def bind(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:

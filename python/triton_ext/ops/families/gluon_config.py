@@ -16,7 +16,7 @@ from triton_ext.host import capabilities
 from triton_ext.ops.core.device import SMEM_BYTES
 from triton_ext.ops.core.loads import FITTED_BYTES, LINE_BYTES
 from triton_ext.ops.core.refusals import (
-    Refusal,
+    Refusals,
     field_refusals,
     power_refusals,
     range_refusals,
@@ -151,7 +151,7 @@ class TileConfig:
         """Registers per producer thread."""
         return {1: 24, 2: 40, 3: 56}[self.consumers]
 
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> Refusals:
         """Returns why the configuration cannot run; nothing where it can."""
         size, out_size = self.element_bytes, self.out_bytes
         found = range_refusals(self, 1, 3, "consumers")
@@ -182,7 +182,7 @@ class TileConfig:
         # Some 30 registers hold addresses and counters beside the accumulators of 128 threads.
         return found + capacity_refusals(self, self.rows * self.block_n // 128, 30)
 
-    def fit_refusals(self, product: Product, num_sms: int) -> tuple[Refusal, ...]:
+    def fit_refusals(self, product: Product, num_sms: int) -> Refusals:
         """Returns why a configuration that can run does not compute a product."""
         found = []
         for name in ("element_bytes", "out_bytes"):
@@ -212,7 +212,7 @@ class TileConfig:
         )
 
 
-def capacity_refusals(config: Any, accumulators: int, others: int) -> tuple[Refusal, ...]:
+def capacity_refusals(config: Any, accumulators: int, others: int) -> Refusals:
     """Returns why a CTA has no room for a configuration: stages, shared memory, registers.
 
     A consumer's thread has so many registers of fp32 accumulators, and needs others beside them.

@@ -29,7 +29,7 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
 from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, config_constants, dot_dtype
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusal, refused, smem_refusals
+from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
     OutputTile,
@@ -85,15 +85,13 @@ class Patches(Family[PatchConfig]):
     direction = "dgrad"
     config_type = PatchConfig
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         if has_patches(case.problem):
             return ()
         # Amounts of padding are not in keys.
         return refused("windows of the filter are no patches beside each other", in_key=False)
 
-    def number_refusals(
-        self, config: PatchConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: PatchConfig, case: Case, device: Device) -> Refusals:
         tiles, size = config.config, case.dtype.itemsize
         return tiles.refusals(size) or smem_refusals(
             tiles.smem_bytes(size, output=_output_tile(size)), device
