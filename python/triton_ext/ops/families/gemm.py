@@ -143,7 +143,8 @@ class Gemm(_Gemm):
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
         if read.missing:
             copies_us = H200.launch_us
-        crossing, times = _output_tile(case, device, False), {}
+        times: dict[ConvConfig, float] = {}
+        crossing = _output_tile(case, device, False)
         output = _output_tile(case, device, True) if _stores_through_tma(case, 16) else crossing
         for block_k in sorted(blocks):
             times |= expected_times(
