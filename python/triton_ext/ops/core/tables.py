@@ -34,37 +34,9 @@ from typing import Any
 
 from triton_ext.errors import TritonExtError
 from triton_ext.host.folders import base_folder
-from triton_ext.ops.core import registry
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
-
-__all__ = [
-    "FORMAT",
-    "SCHEMA",
-    "Entry",
-    "KindError",
-    "Lookup",
-    "RawEntry",
-    "Table",
-    "TableError",
-    "TuningWarning",
-    "check_regular",
-    "decode",
-    "encode",
-    "entry_for",
-    "file_name",
-    "find",
-    "kind_of",
-    "lookup",
-    "merged",
-    "parse_table",
-    "read_choice",
-    "read_file",
-    "read_table",
-    "shipped_path",
-    "user_folder",
-    "user_path",
-]
+from triton_ext.ops.core.family import FAMILIES, config_refusals
 
 #: Changes where keys, entries or kernels change so that older measurements mean nothing any more.
 SCHEMA = 1
@@ -105,7 +77,7 @@ class KindError(ValueError):
 
 def kind_of(config: object) -> str:
     """Returns the name of a configuration's kind; raises KindError where no family has it."""
-    for family in registry.FAMILIES:
+    for family in FAMILIES:
         if family.config_type is type(config):
             return family.kind
     raise KindError(f"{type(config).__qualname__} has no kind: no family has such configurations")
@@ -136,7 +108,7 @@ def decode(kind: str, values: object) -> Any:
         KindError: There is no such kind, or a field is missing, unknown, of another type, or has
             a value without a meaning.
     """
-    types_by_kind = registry.config_types()
+    types_by_kind = {family.kind: family.config_type for family in FAMILIES}
     if kind not in types_by_kind:
         raise KindError(f"kind {_shown(kind)}: expected one of {', '.join(types_by_kind)}")
     return _decode(types_by_kind[kind], values, kind)
@@ -538,7 +510,7 @@ def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
     """
     entry = Entry.of(raw)
     config = decode(entry.kind, entry.config)
-    refusals = registry.config_refusals(config, case, device)
+    refusals = config_refusals(config, case, device)
     if refusals:
         raise KindError(f"{entry.kind}: {'; '.join(map(str, refusals))}")
     return entry, config

@@ -32,9 +32,6 @@ from triton_ext.ops.tuning.measure import CompilePool, default_jobs
 from triton_ext.ops.tuning.runs import COMPILE_SECONDS, survey, tune
 from triton_ext.ops.tuning.store import check_writable, reload, update_table
 
-__all__ = ["CommandError", "load_model", "run"]
-
-
 #: Name of the module of a model's file, which its classes have in ``__module__``.
 _MODEL_MODULE = "__triton_ext_model__"
 

@@ -26,8 +26,6 @@ from collections.abc import Iterator
 from triton_ext.ops.core import dispatch_cache, planner, tables
 from triton_ext.ops.core.tables import Table, TableError, TuningWarning, lookup
 
-__all__ = ["check_writable", "reload", "update_table", "use", "write_table"]
-
 # A writer holds the lock for milliseconds.
 _LOCK_SECONDS = 60.0
 _LOCK_POLL_SECONDS = 0.01
