@@ -18,28 +18,6 @@ from triton_ext.ops.core.problem import (
     integer,
 )
 
-__all__ = [
-    "Fallback",
-    "How",
-    "Prefer",
-    "check_arguments",
-    "check_epilogue",
-    "check_groups",
-    "check_memory",
-    "check_not_empty",
-    "check_operands",
-    "check_out",
-    "check_output_padding",
-    "check_pair",
-    "check_rank",
-    "check_sizes",
-    "check_steps",
-    "kind_of",
-    "parse_fallback",
-    "parse_how",
-    "rank_error",
-]
-
 Tensor = torch.Tensor
 Fallback = Literal["error", "torch"]
 Prefer = Literal["ours", "fastest"]

@@ -48,8 +48,6 @@ from triton_ext.ops.core.planner import is_torch_faster
 from triton_ext.ops.core.problem import ConvParameters, GivenParameters, Numbers, numbers
 from triton_ext.ops.core.refusals import layout_refusal
 
-__all__ = ["convolve", "convolve_fused", "gradient"]
-
 Tensor = torch.Tensor
 
 # Names of the functions by number of dimensions.

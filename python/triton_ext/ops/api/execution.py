@@ -29,16 +29,6 @@ from triton_ext.ops.core.planner import plan_or_refusal
 from triton_ext.ops.core.problem import ConvParameters
 from triton_ext.ops.core.refusals import Refusal, address_refusal, tensor_refusal
 
-__all__ = [
-    "BoundConvolution",
-    "TorchConvolution",
-    "bind",
-    "check",
-    "gradients",
-    "run",
-    "torch_calls",
-]
-
 Tensor = torch.Tensor
 
 _is_grad_enabled = torch.is_grad_enabled

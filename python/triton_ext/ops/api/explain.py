@@ -29,8 +29,6 @@ from triton_ext.ops.core.problem import ConvParameters, ConvProblem, Numbers, Pa
 from triton_ext.ops.core.refusals import Refusal, address_refusal, layout_refusal
 from triton_ext.ops.core.tables import Entry, encode, entry_for
 
-__all__ = ["Candidate", "Explanation", "Support", "explain", "explain_case", "fields_of", "support"]
-
 # Configurations of a family that are printed.
 _PRINTED = 3
 

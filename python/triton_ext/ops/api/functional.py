@@ -21,21 +21,6 @@ from triton_ext.ops.api.convolve import convolve, convolve_fused, gradient
 from triton_ext.ops.api.operators import DGRAD, WGRAD
 from triton_ext.ops.core.problem import Numbers, Padding
 
-__all__ = [
-    "conv1d",
-    "conv1d_input",
-    "conv1d_weight",
-    "conv2d",
-    "conv2d_input",
-    "conv2d_weight",
-    "conv3d",
-    "conv3d_input",
-    "conv3d_weight",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-]
-
 Tensor = torch.Tensor
 Function = TypeVar("Function", bound=Callable[..., Tensor])
 

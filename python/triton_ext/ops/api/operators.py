@@ -36,28 +36,6 @@ from triton_ext.ops.core.epilogue import (
 )
 from triton_ext.ops.core.problem import ConvParameters
 
-__all__ = [
-    "DGRAD",
-    "FPROP",
-    "FUSED",
-    "GRADIENTS",
-    "INTO",
-    "OPERATORS",
-    "WGRAD",
-    "ConvCall",
-    "Operator",
-    "call",
-    "cast",
-    "function_handle",
-    "function_of",
-    "functions",
-    "gradient_call",
-    "has_tangent",
-    "is_differentiated",
-    "is_traced",
-    "is_transformed",
-]
-
 Tensor = torch.Tensor
 
 # How the fields of ConvParameters are declared in schemas.

@@ -19,8 +19,6 @@ from triton_ext.ops.core.problem import ConvParameters
 if TYPE_CHECKING:
     from triton_ext.ops.api.operators import ConvCall
 
-__all__ = ["apply_activation", "apply_epilogue", "by_torch"]
-
 Tensor = torch.Tensor
 
 

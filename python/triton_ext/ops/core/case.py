@@ -21,8 +21,6 @@ from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec, output_dtype
 from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import ConvProblem
 
-__all__ = ["DIRECTIONS", "Case", "Direction", "round_up"]
-
 Direction = Literal["fprop", "dgrad", "wgrad"]
 DIRECTIONS: tuple[Direction, ...] = ("fprop", "dgrad", "wgrad")
 

@@ -16,27 +16,6 @@ import torch
 from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = [
-    "ROUNDS_TO_TF32",
-    "ROW_BYTES",
-    "Describe",
-    "Layout",
-    "Operand",
-    "aligned_copy",
-    "aligned_rows",
-    "channels_last",
-    "channels_last_strides",
-    "empty_channels_last",
-    "filter_strides",
-    "in_filter_order",
-    "matrix_row_stride",
-    "packed_strides",
-    "pixel_dims",
-    "pixel_stride",
-    "rounding",
-    "row_stride_of",
-]
-
 #: Makes the descriptor of a tensor.
 Describe = Callable[[torch.Tensor], Any]
 

@@ -13,18 +13,6 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
 from triton_ext.host.seams import interpreting
 
-__all__ = [
-    "H200",
-    "IS_INTERPRETED",
-    "KNOWN",
-    "SMEM_BYTES",
-    "Device",
-    "Rates",
-    "assumed_device",
-    "describe",
-    "device_of",
-]
-
 #: Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
 SMEM_BYTES = 232448
 

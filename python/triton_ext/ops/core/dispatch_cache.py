@@ -20,27 +20,6 @@ from torch.utils._device import DeviceContext
 
 from triton_ext.ops.core.device import IS_INTERPRETED
 
-__all__ = [
-    "ALIGNMENT",
-    "PLAIN_TYPES",
-    "DispatchCache",
-    "allows_tf32",
-    "autocast_operands",
-    "cached",
-    "cast_dtype",
-    "cast_operands",
-    "clear",
-    "function_key",
-    "get",
-    "is_autocast",
-    "is_cast",
-    "is_differentiated",
-    "is_observed",
-    "keep",
-    "operand_key",
-    "tensor_key",
-]
-
 Tensor = torch.Tensor
 Value = TypeVar("Value")
 

@@ -35,18 +35,6 @@ from triton.runtime.jit import JITFunction
 
 from triton_ext.ops.core.device import IS_INTERPRETED
 
-__all__ = [
-    "ACTIVATIONS",
-    "NO_OPERANDS",
-    "PLAIN",
-    "EpilogueArguments",
-    "EpilogueSpec",
-    "is_device_function",
-    "is_per_image",
-    "output_dtype",
-    "result_refusal",
-]
-
 Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "tanh"]
 
 ACTIVATIONS: tuple[Activation, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh")

@@ -25,8 +25,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from triton_ext import backends, plugin
 
-__all__ = ["BoundPlan", "LaunchGroup", "Launcher", "compiling", "recording", "zeroed_flags"]
-
 _prepare_launch = backends.load("nvidia", "prepare_launch")
 
 _compiled: ContextVar[list[Any] | None] = ContextVar("compiled", default=None)

@@ -23,19 +23,6 @@ from triton_ext.ops.core.problem import ConvProblem
 if TYPE_CHECKING:
     from triton_ext.ops.core.case import Case
 
-__all__ = [
-    "FITTED",
-    "FITTED_BYTES",
-    "LINE_BYTES",
-    "Fitted",
-    "Rows",
-    "dram_us",
-    "kernel_us",
-    "outside_share",
-    "row_shares",
-    "step_us",
-]
-
 #: Size of elements that the model knows; of others, models count multiplications alone.
 FITTED_BYTES = 2
 # Bytes of a line of L2, and of the longest row of a box: a row of the largest swizzle.

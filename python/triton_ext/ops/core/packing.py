@@ -41,15 +41,6 @@ from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refused
 from triton_ext.ops.families.gemm_config import channel_block, least_block
 
-__all__ = [
-    "MARGIN",
-    "PackingCost",
-    "RowPacking",
-    "filling_us",
-    "geometry_refusals",
-    "packing_refusals",
-]
-
 conv_violations = backends.load("nvidia", "conv_violations")
 
 # A model of an H200 (Triton 3.9.0, fp16, 2026-11-20; docs/performance.md): a step of a tile of 128

@@ -27,23 +27,6 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refused
 
-__all__ = [
-    "NO_ARGUMENTS",
-    "TO_LAST",
-    "TRITON_DTYPES",
-    "DgradPlan",
-    "ForwardPlan",
-    "InputGradientPlan",
-    "config_constants",
-    "dim_constants",
-    "dot_dtype",
-    "filter_constants",
-    "long_row_refusals",
-    "output_constants",
-    "three",
-    "vector_inputs",
-]
-
 TRITON_DTYPES = {
     torch.float16: tl.float16,
     torch.bfloat16: tl.bfloat16,

@@ -21,18 +21,6 @@ import torch
 
 from triton_ext import backends
 
-__all__ = [
-    "DIMENSIONS",
-    "ConvParameters",
-    "ConvProblem",
-    "GivenParameters",
-    "Numbers",
-    "Padding",
-    "as_forward",
-    "integer",
-    "numbers",
-]
-
 ConvGeometry = backends.load("nvidia", "ConvGeometry")
 
 

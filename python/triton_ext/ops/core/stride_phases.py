@@ -23,15 +23,6 @@ from triton_ext import backends
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refused
 
-__all__ = [
-    "StridePhases",
-    "geometry_refusals",
-    "phase_refusals",
-    "phase_taps",
-    "phases_of",
-    "three_dims",
-]
-
 SPATIAL_LIMITS = backends.load("nvidia", "SPATIAL_LIMITS")
 
 _MAX_INT32 = (1 << 31) - 1

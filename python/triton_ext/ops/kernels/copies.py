@@ -19,8 +19,6 @@ from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.dispatch_cache import cached, is_differentiated, keep, tensor_key
 from triton_ext.ops.core.launcher import Launcher
 
-__all__ = ["pad_channels_last", "to_channels_last"]
-
 Tensor = torch.Tensor
 
 _BLOCK = 64

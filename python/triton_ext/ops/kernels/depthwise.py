@@ -31,14 +31,6 @@ from triton.runtime.jit import constexpr_function
 
 from triton_ext.ops.kernels.epilogue import finish_values, pixels_of_image
 
-__all__ = [
-    "columns_of",
-    "conv_depthwise_kernel",
-    "depthwise_reduce_kernel",
-    "depthwise_wgrad_kernel",
-    "tap_of",
-    "taps_up_to",
-]
 # Which columns of an input a position reaches, and through which taps.  In a row, pixel q of a
 # position reads column j of the input, counted from the position's first, through tap s where
 # ``j * up + phase = q * step + s * dilation``.

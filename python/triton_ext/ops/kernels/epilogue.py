@@ -9,17 +9,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = [
-    "activate",
-    "column_parts",
-    "finish_tile",
-    "finish_values",
-    "pixels_of_image",
-    "report_amax",
-    "scale_and_shift",
-    "tile_position",
-]
-
 
 @triton.jit
 def tile_position(tile, num_m, num_n, GROUP_SIZE_M: tl.constexpr):

@@ -39,8 +39,6 @@ import triton.language as tl
 
 from triton_ext.ops.kernels.epilogue import finish_tile, pixels_of_image, scale_and_shift
 
-__all__ = ["conv_col2im_kernel", "conv_gather_kernel"]
-
 
 @triton.jit
 def _columns_of(

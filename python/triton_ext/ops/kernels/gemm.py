@@ -61,8 +61,6 @@ from triton_ext.ops.kernels.epilogue import (
     tile_position,
 )
 
-__all__ = ["Classes", "DgradProblem", "conv_dgrad_kernel", "conv_fprop_kernel", "tap_offsets"]
-
 
 @triton.jit
 def _given(d, h, w, DIMS: tl.constexpr):

@@ -89,8 +89,6 @@ from triton_ext.host.gluon_names import specialize, typed
 from triton_ext.ops.core.stride_phases import StridePhases, three_dims
 from triton_ext.ops.kernels import gluon_pipeline as ring
 
-__all__ = ["Classes", "DgradProblem", "FpropProblem", "conv_dgrad_kernel", "conv_fprop_kernel"]
-
 
 class FpropProblem(NamedTuple):
     """The convolution, as a runtime argument with named fields."""

@@ -29,27 +29,6 @@ from triton_ext.host.gluon_names import (
 )
 from triton_ext.ops.kernels.epilogue import activate, scale_and_shift
 
-__all__ = [
-    "Shared",
-    "accumulator_layout",
-    "allocate_barriers",
-    "allocate_blocks",
-    "allocate_shared",
-    "finish_columns",
-    "is_matrix",
-    "load_step",
-    "multiply_tile",
-    "next_stage",
-    "num_own",
-    "pixel_starts",
-    "smem_layout",
-    "split_columns",
-    "store_tile",
-    "stores_in_flight",
-    "tile_counts",
-    "tile_origin",
-]
-
 # ---- Shared memory and layouts -----------------------------------------------------------------
 
 

@@ -69,8 +69,6 @@ from triton_ext.ops.families.gluon_wgrad import BLOCK_C as _BLOCK_C
 from triton_ext.ops.families.gluon_wgrad import WgradWork
 from triton_ext.ops.kernels import gluon_pipeline as ring
 
-__all__ = ["WgradProblem", "conv_wgrad_kernel", "reduce_kernel"]
-
 BLOCK_C = gl.constexpr(_BLOCK_C)
 
 

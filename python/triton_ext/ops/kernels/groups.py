@@ -25,8 +25,6 @@ import triton.language as tl
 
 from triton_ext.ops.kernels.epilogue import finish_tile, pixels_of_image, scale_and_shift
 
-__all__ = ["conv_direct_kernel", "merge_filter_kernel", "repair_groups_kernel"]
-
 
 @triton.jit
 def conv_direct_kernel(

@@ -22,8 +22,6 @@ import triton.language as tl
 
 import triton_ext.language as tle
 
-__all__ = ["patch_dgrad_kernel"]
-
 
 @triton.jit
 def patch_dgrad_kernel(

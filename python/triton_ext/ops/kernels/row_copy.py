@@ -24,8 +24,6 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.plan import TO_LAST
 
-__all__ = ["CopyLauncher", "CopySizes", "FilledChannels", "RowCopies", "RowCopy"]
-
 # By the bytes of an element.
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 

@@ -28,16 +28,6 @@ from triton_ext.ops.norms.plan import (
     is_negated,
 )
 
-__all__ = [
-    "NUMBERS",
-    "Call",
-    "check_kinds",
-    "norm_problem",
-    "number",
-    "plan_of",
-    "refusal",
-]
-
 Tensor = torch.Tensor
 Term = Tensor | None
 #: The tensors of a call, x first; the last ones may be missing.

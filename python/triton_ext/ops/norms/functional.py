@@ -34,17 +34,6 @@ from triton_ext.ops.norms.calls import (
 )
 from triton_ext.ops.norms.plan import NormShape, activated, differentiable_gradients, in_order
 
-__all__ = [
-    "IS_OPERATOR",
-    "Kind",
-    "batch_norm",
-    "group_norm",
-    "is_left_to_torch",
-    "is_operator",
-    "norm_key",
-    "normalize",
-]
-
 Tensor = torch.Tensor
 Term = Tensor | None
 

@@ -21,15 +21,6 @@ import triton.language as tl
 
 from triton_ext.ops.kernels.epilogue import activate
 
-__all__ = [
-    "gradient_sums_kernel",
-    "input_gradient_kernel",
-    "merge_gradients_kernel",
-    "merge_moments_kernel",
-    "moments_kernel",
-    "normalize_kernel",
-]
-
 # Kernels are not specialized on these: rows are aligned by UNIT, and nothing else is gained by a
 # kernel for each kind of their values.
 _SIZES = (

@@ -22,20 +22,6 @@ from triton_ext.ops.core.dispatch_cache import ALIGNMENT, DispatchCache
 from triton_ext.ops.core.launcher import Launched, Launcher, LaunchGroup
 from triton_ext.ops.norms import kernels
 
-__all__ = [
-    "Launches",
-    "NormPlan",
-    "NormShape",
-    "activated",
-    "are_aligned",
-    "choose_merge_tiles",
-    "choose_tiles",
-    "differentiable_gradients",
-    "in_order",
-    "is_channels_last",
-    "is_negated",
-]
-
 Tensor = torch.Tensor
 Term = Tensor | None
 Tensors = tuple[Term, ...]

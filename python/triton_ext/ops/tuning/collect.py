@@ -35,17 +35,6 @@ from triton_ext.ops.core.tables import lookup
 from triton_ext.ops.tuning.runs import Outcome, Report, check_options, tune
 from triton_ext.ops.tuning.store import reload
 
-__all__ = [
-    "Calls",
-    "JobError",
-    "Warmup",
-    "check_inputs",
-    "collect",
-    "parse_shape",
-    "record",
-    "warmup_steps",
-]
-
 
 @dataclass(slots=True)
 class Calls:

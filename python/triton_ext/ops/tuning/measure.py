@@ -43,26 +43,6 @@ from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.launcher import compiling
 
-__all__ = [
-    "Clock",
-    "CompilePool",
-    "Compiled",
-    "EventClock",
-    "Processes",
-    "TargetOnlyDriver",
-    "Trial",
-    "agreeing",
-    "compile_kernels",
-    "compile_plan",
-    "default_jobs",
-    "interleaved",
-    "make_tensors",
-    "run_plan",
-    "serve",
-    "target_only",
-    "turns",
-]
-
 Function = Callable[[], object]
 Tensors = tuple[torch.Tensor, ...]
 _Item = TypeVar("_Item")

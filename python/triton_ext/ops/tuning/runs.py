@@ -28,17 +28,6 @@ from triton_ext.ops.tuning import measure
 from triton_ext.ops.tuning.measure import Clock, Compiled, CompilePool, Trial
 from triton_ext.ops.tuning.store import reload, update_table
 
-__all__ = [
-    "Compiler",
-    "Outcome",
-    "Progress",
-    "Report",
-    "candidates",
-    "check_options",
-    "survey",
-    "tune",
-]
-
 #: Compiling one takes so many seconds of a core, most of the time of tuning.
 COMPILE_SECONDS = 1.5
 MOST_CANDIDATES = 6
