@@ -322,9 +322,9 @@ class _Allocator:
         """Returns Triton's placement."""
         if are_many(items, _MOST_FOR_TRITON):
             function.fail(
-                f"expected at most {_MOST_FOR_TRITON:,} pairs of buffers of '{symbol_of(function)}' "
-                "that are live at the same time, found more: Triton's own placement takes quadratic "
-                "time and is not computed",
+                f"expected at most {_MOST_FOR_TRITON:,} pairs of buffers of "
+                f"'{symbol_of(function)}' that are live at the same time, found more: Triton's own "
+                "placement takes quadratic time and is not computed"
             )
         offsets = self._offsets_of_triton(function, buffers, items)
         if offsets is None:
