@@ -38,6 +38,7 @@ from triton_ext.ops.core.problem import ConvParameters
 
 Tensor = torch.Tensor
 
+_OPERANDS = {"fprop": ("x", "weight"), "dgrad": ("dy", "weight"), "wgrad": ("x", "dy")}
 # How the fields of ConvParameters are declared in schemas.
 _DECLARATIONS = ("int[] stride", "int[] padding", "int[] dilation", "SymInt groups")
 
@@ -174,11 +175,14 @@ class ConvCall(NamedTuple):
         names = {"fprop": "conv{}d", "dgrad": "conv_transpose{}d", "wgrad": "conv{}d_weight"}
         return names[self.operator.direction].format(dims)
 
+    def operands(self) -> dict[str, Tensor]:
+        """Returns both operands by name."""
+        first, second = _OPERANDS[self.operator.direction]
+        return {first: self.first, second: self.second}
+
     def pixels(self) -> dict[str, Tensor]:
-        """Returns the tensors that kernels read pixels of, by name."""
-        if self.operator.direction == "wgrad":
-            return {"x": self.first, "dy": self.second}
-        return {"x" if self.operator.direction == "fprop" else "dy": self.first}
+        """Returns the operands that kernels read pixels of, by name."""
+        return {name: each for name, each in self.operands().items() if name != "weight"}
 
     def shapes(self) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
         """Returns the shapes of x, weight and the output."""
