@@ -30,7 +30,6 @@ from triton_ext.ops.api.checks import (
 )
 from triton_ext.ops.api.execution import BoundConvolution, TorchConvolution, bind
 from triton_ext.ops.api.operators import DGRAD, FPROP, FUSED, INTO, ConvCall, Operator
-from triton_ext.ops.api.reference import apply_activation
 from triton_ext.ops.core.descriptors import empty_channels_last
 from triton_ext.ops.core.dispatch_cache import (
     autocast_operands,
@@ -41,7 +40,7 @@ from triton_ext.ops.core.dispatch_cache import (
     is_differentiated,
     keep,
 )
-from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
+from triton_ext.ops.core.epilogue import EpilogueArguments, apply_activation, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.planner import is_torch_faster
 from triton_ext.ops.core.problem import ConvParameters, GivenParameters, Numbers, numbers

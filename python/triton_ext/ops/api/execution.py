@@ -18,8 +18,7 @@ import torch
 
 from triton_ext.ops.api import operators
 from triton_ext.ops.api.checks import check, check_pixels
-from triton_ext.ops.api.operators import GRADIENTS, ConvCall, function_of, gradient_call
-from triton_ext.ops.api.reference import by_torch
+from triton_ext.ops.api.operators import GRADIENTS, ConvCall, by_torch, function_of, gradient_call
 from triton_ext.ops.core.case import Direction
 from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key, tensor_key

@@ -103,26 +103,21 @@ def decode(kind: str, values: object) -> Any:
 
 
 def _decode(cls: Any, values: object, where: str) -> Any:
+    """Returns a dataclass whose fields have these values, each of the type of its annotation."""
     if not isinstance(values, Mapping):
         raise KindError(f"{where}: expected fields, found {values!r}")
-    arguments = _arguments(cls, values, where)
-    for each in fields(cls):
-        value = arguments.get(each.name)
-        if type(value) is int and value == 0 != each.default:
-            raise KindError(f"{where}.{each.name}: 0 is out of range")
+    annotations, arguments = typing.get_type_hints(cls), {}
+    known = {each.name: each for each in fields(cls)}
+    for name, value in values.items():
+        if name not in known:
+            raise KindError(f"{where}: unknown field {name!r}")
+        arguments[name] = _value(annotations[name], value, f"{where}.{name}")
+        if type(arguments[name]) is int and value == 0 != known[name].default:
+            raise KindError(f"{where}.{name}: 0 is out of range")
     try:
         return cls(**arguments)
     except (TypeError, ValueError) as error:
         raise KindError(f"{where}: {error}") from error
-
-
-def _arguments(cls: Any, values: Mapping[str, object], where: str) -> dict[str, Any]:
-    """Returns the values of a dataclass's fields, each of the type that its annotation wants."""
-    annotations = typing.get_type_hints(cls)
-    for name in values:
-        if name not in annotations:
-            raise KindError(f"{where}: unknown field {name!r}")
-    return {name: _value(annotations[name], values[name], f"{where}.{name}") for name in values}
 
 
 def _value(annotation: Any, value: object, where: str) -> Any:
@@ -188,9 +183,10 @@ class Entry:
             raise TableError(f"expected an entry, found {str(raw)[:40]}")
         names = {each.name for each in fields(cls)}
         try:
-            return cls(**_arguments(cls, {k: v for k, v in raw.items() if k in names}, "entry"))
-        except (KindError, TypeError) as error:
+            found: Entry = _decode(cls, {k: v for k, v in raw.items() if k in names}, "entry")
+        except KindError as error:
             raise TableError(str(error)) from error
+        return found
 
 
 @dataclass(slots=True)
@@ -319,7 +315,7 @@ def parse_table(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
     name, entries = document.get("gpu"), document.get("entries")
     if not isinstance(name, str) or not isinstance(entries, dict):
         raise TableError(f"{path}: has no GPU or no entries")
-    if gpu is not None and name != gpu:
+    if gpu not in (None, name):
         raise TableError(f"{path}: is for {name}, this is {gpu}")
     return Table(name, entries)
 
