@@ -19,8 +19,8 @@ from environment import Environment, EnvironmentProblem, environment_for, say
 # The release that the static checks run with, once.
 MAIN_HOST = "3.9.0"
 
-# What is tested with a release that differs too little from its neighbour for every run of CI to
-# pay for all of pytest: what its compiler is asked to do, and what asks it.  make nightly runs all.
+# Tests for releases that differ too little from their neighbour to run all of pytest in every CI
+# run: those of the compiler's input and output.  make nightly runs all.
 _PART = {
     "3.7.0": tuple(
         f"unittest/{name}"
@@ -31,7 +31,7 @@ _PART = {
         )
     ),
 }
-# What has to do with another extension beside the package.
+# Tests about other extensions beside the package.
 _BESIDE = (
     "test_beside_utlx.py",
     "test_foreign_hooks.py",
@@ -52,6 +52,12 @@ _PYTEST_VARIABLES = {
     # The interpreter multiplies small matrices: threads only wait for each other.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+_DOCS_VARIABLES = {
+    "NO_MKDOCS_2_WARNING": "1",  # a notice of mkdocs-material about its successor
+    "TRITON_INTERPRET": "0",
 }
 
 
@@ -103,6 +109,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check("fuzz", ("python", "tools/fuzz.py"), nightly=True),
     Check("lit", ("lit", "-v", "test"), every_host=True),
+    Check("docs", ("mkdocs", "build", "--strict", "--quiet"), variables=_DOCS_VARIABLES),
     Check("c-test", ("make", "--no-print-directory", "-C", _C_TESTS, "test")),
 )
 
