@@ -32,9 +32,7 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals
-from triton_ext.ops.kernels.groups import (
-    conv_direct_kernel,
-)
+from triton_ext.ops.kernels.groups import conv_direct_kernel
 
 _MAX_INT32 = (1 << 31) - 1
 
@@ -68,29 +66,19 @@ class Sampling:
         counted from the end make that (i + s' * dilation - ((S - 1) * dilation - low)) / stride.
         """
         problem, is_gradient = case.problem, case.direction == "dgrad"
-        channels = [problem.in_channels, problem.out_channels]
-        sizes = [problem.input_size, problem.output_size]
-        steps = [problem.stride, (1,) * problem.dims]
-        low = tuple(low for low, _ in problem.padding)
+        channels = (problem.in_channels, problem.out_channels)
+        sizes = (problem.input_size, problem.output_size)
+        steps, low = (problem.stride, (1,) * problem.dims), tuple(low for low, _ in problem.padding)
         if is_gradient:
-            for pair in (channels, sizes, steps):
-                pair.reverse()
+            channels, sizes, steps = channels[::-1], sizes[::-1], steps[::-1]
             sides = zip(problem.filter_size, problem.dilation, low, strict=True)
             low = tuple((taps - 1) * dilation - pad for taps, dilation, pad in sides)
         return cls(
-            batch=problem.batch,
-            in_channels=channels[0],
-            out_channels=channels[1],
-            in_size=sizes[0],
-            out_size=sizes[1],
-            taps=problem.filter_size,
-            step=steps[0],
-            up=steps[1],
-            dilation=problem.dilation,
-            low=low,
-            is_flipped=is_gradient,
+            batch=problem.batch, in_channels=channels[0], out_channels=channels[1],
+            in_size=sizes[0], out_size=sizes[1], taps=problem.filter_size,
+            step=steps[0], up=steps[1], dilation=problem.dilation, low=low, is_flipped=is_gradient,
             strides=case.strides_of_dy if is_gradient else case.strides_of_x,
-        )
+        )  # fmt: skip
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -201,10 +189,8 @@ class Direct(Family[DirectConfig]):
     supersedes = ("gemm",)
 
     def number_refusals(self, config: DirectConfig, case: Case, device: Device) -> Refusals:
-        return (
-            *power_refusals(config, 1, 1024, "block_m", "block_n"),
-            *power_refusals(config, 1, 32, "num_warps"),
-        ) or range_refusals(config, 1, 1 << 16, "tile_elements")
+        found = power_refusals(config, block_m=(1, 1024), block_n=(1, 1024), num_warps=(1, 32))
+        return found or range_refusals(config, tile_elements=(1, 1 << 16))
 
     def passed_over(self, case: Case, device: Device) -> str:
         groups, channels = case.problem.groups, Sampling.of(case).in_channels

@@ -69,17 +69,12 @@ class ConvConfig:
         # Numbers are compared below.
         if wrong := field_refusals(self):
             return wrong
-        return (
-            *power_refusals(self, 16, 1024, "block_m"),
-            *power_refusals(self, 8, 1024, "block_n"),
-            *(
-                depth_refusals(self, element_bytes, "block_k")
-                or power_refusals(self, 8, 256, "block_k")
-            ),
-            *power_refusals(self, 4, 8, "num_warps"),
-            *range_refusals(self, 1, 64, "num_stages"),
-            *range_refusals(self, 1, 2, "store_parts"),
-            *range_refusals(self, 1, 1 << 16, "group_size_m"),
+        found = power_refusals(self, block_m=(16, 1024), block_n=(8, 1024), num_warps=(4, 8))
+        found += depth_refusals(self, element_bytes, "block_k") or power_refusals(
+            self, block_k=(8, 256)
+        )
+        return found + range_refusals(
+            self, num_stages=(1, 64), store_parts=(1, 2), group_size_m=(1, 1 << 16)
         )
 
     def smem_bytes(self, element_bytes: int, output: OutputTile | None = None) -> int:

@@ -154,19 +154,16 @@ class TileConfig:
     def refusals(self) -> Refusals:
         """Returns why the configuration cannot run; nothing where it can."""
         size, out_size = self.element_bytes, self.out_bytes
-        found = range_refusals(self, 1, 3, "consumers")
-        found += power_refusals(self, 1, 2, "element_bytes") + power_refusals(
-            self, 1, 4, "out_bytes"
-        )
+        found = range_refusals(self, consumers=(1, 3))
+        found += power_refusals(self, element_bytes=(1, 2), out_bytes=(1, 4))
         if found:
             return found
-        found += power_refusals(self, 64, 128, "rows")
-        found += power_refusals(
-            self, 16, 256, *("block_n_main", "block_n_rest")[: len(self.widths)]
-        )
+        found += power_refusals(self, rows=(64, 128), block_n_main=(16, 256))
+        if self.block_n_rest:
+            found += power_refusals(self, block_n_rest=(16, 256))
         # What is narrower than a swizzle row of 32 bytes has another layout in shared memory.
-        found += power_refusals(self, 32 // size, 128 // size, "block_k")
-        found += power_refusals(self, max(16, 32 // out_size), 256, "store_n")
+        least = max(16, 32 // out_size)
+        found += power_refusals(self, block_k=(32 // size, 128 // size), store_n=(least, 256))
         for n in self.widths:
             if n % self.store_n:
                 found += refused(f"store_n is {self.store_n}: it must divide {n}")

@@ -178,12 +178,12 @@ class WgradTileConfig:
 
     def refusals(self) -> Refusals:
         """Returns why the configuration cannot run; nothing where it can."""
-        found = range_refusals(self, 1, 3, "consumers")
+        found = range_refusals(self, consumers=(1, 3))
         if found:
             return found
-        rest = ("rest_blocks",) if self.rest_blocks else ()
-        found += power_refusals(self, 1, 4, "main_blocks", *rest)
-        found += power_refusals(self, 16, 128, "pixels")
+        found += power_refusals(self, main_blocks=(1, 4), pixels=(16, 128))
+        if self.rest_blocks:
+            found += power_refusals(self, rest_blocks=(1, 4))
         if self.share == "rows":
             expected = range(1, self.consumers + 1) if self.rest_blocks else range(1)
             if self.rest_consumers not in expected:
