@@ -29,7 +29,6 @@ LONG = {
     "docs/im2col-in-an-hour.md",
     "docs/convolutions.md",
     "docs/models.md",
-    "docs/performance.md",
     "docs/tdm-waits.md",
 }
 MOST_LINES = 250
