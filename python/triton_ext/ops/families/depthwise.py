@@ -10,12 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 import triton.language as tl
 
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -134,10 +133,10 @@ def _channel_blocks(sampling: Sampling) -> list[int]:
 
 
 class Depthwise(Family[DepthwiseConfig]):
-    """fprop.  Its model counts instructions, which no other does: nothing is compared with it."""
+    """fprop and dgrad.  Its model counts instructions: nothing is compared with it."""
 
     kind = "depthwise"
-    direction: ClassVar[Direction] = "fprop"
+    direction = "fprop"
     config_type = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
@@ -174,12 +173,6 @@ class Depthwise(Family[DepthwiseConfig]):
         if case.direction == "fprop":
             return _plan(config, case)
         return InputGradientPlan.of(case.problem, case, partial(_plan, config))
-
-
-class DepthwiseDgrad(Depthwise):
-    """dgrad."""
-
-    direction = "dgrad"
 
 
 # Launches, of copies of the filter as well, and the rest over the count below: 174 configurations
@@ -413,5 +406,5 @@ def _expected_wgrad_us(config: DepthwiseWgradConfig, sampling: Sampling, num_sms
 
 
 DEPTHWISE = Depthwise()
-DEPTHWISE_DGRAD = DepthwiseDgrad()
+DEPTHWISE_DGRAD = Depthwise("dgrad")
 DEPTHWISE_WGRAD = DepthwiseWgrad()

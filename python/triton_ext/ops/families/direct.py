@@ -10,13 +10,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 import triton
 import triton.language as tl
 
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
@@ -177,14 +176,14 @@ class DirectConfig:
 
 
 class Direct(Family[DirectConfig]):
-    """fprop: one configuration, whose time no model expects: nothing is compared with it.
+    """fprop and dgrad: one configuration, whose time no model expects: nothing is compared with it.
 
     The planner chooses it for groups of fewer than 16 bytes of channels, which TMA cannot address
     and would have to be copied apart.
     """
 
     kind = "direct"
-    direction: ClassVar[Direction] = "fprop"
+    direction = "fprop"
     config_type = DirectConfig
     supersedes = ("gemm",)
 
@@ -215,12 +214,6 @@ class Direct(Family[DirectConfig]):
         if case.direction == "fprop":
             return _plan(config, case)
         return InputGradientPlan.of(case.problem, case, partial(_plan, config))
-
-
-class DirectDgrad(Direct):
-    """dgrad."""
-
-    direction = "dgrad"
 
 
 def _plan(config: DirectConfig, case: Case) -> ForwardPlan:
@@ -273,4 +266,4 @@ def _gradient_inputs(
 
 
 DIRECT = Direct()
-DIRECT_DGRAD = DirectDgrad()
+DIRECT_DGRAD = Direct("dgrad")

@@ -6,6 +6,7 @@ The kernels are imported when a plan is made: not every host's Gluon can import 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -372,18 +373,12 @@ def ranked_work(problem: ConvProblem, device: Device) -> tuple[tuple[WgradWork, 
 
     Each comes with :func:`expected_us`.
     """
-    every = (
-        WgradWork.make(
-            WgradTileChoice(config=config, add_in_place=in_place), problem, device.num_sms
-        )
-        for config in CONFIGS
-        for in_place in (False, True)
-    )
-    timed = (
-        (work, expected_us(work, problem, device))
-        for work in every
-        if not work.refusals() and (work.is_split or not work.add_in_place)
-    )
+    timed = []
+    for config, in_place in itertools.product(CONFIGS, (False, True)):
+        choice = WgradTileChoice(config=config, add_in_place=in_place)
+        work = WgradWork.make(choice, problem, device.num_sms)
+        if not work.refusals() and (work.is_split or not in_place):
+            timed.append((work, expected_us(work, problem, device)))
     return tuple(sorted(timed, key=lambda item: item[1]))
 
 

@@ -313,21 +313,15 @@ def swap_refusals(problem: ConvProblem) -> Refusals:
 
 def swapped_case(case: Case) -> Case | None:
     """Returns the case with x and dy swapped; ``None`` where they cannot be."""
-    problem = case.problem
-    if swap_refusals(problem) or not problem.batch:
+    problem, x_strides = case.problem, case.strides_of_x
+    swapped = None if swap_refusals(problem) or not problem.batch else as_forward(problem)
+    if swapped is None or min(map(min, swapped.padding)) < 0:
         return None
-    swapped = as_forward(problem)
-    x = Operand.make(problem.x_shape, case.strides_of_x, case.dtype.itemsize, as_matrix=True)
     # x is the large one: a copy of it costs more than is gained.
-    if swapped is None or min(min(sides) for sides in swapped.padding) < 0 or x.is_copied:
+    if Operand.make(problem.x_shape, x_strides, case.dtype.itemsize, as_matrix=True).is_copied:
         return None
-    return replace(
-        case,
-        problem=swapped,
-        out_dtype=case.output_dtype,
-        x_strides=case.strides_of_dy,
-        dy_strides=case.strides_of_x,
-    )
+    strides = {"x_strides": case.strides_of_dy, "dy_strides": x_strides}
+    return replace(case, problem=swapped, out_dtype=case.output_dtype, **strides)
 
 
 def ways(case: Case) -> tuple[RowPacking, ...]:
