@@ -1,4 +1,4 @@
-"""What may stand behind a convolution or a norm in a forward, and its own call."""
+"""The operations that may follow a convolution or a norm in a forward, and the call itself."""
 
 from __future__ import annotations
 
