@@ -350,15 +350,9 @@ def expected_times(
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, with the microseconds that the model expects.
 
-    Tiles of several stride phases are dealt out phase by phase, as the kernel does.  What a step of
-    fp8 costs was not measured: it counts as that of as many bytes of fp16, which take as long to
-    load and to multiply.
-
-    Args:
-        product: The product.
-        num_sms: Multiprocessors.
-        block_k: Channels of a step; by default :func:`step_channels`.
-        dram_us: Time in which operands and output come from and go to DRAM.
+    What a step of fp8 costs was not measured: it counts as that of as many bytes of fp16, which
+    take as long to load and to multiply.  By default it has :func:`step_channels`.  ``dram_us`` is
+    the time in which operands and output come from and go to DRAM.
     """
     block_k = block_k or step_channels(product.channels, product.element_bytes)
     has_phases = product.is_dgrad and len(product.taps) * product.repeats > 1
@@ -428,12 +422,8 @@ def narrow_configs(ci: int, block_k: int, steps: int) -> dict[TileConfig, Cost]:
 
     The 64 columns and more of the others would multiply and load columns of the filter that nobody
     stores.  Not measured: these are the costs of the same tiles with 64 columns.  A narrow tile
-    loads as many pixels and less of the filter, multiplies less and stores no more.
-
-    Args:
-        ci: Input channels.
-        block_k: Output channels of a step.
-        steps: Steps of the whole reduction; 0 with a stride, where the filter cannot stay.
+    loads as many pixels and less of the filter, multiplies less and stores no more.  The whole
+    reduction has ``steps``; 0 with a stride, where the filter cannot stay.
     """
     if ci > 32:
         return {}

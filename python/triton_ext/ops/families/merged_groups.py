@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments
@@ -87,7 +87,7 @@ class Merged(Family[MergedConfig]):
     """fprop, whose groups are merged, computed by one of the ``inner`` families."""
 
     kind = "merged"
-    direction = "fprop"
+    direction: Direction = "fprop"
     config_type = MergedConfig
     inner: ClassVar[tuple[Family[Any], ...]] = (GEMM, GLUON)
 

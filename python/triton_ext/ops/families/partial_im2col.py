@@ -320,8 +320,8 @@ def swapped_case(case: Case) -> Case | None:
     # x is the large one: a copy of it costs more than is gained.
     if Operand.make(problem.x_shape, x_strides, case.dtype.itemsize, as_matrix=True).is_copied:
         return None
-    strides = {"x_strides": case.strides_of_dy, "dy_strides": x_strides}
-    return replace(case, problem=swapped, out_dtype=case.output_dtype, **strides)
+    operands = replace(case, x_strides=case.strides_of_dy, dy_strides=x_strides)
+    return replace(operands, problem=swapped, out_dtype=case.output_dtype)
 
 
 def ways(case: Case) -> tuple[RowPacking, ...]:
