@@ -86,15 +86,22 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         # Closing the file ends the lock, and so does the end of the process.
         with open(_open_lock(name), "rb") as lock:
             tables.check_regular(name, lock.fileno())
-            _wait_for(lock.fileno(), name, end)
-            # The last holder has removed the file, and others may lock a newer one.
-            if not _is_file_at(name, lock.fileno()):
-                continue
             try:
-                yield
-            finally:
-                name.unlink(missing_ok=True)
-            return
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The last holder has removed the file, and others may lock a newer one.
+                is_held = os.path.samestat(os.stat(name), os.fstat(lock.fileno()))
+            except (BlockingIOError, FileNotFoundError):
+                is_held = False
+            if is_held:
+                try:
+                    yield
+                finally:
+                    name.unlink(missing_ok=True)
+                return
+        if time.monotonic() > end:
+            text = f"another process has held the lock for {_LOCK_SECONDS:g} seconds"
+            raise TimeoutError(errno.ETIMEDOUT, text, str(name))
+        time.sleep(_LOCK_POLL_SECONDS)
 
 
 def _open_lock(name: pathlib.Path) -> int:
@@ -108,26 +115,6 @@ def _open_lock(name: pathlib.Path) -> int:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "is a link, not a lock", str(name)) from error
         raise
-
-
-def _wait_for(descriptor: int, name: pathlib.Path, end: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > end:
-                text = f"another process has held the lock for {_LOCK_SECONDS:g} seconds"
-                raise TimeoutError(errno.ETIMEDOUT, text, str(name)) from None
-            time.sleep(_LOCK_POLL_SECONDS)
-
-
-def _is_file_at(path: pathlib.Path, descriptor: int) -> bool:
-    """Tells whether an open file is the one that a path leads to."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def check_writable(path: pathlib.Path) -> None:
