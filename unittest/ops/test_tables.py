@@ -32,13 +32,12 @@ from triton_ext.ops.core.case import (  # noqa: E402
 )
 from triton_ext.ops.core.device import Device  # noqa: E402
 from triton_ext.ops.core.epilogue import EpilogueSpec  # noqa: E402
-from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
-from triton_ext.ops.core.registry import (  # noqa: E402
+from triton_ext.ops.core.family import (  # noqa: E402
     FAMILIES,
     config_refusals,
-    config_types,
     families_of,
 )
+from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.core.tables import (  # noqa: E402
     SCHEMA,
     Entry,
@@ -221,7 +220,7 @@ def test_configurations_survive_json():
 
 
 def test_every_kind_has_one_class_and_every_class_one_kind():
-    types = config_types()
+    types = {family.kind: family.config_type for family in FAMILIES}
     assert len(set(types.values())) == len(types)
     for family in FAMILIES:
         assert types[family.kind] is family.config_type

@@ -32,9 +32,9 @@ from typing import Any
 
 from triton_ext.errors import TritonExtError
 from triton_ext.host.folders import base_folder
-from triton_ext.ops.core import registry
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.family import FAMILIES, config_refusals
 
 #: Changes where keys, entries or kernels change so that older measurements mean nothing any more.
 SCHEMA = 1
@@ -65,7 +65,7 @@ class KindError(ValueError):
 
 def kind_of(config: object) -> str:
     """Returns the name of a configuration's kind; raises KindError where no family has it."""
-    for family in registry.FAMILIES:
+    for family in FAMILIES:
         if family.config_type is type(config):
             return family.kind
     raise KindError(f"{type(config).__qualname__} has no kind: no family has such configurations")
@@ -96,7 +96,7 @@ def decode(kind: str, values: object) -> Any:
         KindError: There is no such kind, or a field is missing, unknown, of another type, or has
             a value without a meaning.
     """
-    types_by_kind = registry.config_types()
+    types_by_kind = {family.kind: family.config_type for family in FAMILIES}
     if kind not in types_by_kind:
         raise KindError(f"kind {kind!r}: expected one of {', '.join(types_by_kind)}")
     return _decode(types_by_kind[kind], values, kind)
@@ -438,7 +438,7 @@ def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
     """
     entry = Entry.of(raw)
     config = decode(entry.kind, entry.config)
-    refusals = registry.config_refusals(config, case, device)
+    refusals = config_refusals(config, case, device)
     if refusals:
         raise KindError(f"{entry.kind}: {'; '.join(map(str, refusals))}")
     return entry, config
