@@ -394,9 +394,9 @@ def _fake_forward(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _run_backward(  # type: ignore[no-untyped-def]
-    dy, x, weight, bias, moments, running_mean, running_var, y, *rest
+    dy, x, weight, bias, moments, running_mean, running_var, y, *arguments
 ) -> tuple[Tensor, ...]:
-    *rest, needs = rest
+    *rest, needs = arguments
     running, uses_batch = (running_mean, running_var), moments is not None
     plan, x, weight, bias, y = _plan(x, weight, bias, y, running, uses_batch, *rest)
     mean, rstd = moments if uses_batch else running
