@@ -50,12 +50,12 @@ class Layer:
 
     @property
     def is_ours_already(self) -> bool:
-        """Whether it had been converted before."""
+        """Returns whether it was converted earlier."""
         return self.reason.startswith(ALREADY_OURS)
 
     @property
     def outcome(self) -> str:
-        """What became of it, in words."""
+        """The result in words."""
         return f"{self._became}; {self.kept}" if self.kept else self._became
 
     @property
@@ -73,11 +73,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What became of a model's layers; its text is a table.
+    """The result of converting a model's layers; ``str`` prints a table.
 
     Attributes:
         layers: The convolutions.
-        norms: The norms; none where nothing was to become of them.
+        norms: The norms; empty if they were not to be converted.
     """
 
     layers: tuple[Layer, ...]
