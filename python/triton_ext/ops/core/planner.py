@@ -36,11 +36,10 @@ from triton_ext.ops.core.tables import Entry, entry_for, find
 from triton_ext.ops.families.by_torch import TORCH
 from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
-from triton_ext.ops.families.few_channels import FEW_CHANNELS
+from triton_ext.ops.families.few_channels import FEW_CHANNELS, KN2ROW
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
-from triton_ext.ops.families.kn2row import KN2ROW
 from triton_ext.ops.families.merged_groups import MERGED, MERGED_DGRAD
 from triton_ext.ops.families.partial_im2col import (
     AS_FPROP,
