@@ -20,7 +20,6 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from triton_ext.ops.api.checks import check_groups
-from triton_ext.ops.api.reference import apply_activation
 from triton_ext.ops.core.descriptors import empty_channels_last
 from triton_ext.ops.core.dispatch_cache import (
     PLAIN_TYPES,
@@ -30,6 +29,7 @@ from triton_ext.ops.core.dispatch_cache import (
     keep,
     tensor_key,
 )
+from triton_ext.ops.core.epilogue import apply_activation
 from triton_ext.ops.norms.checks import (
     NUMBERS,
     Kind,
