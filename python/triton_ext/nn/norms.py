@@ -51,7 +51,7 @@ Tensor = torch.Tensor
 
 
 class _Norm:
-    """What all of them have beside torch's module; comes first among their bases."""
+    """Mixin of all norm modules; the first of their bases."""
 
     def __prepare_scriptable__(self) -> NoReturn:
         # torch.jit.script asks every module for what it is to compile in its place.

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from triton_ext.ops.api.reference import apply_activation
 from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, DispatchCache
+from triton_ext.ops.core.epilogue import apply_activation
 from triton_ext.ops.core.launcher import Launched, Launcher, LaunchGroup
 from triton_ext.ops.norms import kernels
 

@@ -142,7 +142,7 @@ def _open_lock(name: pathlib.Path) -> int:
 def _open_to_folder(name: pathlib.Path, descriptor: int) -> None:
     """Gives an own lock to all who may write to its folder, and to nobody else."""
     folder, lock = name.parent.stat(), os.fstat(descriptor)
-    # Who may write is to read, too.
+    # Those who may write get both bits.
     mode = 0o600 | sum(bit * 3 for bit in (0o020, 0o002) if folder.st_mode & bit)
     if lock.st_uid != os.geteuid() or (lock.st_mode & 0o777, lock.st_gid) == (mode, folder.st_gid):
         return
