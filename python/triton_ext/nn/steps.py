@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from triton_ext.ops.api.reference import apply_activation
+from triton_ext.ops.core.epilogue import apply_activation
 
 __all__ = [
     "activation_of",
