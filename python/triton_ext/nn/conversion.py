@@ -239,7 +239,7 @@ def report(model: torch.nn.Module) -> Report:
     _check_model("report", model)
     modules, left = [], []
     for name, module in model.named_modules():
-        calls = getattr(module, CALLS, None)
+        calls = vars(module).get(CALLS)
         if isinstance(calls, Calls):
             counts = tuple(calls.refusals.most_common())
             modules.append(ModuleCalls(name, _text(module), calls.ours, calls.torch, counts))
