@@ -18,16 +18,7 @@ from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import (
-    ForwardPlan,
-    config_constants,
-    dot_dtype,
-    filter_constants,
-    long_row_refusals,
-    output_constants,
-    three,
-    vector_inputs,
-)
+from triton_ext.ops.core.plan import ForwardPlan, long_row_refusals, vector_inputs
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
     Refusal,
@@ -38,6 +29,7 @@ from triton_ext.ops.core.refusals import (
     refused,
     smem_refusals,
 )
+from triton_ext.ops.families.direct import Sampling
 from triton_ext.ops.kernels.few_channels import conv_gather_kernel
 
 _ELEMENT_BYTES = 2
@@ -113,6 +105,9 @@ class Window:
     """How the kernel reads the pixels of an output pixel's filter window; in elements."""
 
     lines: int  # rows of the filter, T * R
+    rows: int  # of these in a plane, R
+    channels: int  # Ci
+    elements: int  # of a row's taps, S * Ci
     pixel: int  # distance of two pixels of a row of x
     vector: int  # elements of a load
     shift: int  # columns in front of a row's first tap
@@ -132,13 +127,17 @@ class Window:
         if pixel == ci and (ci == 1 or x_strides[1] == 1) and 0 not in outer:
             unit = ROW_BYTES // _ELEMENT_BYTES
             common = math.gcd(problem.stride[-1] * ci, width * ci, unit, *outer)
-        lines, elements = math.prod(problem.filter_size[:-1]), problem.filter_size[-1] * ci
+        _, rows, s = (1, 1, *problem.filter_size)[-3:]
+        lines, elements = math.prod(problem.filter_size[:-1]), s * ci
         windows = []
         for vector in (1, 2, 4, 8):
             if common % vector == 0:
                 shift = -problem.padding[-1][0] * ci % vector
                 row = math.ceil((shift + elements) / vector) * vector
-                windows.append(cls(lines=lines, pixel=pixel, vector=vector, shift=shift, row=row))
+                windows.append(cls(
+                    lines=lines, rows=rows, channels=ci, elements=elements, pixel=pixel,
+                    vector=vector, shift=shift, row=row,
+                ))  # fmt: skip
         return min(windows, key=lambda w: (math.ceil(w.columns / 32), w.columns // w.vector))
 
     @property
@@ -206,31 +205,18 @@ class FewChannels(Family[GatherConfig]):
     def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
         refuse(f"{case.operator}: configuration {config}", self.refusals(case, device, config))
         problem, window, strides = case.problem, Window.make(case), case.strides_of_x
+        # Taps and pixels of W are neighbours, which WINDOW says.
+        reads = Sampling.of(case).reads(strides)
+        reads = reads._replace(dilation=reads.dilation[:2], strides=reads.strides[:2])
         launcher = Launcher(
             kernel=conv_gather_kernel,
             grid=(config.tiles(problem, device.num_sms)[2], 1, 1),
-            scalars=(
-                problem.geometry.m_gemm,
-                problem.out_channels,
-                *three(problem.input_size),
-                *three(problem.output_size),
-                *three(problem.stride),
-                *three([low for low, _ in problem.padding]),
-                *three(problem.dilation)[:2],
-                *three(strides[2:])[:2],
-                strides[0],
-            ),
+            scalars=(problem.geometry.m_gemm, problem.out_channels, reads),
             constants={
                 "DIMS": problem.dims,
-                **filter_constants(problem.filter_size),
-                "CI": problem.in_channels,
-                "PIXEL": window.pixel,
-                "VECTOR": window.vector,
-                "SHIFT": window.shift,
-                "ROW": window.row,
-                **config_constants(config, "block_m", "block_n", "block_k"),
-                **output_constants(case, DOT_DTYPE=dot_dtype(case.dtype)),
-                "HOLDS_FILTER": config.holds_filter(window.columns),
+                "WINDOW": window,
+                "CONFIG": config,
+                "FINISH": case.epilogue.finish,
             },
             options={"num_warps": config.num_warps, "num_stages": config.loads_ahead + 1},
         )

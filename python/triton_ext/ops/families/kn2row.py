@@ -19,13 +19,7 @@ from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import (
-    ForwardPlan,
-    dot_dtype,
-    long_row_refusals,
-    output_constants,
-    vector_inputs,
-)
+from triton_ext.ops.core.plan import ForwardPlan, long_row_refusals, vector_inputs
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
     Refusal,
@@ -35,6 +29,7 @@ from triton_ext.ops.core.refusals import (
     refused,
     smem_refusals,
 )
+from triton_ext.ops.families.direct import Sampling
 from triton_ext.ops.kernels.few_channels import conv_col2im_kernel
 
 _ELEMENT_BYTES = 2
@@ -121,6 +116,39 @@ class Schedule:
         return cls(
             segment=segment, segments=segments, strips=strips, programs=programs, steps=steps
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kn2RowShape:
+    """Constants of the kernel that the problem gives."""
+
+    dims: int
+    r: int  # taps of the filter
+    s: int
+    dilation_h: int
+    dilation_w: int
+    ci: int
+    taps: int  # S and Co, rounded up
+    channels: int
+    vector: int  # elements of a load
+    block_k: int  # channels of a product
+
+    @classmethod
+    def of(cls, problem: ConvProblem, vector: int) -> Kn2RowShape:
+        """Returns the constants, for loads of so many elements."""
+        r, s = (1, *problem.filter_size)[-2:]
+        dilation_h, dilation_w = (1, *problem.dilation)[-2:]
+        taps, channels = _column_shape(problem)
+        return cls(
+            dims=problem.dims, r=r, s=s, dilation_h=dilation_h, dilation_w=dilation_w,
+            ci=problem.in_channels, taps=taps, channels=channels, vector=vector,
+            block_k=_block_k(problem),
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> int:
+        """Columns of a product."""
+        return self.taps * self.channels
 
 
 class Kn2Row(Family[Col2ImConfig]):
@@ -215,40 +243,22 @@ class Kn2Row(Family[Col2ImConfig]):
         refuse(f"{case.operator}: configuration {config}", wrong)
         problem, strides, vector = case.problem, case.strides_of_x, vector_of(case)
         schedule = Schedule.make(config, problem)
-        rows, taps = (1, *problem.filter_size)[-2:]
-        dilation_h, dilation_w = (1, *problem.dilation)[-2:]
-        padded_taps, channels = _column_shape(problem)
-        height = (problem.input_size[0], problem.output_size[0], problem.padding[0][0])
         launcher = Launcher(
             kernel=conv_col2im_kernel,
             grid=(schedule.programs, 1, 1),
             scalars=(
                 problem.out_channels,
-                *(height if problem.dims > 1 else (None,) * 3),
-                problem.input_size[-1],
-                problem.output_size[-1],
-                problem.padding[-1][0],
-                strides[-1],
-                strides[2] if problem.dims > 1 else None,
-                strides[0],
+                # Strides are 1, and the dilation is a constant.
+                Sampling.of(case).reads(strides)._replace(stride=None, dilation=None),
                 schedule.segment,
                 schedule.segments,
                 schedule.strips,
                 config.rows,
             ),
             constants={
-                "DIMS": problem.dims,
-                "R": rows,
-                "S": taps,
-                "DILATION_H": dilation_h,
-                "DILATION_W": dilation_w,
-                "CI": problem.in_channels,
-                "TAPS": padded_taps,
-                "CHANNELS": channels,
-                "VECTOR": vector,
+                "SHAPE": Kn2RowShape.of(problem, vector),
                 "BLOCK_M": config.block_m,
-                "BLOCK_K": _block_k(problem),
-                **output_constants(case, DOT_DTYPE=dot_dtype(case.dtype)),
+                "FINISH": case.epilogue.finish,
                 "PREFETCHES": config.num_stages == 1,
             },
             options={"num_warps": config.num_warps, "num_stages": config.num_stages},
