@@ -21,6 +21,7 @@ from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps
 from triton_ext.ops.families.gluon_config import Product, TileConfig, expected_times
+from triton_ext.ops.core.epilogue import Operands
 from triton_ext.ops.kernels.gluon_conv import Classes, DgradProblem, conv_dgrad_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors, steps_of
@@ -177,7 +178,7 @@ def conv_dgrad(
         w_desc(config.block_n_rest) if config.block_n_rest else None,
         matrix_descriptor(dx, [config.rows, config.store_n]),
         dx,
-        None,
+        Operands(),
         problem,
         config,
         Classes.of(dims),
@@ -234,10 +235,11 @@ def compile_conv_dgrad(
         "w_rest_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_rest]),
         "dx_desc": tiled_type(dtype, [config.rows, config.store_n]),
         "dx_ptr": f"*{dtype}",
+        "operands": Operands(*("constexpr",) * 7),
         "problem": DgradProblem(*("i32",) * 3, *(("i32",) * 3,) * 6),
     }
     constants: dict[str, Any] = {
-        "bias_ptr": None,
+        **dict.fromkeys((5, i) for i in range(7)),
         "CONFIG": config,
         "CLASSES": Classes.of(dims),
     }

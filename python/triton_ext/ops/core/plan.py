@@ -168,13 +168,12 @@ class ForwardPlan:
     def _with_residual_desc(self, *arguments: Any) -> tuple[Any, ...]:
         """Returns the descriptor of the residual, where it has y's tiles, and what is left."""
         found = Operands(*arguments)
-        residual, spec = found.residual, self.epilogue
-        is_tiled = residual is not None and self.y_tiles is not None
-        if not is_tiled or spec.residual_per_image:
+        residual, tiles = found.residual, self.y_tiles
+        if residual is None or tiles is None or self.epilogue.residual_per_image:
             return None, *found
         if self.y_shape[1] * residual.itemsize % ROW_BYTES:
             return None, *found
-        return TensorDescriptor(residual, *self.y_tiles), *found._replace(residual=None)
+        return TensorDescriptor(residual, *tiles), *found._replace(residual=None)
 
     def checked(self, operands: EpilogueArguments) -> Operands:
         """Returns the tensors of an epilogue as the kernels take them, checked."""
@@ -205,8 +204,8 @@ class ForwardPlan:
         out_scale = operands.out_scale
         if out_scale is not None and out_scale.numel() != 1:
             raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
-        scales = (None, scale) if one_scale else (scale, None)
-        return Operands(bias, *scales, residual, out_scale, amax, operands.extra or None)
+        scale, one = (None, scale) if one_scale else (scale, None)
+        return Operands(bias, scale, one, residual, out_scale, amax, operands.extra or None)
 
     def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:
         """Returns the residual as packed rows on a 16-byte boundary, copied where it is not."""

@@ -234,7 +234,7 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
         scalars=(
             sampling.positions(config.qw),
             three(sampling.in_size),
-            three(sampling.out_size),
+            three(sampling.out_size, 1),
             three((*sampling.class_rows, 0))[:2],
             math.ceil(sampling.out_size[-1] / config.qw),
             three((*sampling.low[:-1], sampling.low[-1] // up)),

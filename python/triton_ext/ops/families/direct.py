@@ -38,7 +38,7 @@ _MAX_INT32 = (1 << 31) - 1
 class PixelReads(NamedTuple):
     """Runtime arguments of kernels that read pixels through pointers.
 
-    Tuples are (d, h, w), None for dimensions that are not there.
+    Tuples are (d, h, w), None, or 1 output pixel, for dimensions that are not there.
     """
 
     size: Any  # input pixels
@@ -106,8 +106,10 @@ class Sampling:
     def reads(self, strides: tuple[int, ...]) -> PixelReads:
         """Returns arguments of kernels, for an input [N, C, *in_size] of these strides."""
         stride = self.up if self.is_flipped else self.step
-        sizes = (self.in_size, self.out_size, stride, self.low, self.dilation, strides[2:])
-        return PixelReads(*map(three, sizes), strides[0])
+        return PixelReads(
+            three(self.in_size), three(self.out_size, 1), three(stride), three(self.low),
+            three(self.dilation), three(strides[2:]), strides[0],
+        )  # fmt: skip
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ def conv_depthwise_kernel(
     operands,  # Operands of the epilogue
     positions,  # of one class of rows
     size,  # input pixels; tuples are (d, h, w), None for dimensions that are not there
-    output_size,
+    output_size,  # 1 where there is no dimension
     class_rows,  # rows of the output of one class, (d, h)
     groups_w,  # positions in a row
     low,  # in front of the input; of W: full steps

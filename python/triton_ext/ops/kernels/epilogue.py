@@ -36,7 +36,7 @@ def column_parts(tile, PARTS: tl.constexpr):
 
 
 @constexpr_function
-def tap_count(filter_size, last: int = 3) -> int:  # type: ignore[no-untyped-def]
+def tap_count(filter_size, last: int = 3) -> int:
     """Returns the taps of a filter, or those of its last dimensions."""
     return math.prod(filter_size[-last:])
 
@@ -105,11 +105,10 @@ def scale_and_shift(acc, columns, co, operands):
 
 @triton.jit
 def product(sizes):
-    """The product of a tuple, from its last number on; those of missing dimensions are None."""
+    """The product of a tuple, from its last number on."""
     found = sizes[len(sizes) - 1]
     for i in tl.static_range(1, len(sizes)):
-        if sizes[len(sizes) - 1 - i] is not None:
-            found *= sizes[len(sizes) - 1 - i]
+        found *= sizes[len(sizes) - 1 - i]
     return found
 
 
@@ -138,8 +137,9 @@ def finish_values(
     """Everything between scale and bias, and the cast."""
     if residual is not None:
         tile = tile.to(tl.float32) + residual.to(tl.float32)
-    if FINISH.activation != "none":
-        tile = activate(tile.to(tl.float32), FINISH.activation)
+    ACTIVATION: tl.constexpr = FINISH.activation
+    if ACTIVATION != "none":
+        tile = activate(tile.to(tl.float32), ACTIVATION)
     if FINISH.function is not None:
         if operands.extra is None:
             tile = FINISH.function(tile.to(tl.float32), offs_m, offs_n)
@@ -153,13 +153,13 @@ def finish_values(
 
 
 @constexpr_function
-def is_descriptor(y) -> bool:  # type: ignore[no-untyped-def]
+def is_descriptor(y) -> bool:
     """Tells whether a tensor of a kernel is a descriptor, not a pointer."""
     return isinstance(y, core.tensor_descriptor_base)
 
 
 @constexpr_function
-def element_type(y) -> tl.dtype:  # type: ignore[no-untyped-def]
+def element_type(y) -> tl.dtype:
     """Returns the type of the elements behind a descriptor or a pointer."""
     return y.dtype if isinstance(y, core.tensor_descriptor_base) else y.dtype.element_ty
 

@@ -199,12 +199,13 @@ def conv_fprop_kernel(
     problem = typed(problem)
     pixels = problem.co if CONFIG.rows_from_w else problem.m_gemm
     channels = problem.m_gemm if CONFIG.rows_from_w else problem.co
+    ACTIVATION: gl.constexpr = FINISH.activation
     epilogue = typed(
         (operands, pixels, channels, problem.output_size if FINISH.residual_per_image else None)
     )
     shared = ring.allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, "fprop")
     specialize(
-        fprop_consumer, (y_desc, shared, problem, epilogue, CONFIG, FINISH.activation),
+        fprop_consumer, (y_desc, shared, problem, epilogue, CONFIG, ACTIVATION),
         fprop_producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG),
         CONFIG,
     )  # fmt: skip
