@@ -6,7 +6,7 @@ ARCH ?= $(shell uname -m)
 HOSTS ?= 3.6.0 3.7.0 3.7.1 3.8.0 3.9.0
 MINUTES ?= 10
 
-.PHONY: help test test-hosts test-utlx nightly fuzz lint c-test demo wheel try-wheel clean
+.PHONY: help test test-hosts test-utlx nightly fuzz lint docs c-test demo wheel try-wheel clean
 
 help:
 	@echo "make test        all checks over the installed package, with Triton 3.9.0"
@@ -15,6 +15,7 @@ help:
 	@echo "make nightly     the slow tests, with more and larger cases than make test has; all of 3.7.0"
 	@echo "make fuzz        mutated modules, command lines, tables, descriptors, C calls (MINUTES=$(MINUTES))"
 	@echo "make lint        ruff, mypy and the checks of regular expressions and prose only"
+	@echo "make docs        the documentation as a site: build/site/index.html"
 	@echo "make c-test      the C tests only (needs a C compiler, nothing else)"
 	@echo "make demo        filter a photograph, compare, compile for sm_90 and sm_100"
 	@echo "make wheel       dist/: wheel and sdist, built twice and compared (ARCH=$(ARCH))"
@@ -42,6 +43,9 @@ fuzz:
 lint:
 	@$(PYTHON) tools/check.py --only ruff-check --only ruff-format --only mypy --only mypy-tools \
 		--only regexes --only prose
+
+docs:
+	@$(PYTHON) tools/check.py --only docs
 
 c-test:
 	@$(MAKE) --no-print-directory -C unittest/nvidia/c test

@@ -20,7 +20,7 @@ import pathlib
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.conv_fprop import describe_config
@@ -100,9 +100,14 @@ def load_problems(paths: list[pathlib.Path]) -> list[Problem]:
 
 def shipped_chooser(problem: Problem) -> Any:
     """The package's own choice."""
-    from triton_ext.ops.families.gemm_config import expected_times
+    from triton_ext.ops.core.device import KNOWN
+    from triton_ext.ops.families.gemm_config import Product, expected_times
 
-    times = expected_times(problem.m_gemm, problem.co, problem.ci, (problem.taps,), problem.num_sms)
+    product = Product(
+        pixels=problem.m_gemm, columns=problem.co, channels=problem.ci, taps=(problem.taps,)
+    )
+    device = replace(KNOWN["h200"], num_sms=problem.num_sms)
+    times = expected_times(product, device)
     return min(times, key=times.__getitem__)
 
 

@@ -105,7 +105,8 @@ def fprop_functions(tensors: Tensors) -> tuple[dict[str, Function], Any]:
 
 def clustered(shape: ConvShape, num_sms: int) -> list[Any]:
     """Returns the two configurations, without clusters, whose clusters the model likes best."""
-    from triton_ext.ops.families.gluon_config import Product, expected_times
+    from triton_ext.ops.families.gemm_config import Product
+    from triton_ext.ops.families.gluon_config import expected_times
 
     # A cluster is a multiprocessor with half of the pixels of each tile, of half as many.
     product = Product(

@@ -128,7 +128,7 @@ def candidates(
         k for c in wide if steps and not c.block_n_rest and (k := keep_filter(c, steps)) is not None
     ]
     legal = [
-        c for c in (*wide, *kept) if not (c.refusals() or product.refusals(c, num_sms))
+        c for c in (*wide, *kept) if not (c.refusals() or c.fit_refusals(product, num_sms))
     ] + turned
     return list(dict.fromkeys([*shipped, *legal]))
 

@@ -55,6 +55,12 @@ _PYTEST_VARIABLES = {
 }
 
 
+_DOCS_VARIABLES = {
+    "NO_MKDOCS_2_WARNING": "1",  # a notice of mkdocs-material about its successor
+    "TRITON_INTERPRET": "0",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One command.
@@ -103,6 +109,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check("fuzz", ("python", "tools/fuzz.py"), nightly=True),
     Check("lit", ("lit", "-v", "test"), every_host=True),
+    Check("docs", ("mkdocs", "build", "--strict", "--quiet"), variables=_DOCS_VARIABLES),
     Check("c-test", ("make", "--no-print-directory", "-C", _C_TESTS, "test")),
 )
 

@@ -75,7 +75,7 @@ _HOUSE = {re.compile(rf"\b(?:{word})\b", re.I): better for word, better in HOUSE
 # Code in a sentence counts as a word, and may name anything.
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
-_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*\[\"(])")
+_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z\d*\[\"(]|code\b)")
 
 
 @dataclass(frozen=True, slots=True)

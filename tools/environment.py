@@ -173,7 +173,7 @@ def environment_for(triton: str, *beside: str) -> Environment:
     return Environment(
         folder=ROOT / ".venv" / folder,
         triton=triton,
-        extras=("test", "interpreter"),
+        extras=("test", "interpreter", "docs"),
         beside=beside,
     )
 

@@ -112,6 +112,15 @@ def test_a_kernel_from_outside_passes_the_conformance_suite(pointwise, tmp_path)
     assert int(passed[1]) > 30
 
 
+def test_ten_layers_are_explained_as_printed(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
+    page = (ROOT / "docs" / "recipes" / "which-kernel.md").read_text(encoding="utf-8")
+    (expected,) = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (code,) = snippets("recipes/which-kernel.md")
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))  # no choices of this machine's
+    assert printed(code, tmp_path) == expected
+
+
 def test_a_second_family_of_a_kind_is_refused(pointwise, tmp_path):
     code = """
 import pointwise

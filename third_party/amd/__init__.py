@@ -8,7 +8,7 @@ __all__ = ["ALIASES", "EXPORTS", "PASSES"]
 
 _HERE: Final = "triton_ext.backends.amd"
 
-# What the core may ask for by name (triton_ext.backends.load).
+# Names that the core may load from a backend (triton_ext.backends.load).
 EXPORTS: Final = {
     "annotate-metadata": f"{_HERE}.passes.descriptor_metadata:annotate_metadata",
     "align-partitioned-shared": f"{_HERE}.passes.align_partitioned_shared:AlignPartitionedShared",
@@ -51,7 +51,7 @@ EXPORTS: Final = {
     "update-async-wait-count": f"{_HERE}.passes.update_async_wait_count:UpdateAsyncWaitCount",
 }
 
-# Passes by their name in a pipeline (triton_ext.passes.registry).
+# Passes by pipeline name (triton_ext.passes.registry).
 PASSES: Final = {
     "allocate-amdgpu-shared-memory": (
         f"{_HERE}.passes.allocate_shared_memory:AllocateAMDGPUSharedMemory"
@@ -70,7 +70,7 @@ PASSES: Final = {
     "triton-ext-verify-async-waits": f"{_HERE}.passes.verify_async_waits:VerifyAsyncWaits",
 }
 
-# Names that these passes had before 0.2.0.
+# Names of these passes before 0.2.0.
 ALIASES: Final = {
     "tritonext-align-partitioned-shared": "triton-ext-align-partitioned-shared",
     "tritonext-partition-shared": "triton-ext-partition-shared",

@@ -51,4 +51,4 @@ def test_a_search_that_is_given_up_is_told_of(waited, monkeypatch):
     monkeypatch.setattr(sys.modules["triton_ext.analysis.shortest_walk"], "MOST_PAIRS", 3)
     text, said = run(waited)
     assert "num_inst = 0 : i32" in text
-    assert said == ["too many ways lead to this wait: it waits for everything"]
+    assert said == ["too many paths lead to this wait: it waits for everything"]

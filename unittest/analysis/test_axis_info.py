@@ -385,7 +385,7 @@ def test_scalars_are_accessed_one_by_one():
 
 def test_a_tensor_without_an_encoding_is_refused():
     analysis, values = analyse("")
-    with pytest.raises(VerifyError, match="expected a tensor with the encoding of registers"):
+    with pytest.raises(VerifyError, match="expected a tensor with a register encoding"):
         analysis.pointer_contiguity(values["%ptr"])
 
 

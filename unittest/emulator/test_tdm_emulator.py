@@ -273,5 +273,5 @@ def test_mbarriers_are_refused_by_name():
         "#smem =",
         "#q = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>\n#smem =",
     )
-    with pytest.raises(EmulationError, match="the emulator has no mbarriers of AMD's"):
+    with pytest.raises(EmulationError, match="which the emulator does not model for AMD GPUs"):
         Program(text)

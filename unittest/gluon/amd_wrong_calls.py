@@ -146,7 +146,7 @@ CALLS = (
     ),
     Call(
         "xamd.async_gather(d, rows, 5000000000, s)",
-        "async_gather: column is 5000000000, which 32 bits do not hold",
+        "async_gather: column is 5000000000, which does not fit into 32 bits",
     ),
     Call(
         "xamd.async_gather(d, rows, 0, s, pred=rows)",
@@ -164,7 +164,7 @@ CALLS = (
     ),
     Call(
         "xamd.async_gather(d, gl.arange(0, 32, layout=gl.AutoLayout()), 0, s)",
-        "async_gather: row numbers need a layout that says which wave has which row: xamd.index_layout(rows, num_warps)",
+        "async_gather: row indices need an explicit layout: xamd.index_layout(rows, num_warps)",
     ),
     Call(
         "xamd.async_load(d, [0, 0], s, pred=0.5)",
@@ -188,11 +188,11 @@ CALLS = (
     ),
     Call(
         "xamd.async_load(d, [0, 0], s, warp_used_hint=0)",
-        "async_load: warp_used_hint is 0x0: expected a bit for each wave that takes part, of 4 waves",
+        "async_load: warp_used_hint is 0x0: expected one bit for each participating wave, of 4 waves",
     ),
     Call(
         "xamd.async_load(d, [0, 0], s, warp_used_hint=256)",
-        "async_load: warp_used_hint is 0x100: expected a bit for each wave that takes part, of 4 waves",
+        "async_load: warp_used_hint is 0x100: expected one bit for each participating wave, of 4 waves",
     ),
     Call(
         "xamd.async_load(d, [0, 0], s, warp_used_hint=n)",
@@ -220,11 +220,11 @@ CALLS = (
     ),
     Call(
         "xamd.make_tensor_descriptor(p, [n, 64], [64, n], [32, 64], SMEM)",
-        "make_tensor_descriptor: the last stride is no constant, expected 1: rows lie in one piece",
+        "make_tensor_descriptor: the last stride is not constant, expected 1: rows must be contiguous",
     ),
     Call(
         "xamd.make_tensor_descriptor(p, [n, 64], [-64, 1], [32, 64], SMEM)",
-        "make_tensor_descriptor: stride 0 is -64, expected 0 or more: the data mover only goes forward",
+        "make_tensor_descriptor: stride 0 is -64, expected 0 or more",
     ),
     Call(
         "xamd.make_tensor_descriptor(p, [-5, 64], [64, 1], [32, 64], SMEM)",
@@ -264,7 +264,7 @@ CALLS = (
     ),
     Call(
         "xamd.async_load_fused([(d, s, 3), (d, s, 6)])",
-        "async_load_fused: mask of member 1 is 0x6, and has waves of an earlier member",
+        "async_load_fused: mask of member 1 is 0x6, it shares waves with an earlier member",
     ),
     Call(
         "xamd.async_load_fused([(d, n, 3), (d, s, 12)])",
@@ -272,7 +272,7 @@ CALLS = (
     ),
     Call(
         "xamd.async_load_fused([(d, s, 0), (d, s, 12)])",
-        "async_load_fused: mask of member 0 is 0x0: expected a bit for each wave that takes part, of 4 waves",
+        "async_load_fused: mask of member 0 is 0x0: expected one bit for each participating wave, of 4 waves",
     ),
     Call(
         "xamd.async_wait(n)", "async_wait: num_ops: expected a constant integer, got a scalar int32"

@@ -197,16 +197,18 @@ def test_descriptors_without_position_are_refused_by_name(fresh_triton_cache):
     with pytest.raises(CompilationError, match=r"neither position nor predicate; install 3\.8"):
         compile_refused("bounds")
     if capabilities()["amd-tdm-rows"].available:
-        with pytest.raises(CompilationError, match="takes no padding"):
+        with pytest.raises(CompilationError, match="does not support padding"):
             compile_any(LAYOUT=xamd.smem_layout([32, 64], 16))
         spread = gl.SliceLayout(1, gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))
-        with pytest.raises(CompilationError, match="takes the rows of a wave to lie side by side"):
+        with pytest.raises(
+            CompilationError, match="assumes that the rows of a wave are contiguous"
+        ):
             compile_any(IDX_LAYOUT=spread, LAYOUT=xamd.smem_layout([32, 64], 16, False))
 
 
 @lacks("amd-tdm-rows")
 def test_padded_stores_are_refused_by_name(fresh_triton_cache):
-    with pytest.raises(CompilationError, match=r"a store of this Triton takes no padding \(3\.7"):
+    with pytest.raises(CompilationError, match=r"a store of this Triton does not support p"):
         compile_any(kind="store", LAYOUT=xamd.smem_layout([32, 64], 16))
 
 
@@ -273,11 +275,11 @@ ROWS_PROBLEMS = [
     ({"IDX_LAYOUT": rows_layout(1, (32, 1), (1, 4))}, "are spread over the lanes of a wave"),
     ({"IDX_LAYOUT": rows_layout(2, (2, 16))}, "are spread over the lanes of a wave"),
     ({"IDX_LAYOUT": gl.BlockedLayout([1], [32], [4], [0])}, "spread over the lanes of a wave"),
-    ({"ROWS": 64}, "64 row numbers for an LDS buffer of 32 rows"),
-    ({"ROWS": 16}, "16 row numbers for an LDS buffer of 32 rows"),
-    ({"TYPE": gl.int64}, "row numbers are int16 or int32, got int64; use .to(gl.int32)"),
-    ({"TYPE": gl.int8}, "row numbers are int16 or int32, got int8"),
-    ({"TYPE": gl.float32}, "row numbers are int16 or int32, got fp32"),
+    ({"ROWS": 64}, "64 row indices for an LDS buffer of 32 rows"),
+    ({"ROWS": 16}, "16 row indices for an LDS buffer of 32 rows"),
+    ({"TYPE": gl.int64}, "row indices of type int64, expected int16 or int32; use .to(gl.int32)"),
+    ({"TYPE": gl.int8}, "row indices of type int8, expected int16 or int32"),
+    ({"TYPE": gl.float32}, "row indices of type fp32, expected int16 or int32"),
     (
         {
             "ROWS": 1024,
@@ -286,16 +288,16 @@ ROWS_PROBLEMS = [
             "IDX_LAYOUT": rows_layout(1024, (1, 32), (1, 4)),
             **WITHOUT_PADDING,
         },
-        "1024 rows in each wave are 128 instructions, TENSORcnt holds 63",
+        "1024 rows per wave are 128 instructions, TENSORcnt counts to 63",
     ),
     (
         {"COLUMN": 3},
         "column 3 of elements of 16 bits starts inside of a dword: expected a multiple",
     ),
-    ({"COLUMN": -4}, "column -4 lies in front of the tensor"),
+    ({"COLUMN": -4}, "column -4 is negative"),
     (
         {"SHAPE": [32, 1], "BLOCK": [32, 1], **WITHOUT_PADDING},
-        "a row of 1 elements of 16 bits is no whole dword: expected a multiple of 2 columns",
+        "a row of 1 elements of 16 bits is not whole dwords: expected a multiple of 2 columns",
     ),
 ]
 LAYOUT_PROBLEMS = [
@@ -334,7 +336,9 @@ def test_layouts_that_cannot_be_copied(fresh_triton_cache, layout, message):
 def test_padding_inside_of_stored_rows(fresh_triton_cache, kind):
     layout = padded([[32, 8]], (32, 64))
     compile_any(kind="load", LAYOUT=layout)
-    with pytest.raises(CompilationError, match="takes padding only behind whole rows: expected an"):
+    with pytest.raises(
+        CompilationError, match="supports padding only after whole rows: expected an"
+    ):
         compile_any(kind=kind, LAYOUT=layout)
 
 
@@ -343,7 +347,7 @@ def test_padding_inside_of_stored_rows(fresh_triton_cache, kind):
     [
         ([1, 131072], "dimension 1 of the block is 131072, a descriptor holds 65535"),
         ([32, 3], "dimension 1 of the block is 3, expected a power of two"),
-        ([3, 0], "2 things are wrong"),
+        ([3, 0], "2 problems"),
     ],
 )
 def test_blocks_that_cannot_be_copied(fresh_triton_cache, block, message):
@@ -357,7 +361,7 @@ def test_blocks_that_cannot_be_copied(fresh_triton_cache, block, message):
 def test_only_loads_take_pieces(fresh_triton_cache, kind):
     layout = xamd.partitioned_layout([32, 64], 16, 0)
     compile_any(kind="load", LAYOUT=layout)
-    with pytest.raises(CompilationError, match=f"a {kind} takes no partitioned layout, only loads"):
+    with pytest.raises(CompilationError, match=f"a {kind} does not support partitioned layouts"):
         compile_any(kind=kind, LAYOUT=layout)
 
 
@@ -371,7 +375,7 @@ def test_pieces_that_cannot_be_loaded(fresh_triton_cache):
         ((1, 2, 0, padded([[64, 8]], (16, 64))), "num_partitions is 1: expected 2 or more"),
         ((2, 64, 0, padded([[64, 8]], (1, 64))), "cannot be cut into 2 partitions x 64 groups"),
         ((2, 1, 2, padded([[64, 8]], (16, 64))), "partition_dim is 2, the block has 2 dimensions"),
-        ((2, 1, 0, padded([[64, 8]], (32, 64))), "a piece is [16, 64], its layout is made for"),
+        ((2, 1, 0, padded([[64, 8]], (32, 64))), "a piece has shape [16, 64], its layout has"),
         ((2, 1, 0, padded([[2, 8]], (16, 64))), "padding every 2 elements"),
     ):
         with pytest.raises(CompilationError) as caught:
@@ -384,7 +388,7 @@ def test_pieces_that_cannot_be_loaded(fresh_triton_cache):
     [
         ("base", "make_tensor_descriptor: base must be a pointer, got a scalar int32"),
         ("sizes", "expected as many sizes, strides and block sizes, got 1, 2 and 2"),
-        ("stride", "the last stride is 100, expected 1: rows lie in one piece"),
+        ("stride", "the last stride is 100, expected 1: rows must be contiguous"),
         ("no descriptor", "async_load: expected a TDM descriptor, got a scalar"),
         ("offsets", "async_load: expected 2 offsets, outermost first, got 1"),
         ("no offsets", "async_store: offsets: expected a list, got a scalar int32"),
@@ -393,7 +397,7 @@ def test_pieces_that_cannot_be_loaded(fresh_triton_cache):
         ("swapped", "async_store: expected a TDM descriptor, got shared_memory_descriptor"),
         pytest.param(
             "rows",
-            "async_gather: expected a tensor of row numbers, got a scalar int32",
+            "async_gather: expected a tensor of row indices, got a scalar int32",
             marks=needs_rows,
         ),
         ("wait", "async_wait: num_ops: expected a constant integer, got a scalar int32"),

@@ -139,5 +139,5 @@ def test_elements_of_less_than_a_byte():
     ]
     assert "expected 1 to 5" in checks.block_problems([1] * 6, 16)[0]
     assert checks.block_problems([16], 16, of_rows=True) == [
-        "rows are those of a block [rows, columns], got [16]"
+        "expected a block [rows, columns], got [16]"
     ]

@@ -70,7 +70,7 @@ def test_without_a_gpu_that_runs_them(monkeypatch, start, target):
 @pytest.mark.skipif(not MISSING, reason="they run on this Triton")
 def test_on_this_triton(fresh_triton_cache, start):
     if capabilities()["amd-tdm-rows"].available:
-        message = "a gather of this Triton takes no padding (3.8 or newer does)"
+        message = "a gather of this Triton does not support padding (3.8 or newer does)"
     else:
         message = "has no TDM gather and scatter; install 3.7 or newer"
     with pytest.raises(CompilationError) as caught:

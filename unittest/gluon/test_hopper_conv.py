@@ -33,10 +33,10 @@ from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.ops.core.device import SMEM_BYTES  # noqa: E402
 from triton_ext.ops.core.stride_phases import StridePhases  # noqa: E402
 from triton_ext.ops.families import gluon_config  # noqa: E402
+from triton_ext.ops.families.gemm_config import Product  # noqa: E402
 from triton_ext.ops.families.gluon_config import (  # noqa: E402
     COSTS,
     RESERVED_BYTES,
-    Product,
     TileConfig,
     cooperative,
     expected_times,

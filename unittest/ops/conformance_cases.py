@@ -22,10 +22,10 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import IS_INTERPRETED, KNOWN, Device, device_of
 from triton_ext.ops.core.epilogue import EpilogueArguments, EpilogueSpec
+from triton_ext.ops.core.family import FAMILIES
 from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.core.registry import FAMILIES
 from triton_ext.ops.families.partial_im2col import swapped_case
 
 #: Where tensors are: the interpreter's processor, or a GPU.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,33 +10,38 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+from triton_ext.ops.core.device import KNOWN, SMEM_BYTES
 from triton_ext.ops.families.gemm_config import (
     CONFIGS,
     NARROW_CONFIGS,
-    SMEM_BYTES,
     ConvConfig,
     OutputTile,
+    Product,
     busiest,
     expected_times,
 )
 
-problems = st.fixed_dictionaries(
-    {
-        "m_gemm": st.integers(1, 2**31 - 1),
-        "columns": st.integers(1, 65536),
-        "depth": st.integers(1, 65536),
-        "taps": st.tuples(st.integers(1, 225)),
-        "num_sms": st.integers(1, 256),
-        "element_bytes": st.sampled_from([1, 2]),
-        "output": st.builds(OutputTile, whole=st.booleans()),
-    }
+products = st.builds(
+    Product,
+    pixels=st.integers(1, 2**31 - 1),
+    columns=st.integers(1, 65536),
+    channels=st.integers(1, 65536),
+    taps=st.tuples(st.integers(1, 225)),
+    element_bytes=st.sampled_from([1, 2]),
 )
+devices = st.builds(replace, st.just(KNOWN["h200"]), num_sms=st.integers(1, 256))
+outputs = st.builds(OutputTile, whole=st.booleans())
 
 
-def choose_config(*sizes, **options) -> ConvConfig:
+def choose_config(product, device=KNOWN["h200"], **options) -> ConvConfig:
     """The configuration that the model expects to be fastest."""
-    times = expected_times(*sizes, **options)
+    times = expected_times(product, device, **options)
     return min(times, key=times.__getitem__)
+
+
+def product_of(pixels: int, columns: int, channels: int) -> Product:
+    """A product of a filter of 3 x 3."""
+    return Product(pixels=pixels, columns=columns, channels=channels, taps=(9,))
 
 
 def accumulators(config: ConvConfig) -> int:
@@ -44,31 +49,32 @@ def accumulators(config: ConvConfig) -> int:
     return config.block_m * config.block_n // (32 * config.num_warps)
 
 
-@given(problems)
-def test_choice_is_a_configuration_that_fits(problem):
-    config = choose_config(**problem)
-    assert config in CONFIGS or (config in NARROW_CONFIGS and problem["columns"] <= 32)
-    where = (problem["element_bytes"], problem["output"])
+@given(products, devices, outputs)
+def test_choice_is_a_configuration_that_fits(product, device, output):
+    config = choose_config(product, device, output=output)
+    assert config in CONFIGS or (config in NARROW_CONFIGS and product.columns <= 32)
+    where = (product.element_bytes, output)
     assert config.fits(*where)
     assert config.smem_bytes(*where) < SMEM_BYTES
 
 
-@given(problems)
-def test_choice_is_deterministic(problem):
-    assert choose_config(**problem) == choose_config(**problem)
+@given(products, devices, outputs)
+def test_choice_is_deterministic(product, device, output):
+    first = choose_config(product, device, output=output)
+    assert first == choose_config(product, device, output=output)
 
 
 def test_a_small_problem_gets_a_small_tile():
     # 49 output pixels and 16 channels: every larger tile computes more that nobody asked for.
-    config = choose_config(49, 16, 64, (9,), 132)
+    config = choose_config(product_of(49, 16, 64))
     assert (config.block_m, config.block_n) == (64, 16)
-    config = choose_config(49, 40, 64, (9,), 132)
+    config = choose_config(product_of(49, 40, 64))
     assert (config.block_m, config.block_n) == (64, 64)
 
 
 def test_a_large_problem_does_not_get_a_small_tile():
     # 65536 x 512 fills 132 multiprocessors many times over with tiles of any size.
-    config = choose_config(65536, 512, 512, (9,), 132)
+    config = choose_config(product_of(65536, 512, 512))
     assert config.block_m * config.block_n >= 128 * 128
 
 
@@ -99,7 +105,7 @@ def test_shared_memory_is_counted():
     assert not config.fits(2)
     # Without TMA, or on sm_100, the whole output tile is converted through shared memory.
     assert config.smem_bytes(2, OutputTile(whole=True)) == config.smem_bytes(2)
-    in_halves = dataclasses.replace(config, store_parts=2)
+    in_halves = replace(config, store_parts=2)
     assert in_halves.smem_bytes(2) == 4 * 384 * 128 + 32768
     assert in_halves.fits(2)
     assert not in_halves.fits(2, OutputTile(whole=True))

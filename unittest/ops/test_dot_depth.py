@@ -23,10 +23,10 @@ from triton_ext.host.dots import least_dot_depth
 from triton_ext.ops.core import planner, refusals
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
+from triton_ext.ops.core.family import config_refusals
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.families import gemm, gemm_config
 from triton_ext.ops.families.gemm_config import ConvConfig, least_block
 from triton_ext.ops.families.patches import PATCHES

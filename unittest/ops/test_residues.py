@@ -11,9 +11,10 @@ np = pytest.importorskip("numpy", reason="kernels' arithmetic is done in numpy")
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 from triton_ext.host import capabilities  # noqa: E402
+from triton_ext.ops.core.device import KNOWN  # noqa: E402
 from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps  # noqa: E402
-from triton_ext.ops.families import gluon_config  # noqa: E402
-from triton_ext.ops.families.gemm_config import expected_times  # noqa: E402
+from triton_ext.ops.families import gemm_config, gluon_config  # noqa: E402
+from triton_ext.ops.families.gemm_config import Product  # noqa: E402
 from triton_ext.ops.kernels import gemm  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
@@ -153,10 +154,10 @@ def test_the_taps_of_all_classes():
 def test_classes_that_are_alike_may_be_counted(repeats):
     # 49 pixels are one tile of each class, not a part of one.
     one, every = (0.0625,), (0.0625,) * repeats
-    counted = expected_times(49, 64, 256, one, 132, is_dgrad=True, repeats=repeats)
-    assert counted == pytest.approx(expected_times(49, 64, 256, every, 132, is_dgrad=True))
-    alike = gluon_config.Product(
-        pixels=49, columns=64, channels=256, taps=one, repeats=repeats, is_dgrad=True
-    )
-    each = gluon_config.expected_times(replace(alike, taps=every, repeats=1), 132)
-    assert gluon_config.expected_times(alike, 132) == pytest.approx(each)
+    counted = Product(pixels=49, columns=64, channels=256, taps=one, repeats=repeats, is_dgrad=True)
+    each = replace(counted, taps=every, repeats=1)
+    for times, where in (
+        (gemm_config.expected_times, KNOWN["h200"]),
+        (gluon_config.expected_times, 132),
+    ):
+        assert times(counted, where) == pytest.approx(times(each, where))

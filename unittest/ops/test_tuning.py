@@ -721,6 +721,25 @@ def test_a_models_file_that_cannot_be_used(text, message, with_a_gpu, capsys, tm
     assert message in capsys.readouterr().err
 
 
+def test_messages_of_commands_are_cut_and_escaped(with_a_gpu, capsys, tmp_path):
+    path = tmp_path / "my_model.py"
+    path.write_text(MODEL + "raise ValueError('\\33[31m' + 'A' * 1000000)")
+    red = "\x1b[31m" + "A" * 100_000
+    for words in (
+        ["tune", str(path)],
+        ["tune", "--dry-run", "--shapes", red],
+        ["tune", red[:100]],
+        ["tune", "--merge", red[:100]],
+        ["explain", red],
+        ["explain", "1,8,9,9 -> 8 k3", "--dtype", red],
+    ):
+        assert cli.main(words) == 2
+        told = capsys.readouterr().err
+        assert "\\x1b[31m" in told
+        assert told.rstrip("\n").isprintable()
+        assert len(told) < 3000
+
+
 @pytest.mark.parametrize("value", ["None", "3", "'text'"])
 def test_example_inputs_are_checked_before_the_model_is_run(value, with_a_gpu, capsys, tmp_path):
     path = tmp_path / "my_model.py"

@@ -27,10 +27,10 @@ from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
+from triton_ext.ops.core.family import config_refusals
 from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.problem import as_forward
-from triton_ext.ops.core.registry import config_refusals
 from triton_ext.ops.core.tables import decode, encode, kind_of
 from triton_ext.ops.families.partial_im2col import (
     PackedConfig,

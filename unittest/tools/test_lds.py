@@ -576,7 +576,7 @@ def test_partitions_that_a_gpu_has_not(tmp_path, capsys):
     path.write_text(PARTITIONED.format(count=8, shape="128x64"))
     assert lds(str(path)) == 1
     assert capsys.readouterr().err.startswith(
-        f"{path}:5:5: error: expected at most 5 partitions, which gfx1250 has, found 8 in the "
+        f"{path}:5:5: error: expected at most 5 partitions, the number of gfx1250, found 8 in the "
         "encoding of '%a'\n"
     )
     for arch, memory in (("sm_90", "shared memory"), ("gfx950", "LDS")):

@@ -19,9 +19,10 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps
-from triton_ext.ops.families.gluon_config import Product, TileConfig, expected_times
 from triton_ext.ops.core.epilogue import Operands
+from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps
+from triton_ext.ops.families.gemm_config import Product
+from triton_ext.ops.families.gluon_config import TileConfig, expected_times
 from triton_ext.ops.kernels.gluon_conv import Classes, DgradProblem, conv_dgrad_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors, steps_of

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError
-from triton_ext.ops.families.gluon_config import CONFIGS, Product, TileConfig, expected_times
 from triton_ext.ops.core.epilogue import PLAIN, Operands
+from triton_ext.ops.families.gemm_config import Product
+from triton_ext.ops.families.gluon_config import CONFIGS, TileConfig, expected_times
 from triton_ext.ops.kernels.gluon_conv import FpropProblem, conv_fprop_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors

@@ -14,7 +14,8 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton_ext.errors import LaunchError
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.ops.families.gluon_config import Product, TileConfig
+from triton_ext.ops.families.gemm_config import Product
+from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.kernels.gluon_pipeline import smem_layout
 
 __all__ = [
@@ -90,7 +91,7 @@ def check_config(config: TileConfig, product: Product, num_sms: int) -> None:
     Raises:
         LaunchError: All that is wrong with the configuration.
     """
-    problems = config.refusals() or product.refusals(config, num_sms)
+    problems = config.refusals() or config.fit_refusals(product, num_sms)
     if problems:
         raise LaunchError(f"configuration {config}: " + "; ".join(map(str, problems)))
 

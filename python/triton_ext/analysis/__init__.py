@@ -1,4 +1,4 @@
-"""Analyses: what passes ask about a module; results are values, and nothing is changed."""
+"""Analyses: answer queries about a module without changing it."""
 
 from __future__ import annotations
 

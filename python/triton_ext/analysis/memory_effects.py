@@ -1,19 +1,18 @@
 """Memory effects of operations: what each one reads, writes, allocates and waits for.
 
-One table serves every analysis.  The rows of ``tt`` and ``ttg`` stand here, those of ``ttng`` and
+One table serves every analysis.  The rows of ``tt`` and ``ttg`` are here, those of ``ttng`` and
 ``amdg`` in the vendors' packages (exported as ``memory-effects``).
 
-1. An effect is about one value: a memory descriptor, a pointer or a tensor descriptor.  Effects of
-   operations inside of regions belong to these operations.
-2. Memory that an operation needs for itself while it runs (its scratch) is no effect: ask
-   :mod:`~triton_ext.analysis.allocation`.
-3. Asynchronous operations have their effects where they are issued.  What waits for them is
-   :attr:`Effects.waits`, for an mbarrier an effect on the mbarrier.
-4. :attr:`Effects.barrier` is about barriers that the operation itself is or contains.
+1. An effect concerns one value: a memory descriptor, a pointer or a tensor descriptor.  Effects of
+   nested operations are theirs, not those of the enclosing operation.
+2. An operation's own scratch memory is no effect: see :mod:`~triton_ext.analysis.allocation`.
+3. Asynchronous operations have their effects where they are issued.  A wait for them sets
+   :attr:`Effects.waits`; a wait for an mbarrier is an effect on the mbarrier.
+4. :attr:`Effects.barrier` tells which barriers the operation itself is or contains.
 
-Safe direction: an operation that is in no row may read and write every buffer among its operands,
-and is no barrier.  So is one in the quoted form whose operands are printed in another order there.
-Sources: the ``.td`` files of Triton 3.9 and ``lib/Analysis/Membar.cpp``.
+Safe direction: an operation without a row may read and write every buffer among its operands, and
+is no barrier.  So may one in the generic form whose operands have another order there.  Sources:
+the ``.td`` files of Triton 3.9 and ``lib/Analysis/Membar.cpp``.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ class Access(Flag):
     """Kinds of access to memory, which may be joined.
 
     Attributes:
-        READ: It is read.
-        WRITE: It is written.
-        ALLOCATE: It is allocated.
-        FREE: It is not used any more.
-        HOLD: It is only kept alive: something in flight that is waited for here uses it.
+        READ: Read.
+        WRITE: Written.
+        ALLOCATE: Allocated.
+        FREE: No longer used.
+        HOLD: Kept alive for an operation in flight that is awaited here.
     """
 
     READ = auto()
@@ -71,7 +70,7 @@ class Access(Flag):
 
 
 class Memory(Enum):
-    """The memories that a value may name."""
+    """The memory that a value names."""
 
     SHARED = "shared"
     TENSOR = "tensor"
@@ -83,7 +82,7 @@ class Kind(Enum):
 
     Attributes:
         GENERIC: By the threads, or in order with them.
-        ASYNC: By a unit that needs a proxy fence behind writes of threads.
+        ASYNC: By a unit that needs a proxy fence after writes of threads.
         BARRIER: As an mbarrier.
     """
 
@@ -93,12 +92,12 @@ class Kind(Enum):
 
 
 class Barrier(Flag):
-    """Where the threads of a CTA meet, all of their accesses to shared memory done.
+    """Where the threads of a CTA synchronize, with all accesses to shared memory done.
 
     Attributes:
-        BEFORE: In front of the operation's own effects.
-        AFTER: Behind them; in between for an operation that exchanges its result through scratch.
-        CLUSTER: The threads of the other CTAs of the cluster meet too.
+        BEFORE: Before the operation's own effects.
+        AFTER: After them; for an operation that exchanges its result through scratch, in between.
+        CLUSTER: The threads of the other CTAs of the cluster synchronize too.
     """
 
     BEFORE = auto()
@@ -124,18 +123,18 @@ class Row:
     """A row of the table.
 
     Attributes:
-        buffers: Uses of the first memory descriptors among the operands, in the order of the text.
-        others: The use of each further one; ``None`` where nothing happens to it.
-        pointer: What happens to the global memory of a pointer or tensor descriptor.
+        buffers: Uses of the first memory descriptors among the operands, in printed order.
+        others: Use of each further one; ``None`` for no use.
+        pointer: Access to the global memory of a pointer or tensor descriptor.
         pointer_at: Which of these it is; ``None`` for all of them.
-        result: What happens to the memory that the first result names.
-        barrier: Where threads meet.
-        barrier_needs: The feature of hosts that contain this barrier; empty where all of them do.
-        waits: Whether threads wait for memory operations of their own that are in flight.
-        relaxed_by: A unit attribute that takes the barrier out; empty where there is none.
+        result: Access to the memory that the first result names.
+        barrier: Where threads synchronize.
+        barrier_needs: The feature of hosts with this barrier; empty for all hosts.
+        waits: Whether threads wait for their own memory operations in flight.
+        relaxed_by: A unit attribute that removes the barrier, or empty.
         is_view: Whether a result names the memory of an operand.
-        is_ordered: Whether it stays where it is among accesses to memory, though it has none.
-        is_reordered: Whether the quoted form has the memory descriptors in another order.
+        is_ordered: Whether it keeps its place among accesses to memory, without having one.
+        is_reordered: Whether the generic form has the memory descriptors in another order.
         is_opaque: Whether it may do anything to its buffers unless it is marked as ``pure``.
     """
 
@@ -160,9 +159,9 @@ class Effect:
 
     Attributes:
         value: The memory descriptor, pointer or tensor descriptor.
-        access: What it does.
-        memory: Which memory the value names.
-        kind: How it is accessed.
+        access: Kinds of access.
+        memory: The memory that the value names.
+        kind: The way of access.
     """
 
     value: Value
@@ -186,13 +185,13 @@ class Effects:
     """The effects of one operation.
 
     Attributes:
-        effects: Those on values.
-        barrier: Where threads meet, on a host that contains this barrier.
-        barrier_needs: The feature of hosts that do; empty where all of them do.
-        waits: Whether threads wait for memory operations of their own that are in flight.
-        relaxed_by: A unit attribute that takes the barrier out; empty where there is none.
-        is_view: Whether it only gives another view of a buffer.
-        is_free: Whether it could stand anywhere else among accesses to memory.
+        effects: The effects on values.
+        barrier: Where threads synchronize, on hosts with this barrier.
+        barrier_needs: The feature of hosts with this barrier; empty for all hosts.
+        waits: Whether threads wait for their own memory operations in flight.
+        relaxed_by: A unit attribute that removes the barrier, or empty.
+        is_view: Whether it only creates another view of a buffer.
+        is_free: Whether it may move freely among accesses to memory.
         is_known: Whether the operation is in the table, or names no buffer.
     """
 
@@ -206,22 +205,22 @@ class Effects:
     is_known: bool = True
 
     def barrier_on(self, features: Set[str] | None) -> Barrier:
-        """Returns where threads meet on a host.
+        """Returns where threads synchronize on a host.
 
         Args:
-            features: What it can do (``triton_ext.host.features``); ``None`` for the newest host.
+            features: Its capabilities (``triton_ext.host.features``); ``None`` for the newest host.
         """
         is_there = not self.barrier_needs or features is None or self.barrier_needs in features
         return self.barrier if is_there else NO_BARRIER
 
     @property
     def shared(self) -> tuple[Effect, ...]:
-        """The effects on shared memory."""
+        """Returns the effects on shared memory."""
         return tuple(each for each in self.effects if each.memory is Memory.SHARED)
 
 
 def effects_of(op: Operation) -> Effects:
-    """The memory effects of an operation."""
+    """Returns the memory effects of an operation."""
     row = _table().get(op.name)
     if row is None:
         if op.name.startswith(_PURE):
@@ -251,26 +250,26 @@ def effects_of(op: Operation) -> Effects:
 
 
 def known_names() -> frozenset[str]:
-    """The names of the operations in the table."""
+    """Returns the names of the operations in the table."""
     return frozenset(_table())
 
 
 def row_of(name: str) -> Row | None:
-    """The row of the operations of a name; ``None`` where they are not in the table."""
+    """Returns the row of an operation name, or ``None``."""
     return _table().get(name)
 
 
 def is_listed(name: str) -> bool:
-    """Returns whether an operation is in the table, or of a dialect that is none of Triton's.
+    """Returns whether an operation is in the table, or not of one of Triton's dialects.
 
-    An operation of Triton's dialects that is not listed may need scratch memory or run on behind
-    itself: whoever relies on that has to refuse it by name.
+    An unlisted operation of Triton's dialects may need scratch memory or be asynchronous: analyses
+    that depend on either must refuse it by name.
     """
     return name in _table() or name.partition(".")[0] not in _DIALECTS
 
 
 def memory_of(value: Value) -> Memory | None:
-    """The memory that a value names; ``None`` for a value that names none."""
+    """Returns the memory that a value names, or ``None``."""
     text = type_text(value)
     if text.startswith("!ttg.memdesc"):
         return Memory.TENSOR if "#ttng.tensor_memory" in text else Memory.SHARED
@@ -312,12 +311,12 @@ def _on_result(op: Operation, row: Row) -> tuple[Effect, ...]:
         return ()
     access = row.result
     if memory in _DESCRIBED and op.operands:
-        access |= Access.WRITE  # it holds the operand from the start
+        access |= Access.WRITE  # the allocation starts with the operand's value
     return (Effect(op.results[0], access, memory),)
 
 
 def _anything(op: Operation) -> tuple[Effect, ...]:
-    """Reads and writes of every buffer among the operands."""
+    """Returns reads and writes of every buffer among the operands."""
     found = []
     for value in op.operands:
         memory = memory_of(value)
@@ -334,10 +333,10 @@ def _names_no_memory(op: Operation) -> bool:
 
 
 def _barrier(op: Operation) -> Barrier:
-    """``ttg.barrier local|global_read``: whether it is one for shared memory."""
+    """``ttg.barrier local|global_read``: a barrier if it covers shared memory."""
     spaces = op.attributes.get("addrSpace")
     if spaces is not None:
-        # In the quoted form a number, whose lowest bit is shared memory.
+        # The generic form has a bit mask; the lowest bit is shared memory.
         number = read_integer(spaces)
         is_local = number & 1 == 1 if number is not None else "local" in spaces
     else:
@@ -356,9 +355,9 @@ _ORDERED: Final = {
 
 
 def atomic_barrier(op: Operation) -> Barrier:
-    """The barriers that an atomic operation's memory semantics ask for.
+    """Returns the barriers that an atomic operation's memory semantics require.
 
-    One that cannot be read is taken for relaxed, which orders nothing.
+    Unreadable semantics count as relaxed, which orders nothing.
     """
     raw = op.attributes.get("sem")
     if raw is not None:
@@ -386,7 +385,7 @@ _VIEW: Final = Row(is_view=True)
 ORDERS_THREADS: Final = "ordering-barriers"
 _ATOMIC: Final = Row(pointer=_BOTH, barrier=atomic_barrier, barrier_needs=ORDERS_THREADS)
 
-#: Operations that touch no memory but their scratch.
+#: Operations that access no memory except their scratch.
 _NO_MEMORY: Final = (
     *("cf.br", "cf.cond_br", "cf.switch", "func.return", "scf.condition", "scf.yield"),
     *("scf.reduce.return", "ub.poison"),
@@ -400,7 +399,7 @@ _NO_MEMORY: Final = (
     *("ttg.convert_layout", "ttg.fp4_to_fp", "ttg.mask.return", "ttg.predicate_stage"),
     *("ttg.warp_id", "ttg.warp_return", "ttg.warp_yield"),
 )
-#: The same, but they stay where they are among accesses to memory.
+#: The same, but they keep their place among accesses to memory.
 _NO_MEMORY_IN_ORDER: Final = (
     *("builtin.module", "cf.assert", "func.call", "func.func", "llvm.intr.assume"),
     *("scf.execute_region", "scf.for", "scf.if", "scf.index_switch", "scf.reduce", "scf.while"),
@@ -417,7 +416,7 @@ _ROWS: Final[Mapping[str, Row]] = {
     # tt
     "tt.atomic_cas": _ATOMIC,
     "tt.atomic_load": _ATOMIC,
-    # However it is ordered, it ends when all threads have met.
+    # Whatever its memory order, it ends with a barrier of all threads.
     "tt.atomic_poll": Row(pointer=_BOTH, barrier=AFTER),
     "tt.atomic_rmw": _ATOMIC,
     "tt.atomic_store": Row(
@@ -440,7 +439,7 @@ _ROWS: Final[Mapping[str, Row]] = {
     "ttg.inline_asm": Row(is_opaque=True),
     "ttg.local_alloc": Row(result=Access.ALLOCATE),
     "ttg.local_atomic_scatter_rmw": Row(buffers=(BufferUse(_BOTH),)),
-    "ttg.local_barrier": Row(barrier=BEFORE),  # so it is called in Triton 3.6
+    "ttg.local_barrier": Row(barrier=BEFORE),  # its name in Triton 3.6
     "ttg.local_dealloc": Row(buffers=(BufferUse(Access.FREE),)),
     "ttg.local_gather": Row(buffers=(_READ,)),
     "ttg.local_load": Row(buffers=(_READ,)),
@@ -451,7 +450,7 @@ _ROWS: Final[Mapping[str, Row]] = {
     "ttg.memdesc_reshape": _VIEW,
     "ttg.memdesc_subslice": _VIEW,
     "ttg.memdesc_trans": _VIEW,
-    # The warps of the partitions start when those of the default region have arrived.
+    # The warps of the partitions start after those of the default region arrive.
     "ttg.warp_specialize.partitions": Row(barrier=BEFORE),
     # tti
     "tti.experimental_gsan_atomic_cas": _ATOMIC,
@@ -461,7 +460,7 @@ _ROWS: Final[Mapping[str, Row]] = {
 
 @cache
 def _table() -> Mapping[str, Row]:
-    """The rows of the core and of the vendors."""
+    """Returns the rows of the core and of the vendors."""
     table = dict(_ROWS)
     for vendor in backends.VENDORS:
         table.update(backends.load(vendor, "memory-effects"))

@@ -1,14 +1,14 @@
-"""Makes the maps of a module's shared memory.
+"""Creates memory maps of a module's shared memory.
 
-1. Offsets are those of :mod:`~triton_ext.analysis.allocation`, or Triton's own.
-2. A bar covers every row at which its buffer is alive.  The regions of one ``ttg.warp_specialize``
-   run at the same time, so that a buffer of one of them has *ghost* rows in the others.
-3. What accesses cost is what :mod:`~triton_ext.analysis.bank_conflicts` says of ``ttg.local_load``,
-   ``ttg.local_store`` and ``ttg.local_alloc`` with a tensor.  Copies that do not go through
-   registers have no cost, nor have matrix products that read memory themselves.
+1. Offsets come from :mod:`~triton_ext.analysis.allocation`, or are Triton's own.
+2. A bar covers the rows in which its buffer is live.  The regions of one ``ttg.warp_specialize``
+   run concurrently, so a buffer of one of them has *ghost* rows in the others.
+3. Access costs are those of :mod:`~triton_ext.analysis.bank_conflicts` for ``ttg.local_load``,
+   ``ttg.local_store`` and ``ttg.local_alloc`` with a tensor.  Copies that bypass registers and
+   matrix products that read memory themselves have no cost.
 
-Memory that operations need while they run is missing where its size is not known;
-:attr:`FunctionMap.unknown` names them, and then the total is a lower bound.
+Scratch memory of unknown size is missing; :attr:`FunctionMap.unknown` names the operations, and
+then the total is a lower bound.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["map_of"]
 
 _LOOPS: Final = frozenset({"scf.for", "scf.while"})
 _CHOOSES_ROWS: Final = "nvidia-matrix-rows"
-#: Instructions that are looked at for the one that takes most wavefronts.
+#: Maximum number of instructions examined to find the one with most wavefronts.
 _MOST: Final = 256
 
 
@@ -62,13 +62,13 @@ def map_of(
 
     Args:
         module: The module.
-        memory: The GPU's.
-        function: Only this function.
-        features: What the host can do (``triton_ext.host.features``); ``None`` if it is not known.
-        as_triton: Whether buffers lie where that Triton puts them.
+        memory: The shared memory of the GPU.
+        function: Map only this function.
+        features: Capabilities of the host (``triton_ext.host.features``); ``None`` if unknown.
+        as_triton: Whether to use that Triton's placement.
 
     Raises:
-        VerifyError: A buffer has no size that is known, or Triton's placement would never end.
+        VerifyError: The size of a buffer is unknown, or Triton's placement would not terminate.
     """
     if features is not None and _CHOOSES_ROWS not in features:
         memory = replace(memory, banks=replace(memory.banks, chooses_rows=False))
@@ -95,7 +95,7 @@ def map_of(
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A row in the making: the operation, and its position among all operations."""
+    """A row under construction: the operation, and its position among all operations."""
 
     row: Row
     op: Operation
@@ -127,7 +127,7 @@ class _Mapper:
         for value, indices in (*self.by_value.items(), *self._returned()):
             for alias in self.liveness.aliases(value):
                 self.holders.setdefault(alias, []).extend(indices)
-        # Whoever waits at a barrier or is counted by it does not move its bytes.
+        # Waiting for and counting an mbarrier moves none of its bytes.
         self.barriers = {
             index
             for value, indices in self.by_value.items()
@@ -137,7 +137,7 @@ class _Mapper:
         self.accesses: dict[tuple[object, ...], AccessMap] = {}
 
     def _returned(self) -> Iterator[tuple[Value, list[int]]]:
-        """The buffers that calls return, and where their memory is."""
+        """Yields the buffers that calls return, and the places of their memory."""
         for op, indices in self.by_op.items():
             if op.name in CALLS:
                 yield from ((result, indices) for result in op.results if is_buffer(result))
@@ -250,7 +250,7 @@ class _Mapper:
         )
 
     def _needs(self, op: Operation) -> str:
-        return "needs memory of a size that is not known" if op in self.missing else ""
+        return "needs memory of unknown size" if op in self.missing else ""
 
     def _uses(self, op: Operation) -> tuple[tuple[int, Effect], ...]:
         found: dict[int, Effect] = {}
@@ -274,7 +274,7 @@ class _Mapper:
             inside = [before[-1] if before else 0]
         opened = [n for n, e in enumerate(entries) if e.op is buffer.op]
         if buffer.kind is not BufferKind.EXPLICIT and opened and live.end == live.start + 1:
-            # What it needs for itself it needs when it starts.
+            # Scratch memory is needed from the start.
             inside = opened[:1]
         ghost = None
         if live.regions:
@@ -366,7 +366,7 @@ class _Mapper:
 
 
 def _merged(entries: Iterable[_Entry]) -> list[_Entry]:
-    """Makes one row of operations in a row that say the same."""
+    """Merges successive operations with equal entries into one row."""
     found: list[_Entry] = []
     for entry in entries:
         last = found[-1] if found else None
@@ -380,11 +380,11 @@ def _merged(entries: Iterable[_Entry]) -> list[_Entry]:
 
 
 def _is_torn(access: Access) -> bool:
-    """Whether paddings of 16 bytes would allow wider instructions.
+    """Returns whether paddings of 16 bytes would allow wider instructions.
 
-    On NVIDIA, Triton 3.8 and 3.9 tell LLVM an alignment that disregards paddings, and it joins
-    accesses to instructions that are not aligned: ``ld.shared.v4.b32`` at bytes 0, 260, ... for
-    rows of 256 bytes that are padded by 4.
+    On NVIDIA, Triton 3.8 and 3.9 report to LLVM an alignment that ignores paddings, and LLVM merges
+    accesses to misaligned instructions: ``ld.shared.v4.b32`` at bytes 0, 260, ... for rows of 256
+    bytes that are padded by 4.
     """
     whole = 128 // access.element_bits
     padding = tuple((interval, max(pad, whole)) for interval, pad in access.padding)
@@ -392,7 +392,7 @@ def _is_torn(access: Access) -> bool:
 
 
 def _worst(access: Access, model: BankModel, is_store: bool) -> tuple[Phase, ...]:
-    """The phases of the instruction that takes most wavefronts; the first such one."""
+    """Returns the phases of the first instruction with most wavefronts."""
     firsts = access.first_registers() if access.padding else [0]
     warps = range(access.layout.in_dim_size("warp")) if access.padding else [0]
     places = [(register, warp) for warp in warps for register in firsts][:_MOST]
@@ -404,7 +404,7 @@ def _worst(access: Access, model: BankModel, is_store: bool) -> tuple[Phase, ...
 
 
 def _moved(op: Operation) -> tuple[Value, Value] | None:
-    """The tensor and the buffer of an operation that moves one to the other."""
+    """Returns the tensor and the buffer of an operation that copies one to the other."""
     if op.name == ttg.LocalLoadOp.NAME:
         return op.results[0], op.operands[0]
     if op.name == ttg.LocalStoreOp.NAME:
@@ -449,7 +449,7 @@ def _title(op: Operation) -> str:
 
 
 def _first(op: Operation, liveness: Liveness) -> int:
-    """The number of the first operation inside of an operation."""
+    """Returns the number of the first operation nested in an operation."""
     return _start([block for region in op.regions for block in region.blocks], liveness)
 
 

@@ -1,4 +1,4 @@
-"""How often the body of an ``scf.for`` runs; what every analysis of loops goes by."""
+"""Trip counts of ``scf.for``, shared by all analyses of loops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["iterations", "trip_count"]
 
 
 def trip_count(op: Operation) -> int | None:
-    """Number of iterations of an ``scf.for`` whose bounds are constants, or ``None``."""
+    """Returns the trip count of an ``scf.for`` with constant bounds, or ``None``."""
     loop = scf.ForOp.match(op)
     if loop is None:
         return None
@@ -18,17 +18,16 @@ def trip_count(op: Operation) -> int | None:
 
 
 def iterations(op: Operation, lower: int | None, upper: int | None, step: int | None) -> int | None:
-    """Number of iterations of an ``scf.for`` with bounds that an analysis found.
+    """Returns the trip count of an ``scf.for`` with bounds that an analysis found.
 
     Args:
         op: The loop.
-        lower: Its bounds and its step, as signed numbers; ``None`` where not known.
+        lower: Its bounds and its step, as signed numbers; ``None`` if unknown.
         upper: See ``lower``.
         step: See ``lower``.
 
     Returns:
-        The number; ``None`` where it is not known, and for unsigned loops, whose bounds are other
-        numbers than those that are printed.
+        ``None`` if unknown, and for unsigned loops, whose bounds differ from the signed numbers.
     """
     if lower is None or upper is None or step is None or step <= 0:
         return None

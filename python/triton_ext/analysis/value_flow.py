@@ -1,13 +1,13 @@
-"""Edges between values: control flow and calls make one value be what another one is.
+"""Edges between values that control flow and calls make equal.
 
-Edges follow block arguments of branches, what ``scf`` regions yield and loops carry, captures of
-``ttg.warp_specialize``, and arguments and results of functions that the module calls.  They join
-all paths: no condition, number of iterations or call stack is told apart.
+Edges follow block arguments of branches, values that ``scf`` regions yield and loops carry,
+captures of ``ttg.warp_specialize``, and arguments and results of functions in the module.  They
+join all paths, without conditions, iterations or call stacks.
 
 :meth:`ValueFlow.sources` and :meth:`ValueFlow.targets` are the two directions of one relation.
 
-Safe direction: there may be more edges than executions take, never fewer.  A value that may come
-from somewhere else as well says so (:attr:`Sources.is_complete`).
+Safe direction: there may be more edges than executions take, never fewer.  A value that may also
+come from elsewhere is marked (:attr:`Sources.is_complete`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Sources:
     """The values that another one may be.
 
     Attributes:
-        values: The values, in the order of the text.
+        values: The values, in program order.
         is_complete: Whether it is always one of them.
     """
 
@@ -48,10 +48,10 @@ _UNKNOWN: Final = Sources((), is_complete=False)
 
 
 class ValueFlow:
-    """The edges between the values of a module or function, which must not be changed meanwhile.
+    """The edges between the values of a module or function, which must not change meanwhile.
 
     Args:
-        functions: The functions of the module by symbol; no edge leads into or out of others.
+        functions: The functions of the module by symbol; others have no edges.
         calls: The calls of each function by its symbol.
     """
 
@@ -67,7 +67,7 @@ class ValueFlow:
 
     @classmethod
     def of_module(cls, top: Operation) -> ValueFlow:
-        """Returns the edges of a module, those of calls included.
+        """Returns the edges of a module, including calls.
 
         Args:
             top: The module's operation.
@@ -84,14 +84,13 @@ class ValueFlow:
     # ---- backwards
 
     def sources(self, value: Value) -> Sources | None:
-        """Returns the values that control flow or a call hands to a value.
+        """Returns the values that control flow or a call passes to a value.
 
         Args:
             value: The value.
 
         Returns:
-            ``None`` for a value that neither of them defines: its operation, or the header of a
-            loop that counts, computes it.
+            ``None`` for a value that its operation or the header of a counting loop computes.
         """
         if isinstance(value, BlockArgument):
             return self._argument_sources(value)
@@ -104,8 +103,8 @@ class ValueFlow:
             value: The value.
 
         Returns:
-            The values that operations or the headers of loops compute, and those of which nothing
-            is known; only the latter make the sources incomplete.
+            Values computed by operations or loop headers, and unknown ones; only the latter make
+            the sources incomplete.
         """
         found: dict[Value, None] = {}
         is_complete = True
@@ -162,7 +161,7 @@ class ValueFlow:
         return None
 
     def _passed(self, function: Operation, index: int) -> Sources:
-        """Returns what the calls of a function pass; others may call one that is not private."""
+        """Returns what the calls of a function pass; a public one may have other callers."""
         calls = self._calls.get(symbol_of(function) or "", ())
         found = _all_of(_at(call.operands, index) for call in calls)
         if calls and visibility_of(function) == "private":
@@ -172,13 +171,13 @@ class ValueFlow:
     # ---- forwards
 
     def targets(self, use: Use) -> tuple[Value, ...] | None:
-        """Returns the values that may be what an operation uses, along control flow or a call.
+        """Returns the values that an operand may become, along control flow or a call.
 
         Args:
             use: An operand.
 
         Returns:
-            ``None`` where the operation hands nothing on in these ways.
+            ``None`` if the operation passes nothing on.
         """
         op, index = use.op, use.index
         if op.successors:
@@ -200,7 +199,7 @@ class ValueFlow:
         return self._leaving(around, op.parent.parent, index)
 
     def _leaving(self, around: Operation, region: Region, index: int) -> tuple[Value, ...] | None:
-        """Returns the values that an operand of a terminator becomes behind its region."""
+        """Returns the values that an operand of a terminator becomes after its region."""
         if around.name in FUNCTIONS:
             calls = self._calls.get(symbol_of(around) or "", ())
             return _present(_at(call.results, index) for call in calls)
@@ -217,7 +216,7 @@ class ValueFlow:
 
 
 def _all_of(values: Iterable[Value | None]) -> Sources:
-    """Returns values as sources; one that is missing, in malformed text, makes them incomplete."""
+    """Returns values as sources; a missing one (malformed text) makes them incomplete."""
     listed = list(values)
     found = tuple(dict.fromkeys(value for value in listed if value is not None))
     return Sources(found, is_complete=None not in listed)
@@ -232,7 +231,7 @@ def _at(values: Sequence[Value], index: int) -> Value | None:
 
 
 def _first_arg(region: Region, index: int) -> Value | None:
-    # The first argument of a loop's body counts; the loop's bounds are not handed to it.
+    # The first argument of a loop's body is the induction variable, which no operand becomes.
     first = 1 if region.parent.name == "scf.for" else 0
     return _at(region.blocks[0].args, index) if index >= first else None
 
@@ -254,7 +253,7 @@ def _isolated_regions(op: Operation) -> list[Region]:
 
 
 def _handed(branch: Operation, block: Block, index: int) -> list[Value | None]:
-    """Returns what a branch hands to an argument, once for each time that it names the block."""
+    """Returns what a branch passes to an argument, once per mention of the block."""
     parts = successor_parts(branch, branch.operands)
     return [_at(part, index) for each, part in parts if each is block]
 
@@ -265,14 +264,14 @@ def _branch_targets(branch: Operation, index: int) -> list[Value]:
 
 
 def successor_parts(branch: Operation, handed: Sequence[T]) -> Iterator[tuple[Block, Sequence[T]]]:
-    """Yields the successors of a branch, each with the part of its operands that it gets.
+    """Yields the successors of a branch, each with its part of the operands.
 
-    The operands of the successors follow the condition, those of one after those of another.
+    The operands of the successors follow the condition, one successor after the other.
 
     Args:
         branch: An operation with successors.
-        handed: Its operands, or something about each of them.  In malformed text they may be too
-            few; then no successor gets any.
+        handed: Its operands, or a value for each.  In malformed text they may be too few; then no
+            successor gets any.
     """
     at = len(handed) - sum(len(each.args) for each in branch.successors)
     for successor in branch.successors:

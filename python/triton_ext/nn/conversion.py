@@ -24,7 +24,7 @@ from triton_ext.nn.folding import CONVOLUTIONS
 from triton_ext.nn.gathered import GATHERED
 from triton_ext.nn.outcome import ALREADY_OURS, Conversion, Layer, ModuleCalls, Report, show
 from triton_ext.nn.patterns import Recipe, find_recipe
-from triton_ext.nn.steps import has_hooks, own_activation
+from triton_ext.nn.steps import has_hooks, own_activation, within
 from triton_ext.nn.subclasses import base_of, class_for, is_plain, pads, refusal_of
 from triton_ext.ops import support
 from triton_ext.ops.api.checks import Fallback, parse_fallback
@@ -116,7 +116,7 @@ def convert(
     for layer in found.layers:
         if layer.reason:
             continue
-        module: Any = model.get_submodule(layer.name)
+        module: Any = within(model, layer.name)
         ours = _class_for(module)
         if ours is None:
             continue
@@ -127,10 +127,10 @@ def convert(
             _pack(module)
     for layer in found.norms:
         if not layer.reason:
-            module = model.get_submodule(layer.name)
+            module = within(model, layer.name)
             module.__class__ = _class_of(type(module))
     for name, recipe in recipes.items():
-        module = model.get_submodule(name)
+        module = within(model, name)
         if recipe_of(module) is not None:
             unfold(module)
         fold_module(module, recipe)
@@ -285,10 +285,13 @@ def _check_model(name: str, model: object) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{name}: expected a torch.nn.Module, got {type(model).__name__}")
     for path, module in model.named_modules():
-        for child, _ in module._modules.items():  # a scripted module has no keys
-            if not child or "." in child:  # torch's own add_module refuses it; a file need not
-                where = " ".join((type(module).__name__, path)).rstrip()
+        for child, found in module._modules.items():  # a scripted module has no keys
+            where = " ".join((type(module).__name__, path)).rstrip()
+            # Torch's own add_module refuses these; a file need not.
+            if not isinstance(child, str) or not child or "." in child:
                 raise ValueError(f"{name}: {where} has a child named {child!r}")
+            if found is not None and not isinstance(found, torch.nn.Module):
+                raise TypeError(f"{name}: {where} has a child {child!r}, a {type(found).__name__}")
 
 
 def _check_flags(name: str, **flags: object) -> None:
@@ -374,7 +377,7 @@ class _Search:
         return replace(layer, unfolded=self.reasons.get(name, "no module here calls it"))
 
     def _ask(self, name: str, prefix: str, module: torch.nn.Module, own: list[str]) -> None:
-        refused = {n: self._refusal(prefix + n, module.get_submodule(n)) for n in own}
+        refused = {n: self._refusal(prefix + n, within(module, n)) for n in own}
         able = {n for n, reason in refused.items() if not reason}
         norms = {n for n in able if prefix + n in self._norms}
         convolutions = able - norms
@@ -424,7 +427,7 @@ def _is_called_by(module: torch.nn.Module, name: str) -> bool:
     """Tells whether a layer is a module's own child, or lies in its lists only."""
     *path, _ = name.split(".")
     return all(
-        isinstance(module.get_submodule(".".join(path[: i + 1])), _LISTS) for i in range(len(path))
+        isinstance(within(module, ".".join(path[: i + 1])), _LISTS) for i in range(len(path))
     )
 
 
@@ -507,7 +510,7 @@ def _kept(
     """
     if not layer.is_ours_already:
         return layer
-    module: Any = model.get_submodule(layer.name)
+    module: Any = within(model, layer.name)
     kept = []
     if module.fallback != fallback:
         kept.append(f'fallback="{module.fallback}"')

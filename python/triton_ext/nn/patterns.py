@@ -37,14 +37,14 @@ from torch.nn import functional as F
 
 from triton_ext.nn.folding import convolve_folded, is_foldable
 from triton_ext.nn.norms import normalize
-from triton_ext.nn.program import NotWritable, program_of
+from triton_ext.nn.program import OWN, NotWritable, check_record, program_of, tied_paths
 from triton_ext.nn.steps import activation_of, has_hooks, own_activation
 from triton_ext.nn.traceable import Reading, read_forward
 
 __all__ = ["FOLDS", "Recipe", "Site", "find_recipe"]
 
 #: The attribute of a folded module that has a fold for each of its sites.
-FOLDS = "_triton_ext_folds"
+FOLDS = f"{OWN}folds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class Recipe:
         norms: The norms that begin chains.
         in_training: Whether the forward is also that of training mode.
         identities: Modules that are left out because they return what they are given.
+        tied: Paths of what is one module, parameter or buffer under several names: a record has one
+            of the names, and not which one the forward asked for.
     """
 
     source: str
@@ -98,6 +100,7 @@ class Recipe:
     norms: tuple[Site, ...] = ()
     in_training: bool = False
     identities: tuple[str, ...] = ()
+    tied: tuple[tuple[str, ...], ...] = ()
 
 
 class _NotRecorded(Exception):
@@ -171,11 +174,16 @@ def find_recipe(
         first = (str(error).splitlines() or [type(error).__name__])[0]
         reason = f"its module's forward does not trace: {first}"
         return None, dict.fromkeys(layers, reason)
+    try:
+        check_record(graph, module)
+    except NotWritable as error:
+        return None, dict.fromkeys(layers, f"not recorded: {error}")
     reasons = dict.fromkeys(layers, "its module's forward does not call it")
     for node in graph.nodes:
         if node.op == "call_module" and node.kwargs and node.target in reasons:
             reasons[node.target] = "it is called with keyword arguments"
     containers = _containers(module, graph, reading.containers)
+    tied = tied_paths(module, graph)
     identities = _skip_identities(module, graph)
     sites = _fold(module, graph, convolutions, reasons)
     chains = _fold_norms(module, graph, norms, reasons)
@@ -201,6 +209,7 @@ def find_recipe(
         norms=tuple(chains),
         in_training=bool(norms) and not reading.has_checkpoints,
         identities=identities,
+        tied=tied,
     )
     return recipe, reasons
 

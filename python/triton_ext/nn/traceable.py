@@ -30,6 +30,7 @@ import math
 import numbers
 import operator
 import types
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -206,22 +207,28 @@ def _tensor_names() -> set[str]:
 
 def _is_constant(value: object) -> bool:
     """Tells whether a value stays what it is, and can be compared."""
-    if isinstance(value, (tuple, frozenset)):
-        return all(map(_is_constant, value))
+    if type(value) in (tuple, torch.Size, frozenset):  # a record has none of another class
+        return all(map(_is_constant, value))  # type: ignore[call-overload]
     return value is None or value is Ellipsis or _is_hashable_constant(value)
 
 
 def _is_hashable_constant(value: object) -> bool:
-    # With an __eq__ of its own, an enum has no hash.
-    return isinstance(value, _CONSTANTS) and type(value).__hash__ is not None
+    kind = type(value)
+    if isinstance(value, enum.Enum):
+        return kind.__eq__ in _PLAIN_EQUALITY and kind.__hash__ is not None
+    # Subclasses may be equal, or print, as they like.
+    return kind in _CONSTANTS or (
+        isinstance(value, numbers.Number) and kind.__module__ in _OF_NUMBERS
+    )
 
 
 def _leaves(value: object) -> Iterator[object]:
     """Returns what a value is made of: the parts of tuples, lists and dicts."""
-    if isinstance(value, (tuple, list)):
+    kind = type(value)
+    if kind in (tuple, torch.Size, list):
         for part in value:
             yield from _leaves(part)
-    elif isinstance(value, dict):
+    elif kind in (dict, OrderedDict):
         yield from _leaves((*value.keys(), *value.values()))
     else:
         yield value
@@ -234,10 +241,12 @@ def _is_mutable(value: object) -> bool:
     return isinstance(value, (list, dict))
 
 
-_CONSTANTS = (
-    *(numbers.Number, str, bytes, enum.Enum),
+_CONSTANTS = {
+    *(int, float, bool, complex, str, bytes),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-)
+}
+_OF_NUMBERS = {"numpy", "decimal", "fractions"}
+_PLAIN_EQUALITY = {kind.__eq__ for kind in (object, int, float, str)}
 
 
 def _is_torchs(function: types.FunctionType) -> bool:

@@ -126,8 +126,8 @@ def _check_partitions(module: Module, memory: SharedMemory) -> None:
             )
         if count > memory.partitions:
             op.fail(
-                f"expected at most {memory.partitions} partitions, which {memory.arch} has, found "
-                f"{count} in the encoding of '{buffer}'"
+                f"expected at most {memory.partitions} partitions, the number of {memory.arch}, "
+                f"found {count} in the encoding of '{buffer}'"
             )
 
 

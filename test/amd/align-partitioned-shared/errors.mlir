@@ -9,8 +9,8 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 // A byte of each of 128 groups is cut off, but for the 8 of the last padding: 120 bytes, and 139136
 // is a multiple of 128.
 tt.func public @cut_off() {
-  // expected-error @below {{Triton reserves 139136 bytes for each buffer of '%0', which takes 139256: what lies behind it would be overwritten}}
-  // expected-note @below {{fewer groups, or more padding in each interval, and nothing is cut off}}
+  // expected-error @below {{Triton reserves 139136 bytes for each buffer of '%0', which takes 139256: the value after it would be overwritten}}
+  // expected-note @below {{use fewer groups, or more padding in each interval}}
   %0 = ttg.local_alloc : () -> !ttg.memdesc<2048x64xf16, #p, #smem, mutable>
   ttg.local_dealloc %0 : !ttg.memdesc<2048x64xf16, #p, #smem, mutable>
   tt.return

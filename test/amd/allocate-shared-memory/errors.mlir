@@ -25,7 +25,7 @@ tt.func public @too_large() {
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @too_many() {
-  // expected-warning @below {{expected at most 5 partitions, which gfx1250 has, found 8 in the encoding of '%0'}}
+  // expected-warning @below {{expected at most 5 partitions, the number of gfx1250, found 8 in the encoding of '%0'}}
   %0 = ttg.local_alloc : () -> !ttg.memdesc<128x128xf16, #p, #smem, mutable>
   ttg.local_dealloc %0 : !ttg.memdesc<128x128xf16, #p, #smem, mutable>
   tt.return
@@ -100,7 +100,7 @@ tt.func public @aligned_to_a_word() {
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx942", "ttg.threads-per-warp" = 64 : i32} {
 tt.func public @without_partitions() {
-  // expected-warning @below {{'%0' lies in 2 partitions, the LDS of gfx942 has none}}
+  // expected-warning @below {{'%0' has 2 partitions, the LDS of gfx942 has none}}
   %0 = ttg.local_alloc : () -> !ttg.memdesc<32x32xf16, #p, #smem, mutable>
   tt.return
 }
@@ -113,8 +113,8 @@ tt.func public @without_partitions() {
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @for_nobody_knows() {
-  // expected-warning @below {{'%0' lies in 2 partitions, and for which GPU is not known}}
-  // expected-note @below {{arch=gfx1250 says it, or 'ttg.target' of the module does}}
+  // expected-warning @below {{'%0' has 2 partitions, but the GPU is not known}}
+  // expected-note @below {{set the option arch=gfx1250 or the module's 'ttg.target'}}
   %0 = ttg.local_alloc : () -> !ttg.memdesc<32x32xf16, #p, #smem, mutable>
   tt.return
 }

@@ -50,7 +50,7 @@ tt.func private @callee(%m: !ttg.memdesc<64x64xf16, #shared, #smem, mutable>) at
   tt.return
 }
 tt.func public @call(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>, %acc: tensor<64x64xf32, #mma>) {
-  // expected-remark @below {{'%a' stays in one partition: it is handed to a function}}
+  // expected-remark @below {{'%a' stays in one partition: it is passed to a function}}
   %a = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable>
   tt.call @callee(%a) : (!ttg.memdesc<64x64xf16, #shared, #smem, mutable>) -> ()
   %x = ttg.local_load %a : !ttg.memdesc<64x64xf16, #shared, #smem, mutable> -> tensor<64x64xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 8}>>
@@ -67,7 +67,7 @@ tt.func public @call(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 // Two views of one buffer in other shapes.
 tt.func public @reshaped(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>, %acc: tensor<64x64xf32, #mma>) {
-  // expected-remark @below {{'%a' stays in one partition: 'ttg.memdesc_reinterpret' uses it: it looks at the bytes of the buffer in another way}}
+  // expected-remark @below {{'%a' stays in one partition: 'ttg.memdesc_reinterpret' uses it: it reinterprets the bytes of the buffer}}
   %a = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable>
   %v = ttg.memdesc_reinterpret %a : !ttg.memdesc<64x64xf16, #shared, #smem, mutable> -> !ttg.memdesc<32x64xf16, #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>, #smem, mutable>
   %x = ttg.local_load %a : !ttg.memdesc<64x64xf16, #shared, #smem, mutable> -> tensor<64x64xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 8}>>
@@ -105,7 +105,7 @@ tt.func public @sliced(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #m
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @chosen(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>, %acc: tensor<64x64xf32, #mma>) {
-  // expected-remark @below {{'%a' stays in one partition: its author chose the partitions}}
+  // expected-remark @below {{'%a' stays in one partition: the user chose the partitions}}
   %a = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable>
   %x = ttg.local_load %a : !ttg.memdesc<64x64xf16, #shared, #smem, mutable> -> tensor<64x64xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 8}>>
   %d = tt.dot %x, %b, %acc : tensor<64x64xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 8}>> * tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>> -> tensor<64x64xf32, #mma>
@@ -192,7 +192,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 // Triton refuses a padded encoding with fewer dimensions than what is cut; on 3.8 the process aborts on
 // a partitioned one.
 tt.func public @several_buffers(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>, %acc: tensor<64x64xf32, #mma>) {
-  // expected-remark @below {{'%a' stays in one partition: a part of several buffers is taken, which Triton cannot with padding}}
+  // expected-remark @below {{'%a' stays in one partition: Triton cannot slice several padded buffers at once}}
   %a = ttg.local_alloc : () -> !ttg.memdesc<2x64x64xf16, #shared1, #smem, mutable>
   %c0 = arith.constant 0 : i32
   %s = ttg.memdesc_subslice %a[1, 0, 0] : !ttg.memdesc<2x64x64xf16, #shared1, #smem, mutable> -> !ttg.memdesc<1x64x64xf16, #shared1, #smem, mutable, 2x64x64>
@@ -211,7 +211,7 @@ tt.func public @several_buffers(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, pa
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @switched(%i: index, %b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>, %acc: tensor<64x64xf32, #mma>) {
   // What each region of a switch yields is not followed to the result.
-  // expected-remark @below {{'%a' stays in one partition: 'scf.index_switch' hands it on in a way that is not known}}
+  // expected-remark @below {{'%a' stays in one partition: 'scf.index_switch' passes it on in an unknown way}}
   %a = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable>
   %e = scf.index_switch %i -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable>
   case 2 {
@@ -234,7 +234,7 @@ tt.func public @switched(%i: index, %b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1
 #smem = #ttg.shared_memory
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @executed(%i: index, %b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>, %acc: tensor<64x64xf32, #mma>) {
-  // expected-remark @below {{'%a' stays in one partition: 'scf.execute_region' hands it on in a way that is not known}}
+  // expected-remark @below {{'%a' stays in one partition: 'scf.execute_region' passes it on in an unknown way}}
   %a = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable>
   %e = scf.execute_region -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable> {
     scf.yield %a : !ttg.memdesc<64x64xf16, #shared, #smem, mutable>

@@ -12,7 +12,7 @@
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 // CHECK: #partitioned_shared
 tt.func public @refused(%b: tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}>>, %acc: tensor<64x64xf32, #mma>) {
-  // expected-error @below {{the Triton that compiles this does not know #ttg.partitioned_shared, which 'triton-ext-partition-shared' chose here; 3.8 is the first release that does}}
+  // expected-error @below {{the Triton that compiles this does not know #ttg.partitioned_shared, which 'triton-ext-partition-shared' chose here; 3.8 is the first release with it}}
   // expected-note @below {{pip install 'triton>=3.8'}}
   %a = ttg.local_alloc : () -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable>
   %x = ttg.local_load %a : !ttg.memdesc<64x64xf16, #shared, #smem, mutable> -> tensor<64x64xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 8}>>

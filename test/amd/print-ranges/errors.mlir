@@ -2,13 +2,13 @@
 
 // RUN: not triton-opt %s --host=none -test-tritonamdgpu-range-analysis -split-input-file 2>&1 | FileCheck %s
 
-// CHECK: error: expected an integer from 0 on as 'test.pid-bound-y', found '-1 : i32'
+// CHECK: error: expected a non-negative integer as 'test.pid-bound-y', found '-1 : i32'
 module attributes {"test.pid-bound-y" = -1 : i32} {
 }
 
 // -----
 
-// CHECK: error: expected an integer from 0 on as 'test.pid-bound-z', found '"many"'
+// CHECK: error: expected a non-negative integer as 'test.pid-bound-z', found '"many"'
 module attributes {"test.pid-bound-z" = "many"} {
 }
 

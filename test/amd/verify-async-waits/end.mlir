@@ -12,7 +12,7 @@ tt.func public @load(%d: !tt.tensordesc<128xf32, #s>) {
   %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   %t = amdg.async_tdm_copy_global_to_local %d into %m : !tt.tensordesc<128xf32, #s> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   // expected-note @+4 {{the copy into %m}}
-  // expected-note @+3 {{no wait lies between them on this way}}
+  // expected-note @+3 {{there is no wait in between on this path}}
   // expected-note @+2 {{the LDS of a workgroup that ended is given to another one: wait for 0 operations in front of this}}
   // expected-error @+1 {{unsafe end of the kernel: a copy may still write its LDS}}
   tt.return
@@ -22,7 +22,7 @@ tt.func public @store(%d: !tt.tensordesc<128xf32, #s>) {
   %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   amdg.async_tdm_copy_local_to_global %d from %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> !tt.tensordesc<128xf32, #s>
   // expected-note @+4 {{the copy from %m}}
-  // expected-note @+3 {{no wait lies between them on this way}}
+  // expected-note @+3 {{there is no wait in between on this path}}
   // expected-note @+2 {{the LDS of a workgroup that ended is given to another one: wait for 0 operations in front of this}}
   // expected-error @+1 {{unsafe end of the kernel: a copy may still read its LDS}}
   tt.return
@@ -40,7 +40,7 @@ tt.func public @too_high(%d: !tt.tensordesc<128xf32, #s>) {
   %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   amdg.async_tdm_copy_local_to_global %d from %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> !tt.tensordesc<128xf32, #s>
   amdg.async_tdm_wait {num = 1 : i32}
-  // expected-note @+2 {{lets 1 operation in flight, but only 0 operations were surely issued behind the copy: at most 0 is safe}}
+  // expected-note @+2 {{lets 1 operation in flight, but only 0 operations were certainly issued after the copy: at most 0 is safe}}
   // expected-error @+1 {{unsafe end of the kernel: a copy may still read its LDS}}
   tt.return
 }

@@ -44,7 +44,7 @@ tt.func public @tokens(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %0 = ttg.async_copy_global_to_local %p, %m : tensor<128x!tt.ptr<f32>, #b> -> <128xf32, #s, #smem, mutable>
   %1 = ttg.async_commit_group tokens %0
   // CHECK: num = 7
-  // expected-remark @+1 {{num = 7 lets through what the tokens of this wait ask for}}
+  // expected-remark @+1 {{num = 7 lets through what the tokens of this wait request}}
   %w = ttg.async_wait %1 {num = 7 : i32}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
   tt.return

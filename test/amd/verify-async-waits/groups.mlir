@@ -16,7 +16,7 @@ tt.func public @straight(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %3 = ttg.async_commit_group tokens %2
   %w = ttg.async_wait {num = 1 : i32}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
-  // expected-note @+2 {{lets 1 group in flight, but only 0 groups were surely issued behind the copy: at most 0 is safe}}
+  // expected-note @+2 {{lets 1 group in flight, but only 0 groups were certainly issued after the copy: at most 0 is safe}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %q = ttg.local_load %o : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
   %w2 = ttg.async_wait {num = 3 : i32}
@@ -58,7 +58,7 @@ tt.func public @branch(%p: tensor<128x!tt.ptr<f32>, #b>, %c: i1) {
   scf.if %c {
     %w = ttg.async_wait {num = 0 : i32}
   }
-  // expected-note @+3 {{no wait lies between them on this way}}
+  // expected-note @+3 {{there is no wait in between on this path}}
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>

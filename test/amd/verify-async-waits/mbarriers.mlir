@@ -25,7 +25,7 @@ tt.func public @not_told(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %0 = ttg.async_copy_global_to_local %p, %m : tensor<128x!tt.ptr<f32>, #b> -> <128xf32, #s, #smem, mutable>
   %g = ttg.async_commit_group tokens %0
   amdg.async_copy_mbarrier_arrive %bar : !ttg.memdesc<1xi64, #s, #smem, mutable>
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
   tt.return
@@ -40,7 +40,7 @@ tt.func public @told_before(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %phase = arith.constant 0 : i32
   amdg.wait_barrier %bar, %phase : !ttg.memdesc<1xi64, #s, #smem, mutable>
   amdg.async_copy_mbarrier_arrive %bar : !ttg.memdesc<1xi64, #s, #smem, mutable>
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
   tt.return
@@ -55,7 +55,7 @@ tt.func public @behind(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %g = ttg.async_commit_group tokens %0
   %phase = arith.constant 0 : i32
   amdg.wait_barrier %bar, %phase : !ttg.memdesc<1xi64, #s, #smem, mutable>
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
   %end = amdg.async_wait {num_inst = 0 : i32}
@@ -71,7 +71,7 @@ tt.func public @stores(%p: tensor<128x!tt.ptr<f32>, #b>) {
   amdg.async_copy_mbarrier_arrive %bar : !ttg.memdesc<1xi64, #s, #smem, mutable>
   %phase = arith.constant 0 : i32
   amdg.wait_barrier %bar, %phase : !ttg.memdesc<1xi64, #s, #smem, mutable>
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe write to LDS: a copy may still read it}}
   %1 = ttg.async_copy_global_to_local %p, %m : tensor<128x!tt.ptr<f32>, #b> -> <128xf32, #s, #smem, mutable>
   %end = amdg.async_wait {num_inst = 0 : i32}
@@ -86,7 +86,7 @@ tt.func public @tdm(%d: !tt.tensordesc<128xf32, #s>) {
   amdg.async_copy_mbarrier_arrive %bar : !ttg.memdesc<1xi64, #s, #smem, mutable>
   %phase = arith.constant 0 : i32
   amdg.wait_barrier %bar, %phase : !ttg.memdesc<1xi64, #s, #smem, mutable>
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
   %end_tdm = amdg.async_tdm_wait {num = 0 : i32}
@@ -108,7 +108,7 @@ tt.func public @tdm_not_told(%d: !tt.tensordesc<128xf32, #s>) {
   %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   %bar = ttg.local_alloc : () -> !ttg.memdesc<1xi64, #s, #smem, mutable>
   %0 = amdg.async_tdm_copy_global_to_local %d into %m, barrier = %bar : !tt.tensordesc<128xf32, #s>, !ttg.memdesc<1xi64, #s, #smem, mutable> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
   tt.return

@@ -6,7 +6,7 @@
 
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @by_name() {
-  // expected-error @below {{'amdg.async_tdm_newer_copy' is asynchronous, and what it issues or waits for is not known}}
+  // expected-error @below {{'amdg.async_tdm_newer_copy' is asynchronous, but what it issues or waits for is not known}}
   // expected-note @below {{update it, or leave the numbers of waits to Triton (TRITON_EXT_WAITS=host in a compile)}}
   "amdg.async_tdm_newer_copy"() : () -> ()
   tt.return
@@ -17,7 +17,7 @@ tt.func public @by_name() {
 
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "hip:gfx1250", "ttg.threads-per-warp" = 32 : i32} {
 tt.func public @by_token() {
-  // expected-error @below {{'ttg.newer_copy' is asynchronous, and what it issues or waits for is not known}}
+  // expected-error @below {{'ttg.newer_copy' is asynchronous, but what it issues or waits for is not known}}
   // expected-note @below {{update it, or leave the numbers of waits to Triton}}
   %t = "ttg.newer_copy"() : () -> !ttg.async.token
   tt.return

@@ -34,7 +34,7 @@ tt.func public @not_waited(%p: tensor<128x!tt.ptr<f32>, #b>) {
   }
   partition0(%a: !ttg.memdesc<128xf32, #s, #smem, mutable>, %ba: !ttg.memdesc<1xi64, #s, #smem, mutable>) num_warps(4) {
     // expected-note @+3 {{other warps issued it, before 'ttg.warp_specialize'}}
-    // expected-note @+2 {{no wait lies between them on this way}}
+    // expected-note @+2 {{there is no wait in between on this path}}
     // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
     %r = ttg.local_load %a : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
     ttg.warp_return
@@ -56,7 +56,7 @@ tt.func public @waited_inside(%p: tensor<128x!tt.ptr<f32>, #b>) {
   partition0(%a: !ttg.memdesc<128xf32, #s, #smem, mutable>, %ba: !ttg.memdesc<1xi64, #s, #smem, mutable>) num_warps(4) {
     %w = ttg.async_wait {num = 0 : i32}
     // expected-note @+3 {{other warps issued it, before 'ttg.warp_specialize'}}
-    // expected-note @+2 {{no wait lies between them on this way}}
+    // expected-note @+2 {{there is no wait in between on this path}}
     // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
     %r = ttg.local_load %a : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
     ttg.warp_return

@@ -62,7 +62,7 @@ tt.func public @modulo_two(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32) {
     %w = ttg.async_wait {num = 2 : i32}
     %i0 = arith.remsi %i, %c3 : i32
     %r = ttg.memdesc_index %m[%i0] : !ttg.memdesc<3x128xf32, #s, #smem, mutable> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
-    // expected-note @+2 {{lets 2 groups in flight, but only 1 group was surely issued behind the copy: at most 1 is safe}}
+    // expected-note @+2 {{lets 2 groups in flight, but only 1 group was certainly issued after the copy: at most 1 is safe}}
     // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
     %x = ttg.local_load %r : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
     %j = arith.addi %i, %c2 : i32

@@ -22,7 +22,7 @@ tt.func public @upper_below_lower(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32) {
   }
   %k = arith.remsi %n, %c3 : i32
   %s1 = ttg.memdesc_index %m[%k] : !ttg.memdesc<3x128xf32, #s, #smem, mutable> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
-  // expected-note @+3 {{no wait lies between them on this way}}
+  // expected-note @+3 {{there is no wait in between on this path}}
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %s1 : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
@@ -45,7 +45,7 @@ tt.func public @unsigned_remainder(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32) {
   }
   %k = arith.remui %n, %c2 : i32
   %v = ttg.memdesc_index %m[%k] : !ttg.memdesc<2x128xf32, #s, #smem, mutable> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
-  // expected-note @+3 {{no wait lies between them on this way}}
+  // expected-note @+3 {{there is no wait in between on this path}}
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %v : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
@@ -69,7 +69,7 @@ tt.func public @another_remainder(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i32) {
   %other = arith.remsi %n, %c7 : i32
   %k = arith.andi %n, %c1 : i32
   %v = ttg.memdesc_index %m[%k] : !ttg.memdesc<2x128xf32, #s, #smem, mutable> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
-  // expected-note @+3 {{no wait lies between them on this way}}
+  // expected-note @+3 {{there is no wait in between on this path}}
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %v : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
@@ -95,7 +95,7 @@ tt.func public @a_slot_of_other_buffers(%p: tensor<128x!tt.ptr<f32>, #b>, %n: i3
   %first = ttg.memdesc_index %seven[%other] : !ttg.memdesc<7x128xf32, #s, #smem, mutable> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   %k = arith.andi %n, %c1 : i32
   %v = ttg.memdesc_index %m[%k] : !ttg.memdesc<2x128xf32, #s, #smem, mutable> -> !ttg.memdesc<128xf32, #s, #smem, mutable>
-  // expected-note @+3 {{no wait lies between them on this way}}
+  // expected-note @+3 {{there is no wait in between on this path}}
   // expected-note @+2 {{without running it}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %v : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>

@@ -10,7 +10,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 tt.func public @aliases(%d: !tt.tensordesc<128xf32, #s>) {
   %m = ttg.local_alloc : () -> !buffer
   %0 = amdg.async_tdm_copy_global_to_local %d into %m : !tt.tensordesc<128xf32, #s> -> !buffer
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !buffer -> tensor<128xf32, #b>
   %end_tdm = amdg.async_tdm_wait {num = 0 : i32}

@@ -17,7 +17,7 @@ tt.func public @tdm(%d: !tt.tensordesc<64x64xf16, #s>) {
   %1 = amdg.async_tdm_copy_global_to_local %d into %o : !tt.tensordesc<64x64xf16, #s> -> !ttg.memdesc<64x64xf16, #s, #smem, mutable>
   %w1 = amdg.async_tdm_wait  {num = 1 : i32}
   %2 = amdg.async_tdm_copy_local_to_global %d from %m : !ttg.memdesc<64x64xf16, #s, #smem, mutable> -> !tt.tensordesc<64x64xf16, #s>
-  // expected-note @+2 {{lets 1 operation in flight, but only 0 operations were surely issued behind the copy}}
+  // expected-note @+2 {{lets 1 operation in flight, but only 0 operations were certainly issued after the copy}}
   // expected-error @+1 {{unsafe copy from LDS: its data may not have arrived}}
   %3 = amdg.async_tdm_copy_local_to_global %d from %o : !ttg.memdesc<64x64xf16, #s, #smem, mutable> -> !tt.tensordesc<64x64xf16, #s>
   // The older of two stores is done, the newer one still reads.
@@ -36,7 +36,7 @@ tt.func public @counted(%d: !tt.tensordesc<64x64xf16, #s>) {
   %0 = amdg.async_tdm_copy_global_to_local %d into %m : !tt.tensordesc<64x64xf16, #s> -> !ttg.memdesc<64x64xf16, #s, #smem, mutable>
   %1 = amdg.async_tdm_copy_global_to_local %d into %o : !tt.tensordesc<64x64xf16, #s> -> !ttg.memdesc<64x64xf16, #s, #smem, mutable>
   %w2 = amdg.async_tdm_intrinsic_wait  {count = 2 : i32}
-  // expected-note @+2 {{lets 2 instructions in flight, but only 1 instruction was surely issued behind the copy: at most 1 is safe}}
+  // expected-note @+2 {{lets 2 instructions in flight, but only 1 instruction was certainly issued after the copy: at most 1 is safe}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %x = ttg.local_load %m : !ttg.memdesc<64x64xf16, #s, #smem, mutable> -> tensor<64x64xf16, #b>
   %w1 = amdg.async_tdm_intrinsic_wait  {count = 1 : i32}

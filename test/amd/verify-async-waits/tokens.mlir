@@ -15,7 +15,7 @@ tt.func public @chosen(%p: tensor<128x!tt.ptr<f32>, #b>, %c: i1) {
   %g1 = ttg.async_commit_group tokens %1
   %t = arith.select %c, %g, %g1 : !ttg.async.token
   %w = ttg.async_wait %t {num = 0 : i32}
-  // expected-note @+2 {{waits for what its tokens name, which is not this copy or a newer one}}
+  // expected-note @+2 {{waits for its tokens only; none is of this copy or a newer one}}
   // expected-error @+1 {{unsafe read of LDS: data may not have arrived}}
   %r = ttg.local_load %m : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128xf32, #b>
   %end = amdg.async_wait {num_inst = 0 : i32}

@@ -10,7 +10,7 @@ tt.func public @operation(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   %0 = amdg.async_copy_local_to_global %m, %p : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128x!tt.ptr<f32>, #b>
   %g = ttg.async_commit_group tokens %0
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe use of LDS: a copy may still read it}}
   amdg.some_operation %m : !ttg.memdesc<128xf32, #s, #smem, mutable>
   %end = amdg.async_wait {num_inst = 0 : i32}
@@ -22,7 +22,7 @@ tt.func public @callee(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   %0 = ttg.async_copy_global_to_local %p, %m : tensor<128x!tt.ptr<f32>, #b> -> <128xf32, #s, #smem, mutable>
   %g = ttg.async_commit_group tokens %0
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe use of LDS: a copy may still write it}}
   tt.call @elsewhere(%m) : (!ttg.memdesc<128xf32, #s, #smem, mutable>) -> ()
   %end = amdg.async_wait {num_inst = 0 : i32}
@@ -34,7 +34,7 @@ tt.func public @regions(%p: tensor<128x!tt.ptr<f32>, #b>) {
   %m = ttg.local_alloc : () -> !ttg.memdesc<128xf32, #s, #smem, mutable>
   %0 = amdg.async_copy_local_to_global %m, %p : !ttg.memdesc<128xf32, #s, #smem, mutable> -> tensor<128x!tt.ptr<f32>, #b>
   %g = ttg.async_commit_group tokens %0
-  // expected-note @+2 {{no wait lies between them on this way}}
+  // expected-note @+2 {{there is no wait in between on this path}}
   // expected-error @+1 {{unsafe use of LDS: a copy may still read it}}
   "test.regions"(%m) ({
     "test.end"() : () -> ()

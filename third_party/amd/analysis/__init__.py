@@ -1,1 +1,1 @@
-"""Analyses of AMD operations: what they become, and what is in flight behind them."""
+"""Analyses of AMD's asynchronous operations, wait counts and LDS."""

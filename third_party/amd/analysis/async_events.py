@@ -1,7 +1,7 @@
-"""The asynchronous operations of a module: what is issued, committed and waited for.
+"""Collects the asynchronous operations of a module: issues, commits and waits.
 
-An asynchronous operation that is not known here is refused by name.  Left out, it would make the
-numbers of waits behind it too high.
+Unknown asynchronous operations are refused by name: ignoring one would make the numbers of later
+waits too high.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .target import Counter, Direction, Lowering, Queue, Target
 
 __all__ = ["ASYNC", "KNOWN", "AsyncEvents", "Commit", "Event", "Wait", "WaitUnit"]
 
-#: Type of what asynchronous operations hand to the waits for them.
+#: Type of the tokens that connect asynchronous operations and waits.
 _TOKEN: Final = "!ttg.async.token"
-#: Words in the names of operations that start or wait for something that runs on.
+#: Words in the names of operations that start or wait for asynchronous work.
 _RUNS_ON: Final = frozenset({"async", "tdm", "tma", "wait"})
-#: Names of the operations that are understood; arrivals at mbarriers take part in no counter.
+#: Names of the known operations; arrivals at mbarriers use no counter.
 KNOWN: Final = (
     ISSUING
     | ARRIVALS
     | {ttg.AsyncCommitGroupOp.NAME, ttg.AsyncWaitOp.NAME, amdg.AsyncWaitOp.NAME}
     | {amdg.TdmWaitOp.NAME, amdg.TdmWaitOp.INTRINSIC}
 )
-#: How the names of all of them start.
+#: Prefixes of all their names.
 ASYNC: Final = ("amdg.async_", "amdg.buffer_load_to_local", "ttg.async_")
 
 
 class WaitUnit(Enum):
-    """What the number of a wait counts."""
+    """Unit of the number of a wait."""
 
     GROUPS = "groups"
     OPERATIONS = "operations"
@@ -52,7 +52,7 @@ class WaitUnit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """``ttg.async_commit_group``: what was issued by address since the last one is a group."""
+    """``ttg.async_commit_group``: groups the copies by address since the last commit."""
 
     op: Operation
 
@@ -63,11 +63,11 @@ class Wait:
 
     Attributes:
         op: The operation.
-        counter: What it waits for.
-        unit: What ``num`` counts.
-        num: What may be in flight behind it.
-        tokens: What it waits for instead, if any.
-        is_for_all: Whether it waits for copies that no commit follows as well.
+        counter: The counter.
+        unit: Unit of ``num``.
+        num: How many may stay in flight.
+        tokens: Tokens that it waits for instead, if any.
+        is_for_all: Whether it also waits for uncommitted copies.
     """
 
     op: Operation
@@ -87,15 +87,15 @@ class AsyncEvents:
     Args:
         module: The module.
         target: The GPU.
-        lowering: What the host makes of them.
+        lowering: The host's lowering.
 
     Attributes:
         target: The GPU.
-        lowering: What the host makes of the operations.
+        lowering: The host's lowering.
 
     Raises:
-        VerifyError: An operation cannot be read, or an encoding is not known.
-        NotModelledError: An asynchronous operation is not known.
+        VerifyError: An operation cannot be read, or an encoding is unknown.
+        NotModelledError: An asynchronous operation is unknown.
     """
 
     def __init__(self, module: Module, target: Target, lowering: Lowering) -> None:
@@ -122,48 +122,48 @@ class AsyncEvents:
         return len(self._events)
 
     def get(self, op: Operation) -> Event | None:
-        """What an operation is, or ``None``."""
+        """Returns the event of an operation, or ``None``."""
         return self._events.get(op)
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """The waits, in the order of the text."""
+        """Returns the waits, in program order."""
         return tuple(event for event in self if isinstance(event, Wait))
 
     def is_event(self, op: Operation) -> bool:
-        """Whether a walk that follows tokens and counts instructions has to see an operation."""
+        """Returns whether a walk over tokens and instructions must visit an operation."""
         return op in self._events or any(
             type_text(result) == _TOKEN for result in op.results if op.regions or op.operands
         )
 
     @property
     def counts_groups(self) -> bool:
-        """Whether waits for copies count groups to the end, and nobody counts instructions."""
+        """Returns whether waits for copies stay in groups and nobody counts instructions."""
         marks = self.lowering.async_marks and self.target.copy_counter is Counter.VMCNT
         return marks or self.target.waits_count_groups
 
     def weight(self, issue: AsyncIssue) -> int:
-        """What an operation adds to the distance of a wait behind it."""
+        """Returns what an operation adds to the distance of a later wait."""
         is_copy = issue.queue.counter is self.target.copy_counter
         return 0 if is_copy and self.counts_groups else issue.instructions.lo
 
     @property
     def commit_weight(self) -> int:
-        """What a commit adds to the distance of a wait behind it."""
+        """Returns what a commit adds to the distance of a later wait."""
         return 1 if self.counts_groups else 0
 
     def queues(self, counter: Counter) -> tuple[Queue, ...]:
-        """The queues that a counter counts."""
+        """Returns the queues of a counter."""
         if counter is Counter.TENSORCNT:
             return (self.target.tdm_queue,)
         return tuple(dict.fromkeys(self.target.copy_queue(direction) for direction in Direction))
 
 
 def _refuse_asynchronous(op: Operation) -> None:
-    """Refuses an operation that may start or wait for something, and is not known.
+    """Refuses an unknown operation that may be asynchronous.
 
     Raises:
-        NotModelledError: It is one.
+        NotModelledError: It may be.
     """
     if not op.name.startswith(ASYNC):
         if is_listed(op.name):
@@ -173,7 +173,7 @@ def _refuse_asynchronous(op: Operation) -> None:
         if words.isdisjoint(_RUNS_ON) and not has_token:
             return
     error = op.error(
-        f"'{op.name}' is asynchronous, and what it issues or waits for is not known",
+        f"'{op.name}' is asynchronous, but what it issues or waits for is not known",
         "triton-ext knows the operations of Triton 3.6 to 3.9: update it, or leave the numbers of "
         "waits to Triton (TRITON_EXT_WAITS=host in a compile)",
     )
@@ -187,7 +187,7 @@ def _commit(op: Operation) -> Commit | None:
 def _wait(op: Operation, target: Target) -> Wait | None:
     groups = ttg.AsyncWaitOp.match(op)
     if groups is not None:
-        # A negative number asks for everything, as in upstream's pass.
+        # A negative number waits for everything, as in upstream's pass.
         is_for_all, num = groups.num < 0 and not groups.tokens, max(0, groups.num)
         return Wait(op, target.copy_counter, WaitUnit.GROUPS, num, groups.tokens, is_for_all)
     counted = amdg.AsyncWaitOp.match(op)

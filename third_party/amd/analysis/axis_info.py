@@ -1,7 +1,7 @@
-"""Axis info rules for ``amdg`` operations, to be given to ``AxisInfoAnalysis.of``.
+"""Axis info rules for ``amdg`` operations, for ``AxisInfoAnalysis.of``.
 
-The host's own wait-count pass does not know them, its lowering does: an analysis without these
-rules leaves a gap at each operation of the dialect.
+The host's lowering knows these operations, its wait-count pass does not: without these rules an
+analysis treats each of them as unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["AXIS_INFO_RULES", "extract_slice"]
 
 _OFFSETS = re.compile(r"\s*\[\s*(-?\d{1,18}(?:\s*,\s*-?\d{1,18})*)\s*\]", re.ASCII)
 
-#: Of their results no host knows anything.
+#: Operations whose results are unknown on every host.
 _OPAQUE = """
     async_copy_local_to_global async_tdm_copy_global_to_local async_tdm_copy_local_to_global
     async_tdm_fused_copy_global_to_local async_tdm_gather async_tdm_intrinsic_wait async_tdm_scatter
@@ -45,7 +45,7 @@ def extract_slice(visit: Visit) -> AxisInfo | None:
         run = min(aligned, size)
         inside = offset % source.contiguity[d]
         if run == size and inside == 0:
-            divisor = source.divisibility[d]  # (2) The one group begins where the source's does.
+            divisor = source.divisibility[d]  # (2) Its only group begins where the source's does.
         elif run == size:
             divisor = math.gcd(source.divisibility[d], inside * visit.stride)
         else:
@@ -54,7 +54,7 @@ def extract_slice(visit: Visit) -> AxisInfo | None:
         divisors.append(max(divisor, source.divisor))
         repeats.append(min(math.gcd(offset, source.constancy[d]), size))
     found = AxisInfo(tuple(runs), tuple(divisors), tuple(repeats), source.constant)
-    # (6) Hosts up to 3.7 claim of the tile what is true of the source, as far as it fits.
+    # (6) Hosts up to 3.7 apply the properties of the source to the tile, as far as they fit.
     same = all(
         runs[d] == min(source.contiguity[d], size)
         and divisors[d] == source.divisibility[d]

@@ -1,7 +1,7 @@
-"""Pairs of accesses to LDS that need no barrier of the workgroup on AMD.
+"""Pairs of LDS accesses that need no workgroup barrier on AMD.
 
-Sources: ``third_party/amd/lib/TritonAMDGPUToLLVM/MembarUtility.cpp`` of Triton, and for the third
-rule below the barriers of Triton 3.9.0, over all pairs of operations.
+Sources: ``third_party/amd/lib/TritonAMDGPUToLLVM/MembarUtility.cpp`` of Triton; for the third rule
+the barriers of Triton 3.9.0, over all pairs of operations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from triton_ext.ir.dialects.view import OpReader
 
 __all__ = ["SYNCED", "needs_no_barrier", "synced_loads"]
 
-#: Attribute of a read of LDS: whether it reads only what asynchronous waits have waited for.
+#: Attribute of a read of LDS: whether it reads only data guarded by asynchronous waits.
 SYNCED: Final = "ttg.amdg.syncedViaAsyncWait"
 _LOADS: Final = frozenset(
     {ttg.LocalLoadOp.NAME, "amdg.local_load_packed_transposed"}
@@ -37,11 +37,10 @@ _MBARRIERS: Final = frozenset(
 
 
 def needs_no_barrier(pair: Pair) -> bool:
-    """Returns whether two accesses that meet are in order without a barrier.
+    """Returns whether two overlapping accesses are ordered without a barrier.
 
-    1. A read that has waited for copies and a copy into the same allocation: the barrier behind the
-       wait is the one that they need.
-    2. What is done to an mbarrier is done by instructions that the hardware orders.
+    1. A guarded read and a copy into the same allocation: the barrier after the wait orders them.
+    2. Operations on an mbarrier: the hardware orders their instructions.
     3. Two asynchronous copies into LDS: a barrier does not wait for the first one.
     """
     before, after = pair.before, pair.after
@@ -59,7 +58,7 @@ def needs_no_barrier(pair: Pair) -> bool:
 def synced_loads(module: Module) -> dict[Operation, bool]:
     """Returns for each read of LDS whether an asynchronous wait, and nothing else, guards it.
 
-    Those that say it themselves are left out.
+    Omits reads that have the attribute already.
     """
     flow = ValueFlow.of_module(module.op)
     found = {}
@@ -73,7 +72,7 @@ def synced_loads(module: Module) -> dict[Operation, bool]:
 
 
 def _is_of_wait(token: Value, flow: ValueFlow) -> bool:
-    """Returns whether every operation that a token may be of is an asynchronous wait."""
+    """Returns whether a token can only come from asynchronous waits."""
     origins = flow.origins(token)
     return origins.is_complete and all(
         isinstance(each, OpResult) and each.owner.name in _WAITS for each in origins.values

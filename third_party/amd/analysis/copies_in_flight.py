@@ -1,9 +1,8 @@
-"""Which copies may be in flight at a point of a module.
+"""Finds the copies that may be in flight at a point of a module.
 
-Safe direction: a copy that may be in flight is named; one that is named may be retired on every
-path that an execution takes.  Where nothing is known of what ran before, anything may be in flight.
-What retires a copy is defined in
-:mod:`triton_ext.backends.amd.analysis.wait_coverage`, numbers 5 to 8.
+Safe direction: a copy that may be in flight is returned; a returned copy may be retired on every
+feasible path.  If it is unknown what ran before, anything may be in flight.  Rules 5 to 8 of
+:mod:`triton_ext.backends.amd.analysis.wait_coverage` define what retires a copy.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ __all__ = ["copies_in_flight"]
 def copies_in_flight(
     position: Position, candidates: Iterable[AsyncIssue], coverage: WaitCoverage
 ) -> dict[Operation, int]:
-    """The copies that may be in flight at a position.
+    """Returns the copies that may be in flight at a position.
 
     Args:
         position: The position.
-        candidates: The copies that are asked about.
+        candidates: The copies to consider.
         coverage: The module, and what its waits let through.
 
     Returns:
-        For each such copy how many times control went back to the start of a loop around it, on
-        the nearest path since it was issued.
+        For each such copy the number of back edges of its enclosing loops on the nearest path from
+        it to the position.
     """
     asked: dict[Queue, list[Operation]] = {}
     for issue in candidates:
@@ -42,7 +41,7 @@ def copies_in_flight(
             asked.setdefault(issue.queue, []).append(issue.op)
     found: dict[Operation, int] = {}
     for queue, ops in asked.items():
-        # One walk for all of them: a kernel may have hundreds of copies.
+        # One walk for all copies: a kernel may have hundreds.
         walks = nearest_walks(coverage.flow, position, _Seeker(coverage, queue, Pending()))
         ends = {end.op: end.steps for end in walks.found}
         unknown = (e.steps for e in walks.found if e.steps[-1].kind is StepKind.UNKNOWN)
@@ -55,14 +54,14 @@ def copies_in_flight(
 
 
 def _iterations(steps: tuple[Step, ...], op: Operation) -> int:
-    """How often some steps lead into the iteration before, in a loop around an operation."""
+    """Counts the edges to the previous iteration of a loop around an operation."""
     again = [step.op for step in steps if step.kind is StepKind.PREVIOUS]
     around = _around(op) if again else frozenset()
     return sum(loop in around for loop in again)
 
 
 def _around(op: Operation) -> frozenset[Operation]:
-    """The operations around one."""
+    """Returns the operations around an operation."""
     found = []
     outer = op.parent_op
     while outer is not None:
@@ -73,12 +72,12 @@ def _around(op: Operation) -> frozenset[Operation]:
 
 @dataclass(frozen=True, slots=True)
 class _Seeker:
-    """Looks for the copies of a queue.
+    """Searches for the copies of a queue.
 
     Attributes:
         coverage: The module.
         queue: The queue.
-        pending: What the waits that were passed let through.
+        pending: What the passed waits let through.
     """
 
     coverage: WaitCoverage

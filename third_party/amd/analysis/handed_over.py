@@ -1,17 +1,17 @@
-"""Which waits somebody relies on that the walks from uses of LDS do not see.
+"""Finds waits that other warps may rely on, which walks from uses of LDS do not see.
 
-A wait may be longer than the uses of LDS behind it ask for, and right: what it waited for is then
-handed over.  Taken as handed over is
+A correct wait may be longer than the uses of LDS after it require, because its data is handed over
+to others.  This covers
 
-1. what a wait may wait for, if one of its buffers is used by other warps than those that wait: in
-   another partition of ``ttg.warp_specialize``, or beside the partitions;
-2. what was waited for where others are told of it: an arrival at an mbarrier, a barrier, a fence,
-   an atomic operation, a call that cannot be walked through, inline assembly with side effects,
-   and operations of dialects that are not known here.  Each wait counts that lies before one on
-   some way, up to waits that let nothing through.
+1. everything a wait may wait for, if other warps use one of its buffers: in another partition of
+   ``ttg.warp_specialize``, or outside of the partitions;
+2. everything awaited before an operation that signals others: an arrival at an mbarrier, a
+   barrier, a fence, an atomic operation, a call that cannot be followed, inline assembly with side
+   effects, and operations of unknown dialects.  Each wait counts that precedes one on some path,
+   up to waits that let nothing through.
 
-Safe direction: a wait that is not named here may be made shorter without changing what others see;
-one that is named may be of interest to nobody.
+Safe direction: shortening a wait that is not listed does not change what others see; a listed one
+may interest nobody.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from .wait_coverage import WaitCoverage
 
 __all__ = ["HandedOver"]
 
-#: Dialects whose operations tell others of nothing, but for those with one of the words below.
+#: Dialects whose operations signal nobody, except those with one of the words below.
 _KNOWN: Final = ("arith.", "amdg.", "cf.", "math.", "scf.", "tt.", "ttg.", "ttng.", "ub.")
 _TELLS: Final = frozenset({"arrive", "atomic", "barrier", "fence"})
-#: Operations on mbarriers and barriers that tell nobody.
+#: Operations on mbarriers and barriers that signal nobody.
 _SILENT: Final = frozenset({"expect", "init", "inval", "wait"})
-#: Operations with buffers among their operands that do not use them.
+#: Operations with buffer operands that do not access them.
 _NO_USE: Final = frozenset({ttg.LocalDeallocOp.NAME, ttg.WarpSpecializeOp.NAME, ttg.PARTITIONS})
 
 
@@ -49,21 +49,21 @@ class HandedOver:
     """The waits of a module that others may rely on.
 
     Args:
-        coverage: The obligations of the module, which must not be changed meanwhile.
+        coverage: The obligations of the module, which must not change meanwhile.
     """
 
     def __init__(self, coverage: WaitCoverage) -> None:
         self._coverage = coverage
 
     def relies_on(self, wait: Wait) -> bool:
-        """Whether others may rely on a wait."""
+        """Returns whether others may rely on a wait."""
         return wait.op in self._told or self._is_shared(wait)
 
-    # ---- what others are told of
+    # ---- signals
 
     @cached_property
     def _told(self) -> frozenset[Operation]:
-        """The waits in front of what tells others."""
+        """Returns the waits before operations that signal others."""
         coverage, found = self._coverage, set[Operation]()
         units: dict[Counter, set[WaitUnit]] = {}
         for wait in coverage.events.waits:
@@ -92,7 +92,7 @@ class HandedOver:
             return words.isdisjoint(_SILENT)
         return "asm" in words and "pure = true" not in op.text
 
-    # ---- buffers of other warps
+    # ---- buffers shared with other warps
 
     def _is_shared(self, wait: Wait) -> bool:
         if not self._users:
@@ -119,7 +119,7 @@ class HandedOver:
 
     @cached_property
     def _users(self) -> dict[Value | None, set[Region]]:
-        """The warps that use each allocation or unknown buffer; empty without partitions."""
+        """Returns the warps that use each allocation or unknown buffer; {} without partitions."""
         users: dict[Value | None, set[Region]] = {}
         has_partitions = False
         for op in self._coverage.module.walk():
@@ -135,13 +135,13 @@ class HandedOver:
 
 
 def _warps_of(op: Operation) -> Region:
-    """The partition around an operation, or the body of its function."""
+    """Returns the partition around an operation, or the body of its function."""
     block = op.parent
     while block is not None:
         if block.parent.isolated:
             return block.parent
         block = block.parent_op.parent
-    raise op.error("an operation that uses a buffer stands in a function")
+    raise op.error("an operation that uses a buffer must be inside a function")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class _Waits:
     Attributes:
         coverage: The module.
         counter: The counter.
-        is_mixed: Whether some of the waits are for groups and others for instructions.
+        is_mixed: Whether some of the waits count groups and others instructions.
     """
 
     coverage: WaitCoverage
@@ -166,6 +166,6 @@ class _Waits:
             return self
         if event.counter is not self.counter or self.coverage.rule(event)[1] != 0:
             return self
-        # What is not committed is waited for by instructions only.
+        # Only instruction waits cover uncommitted copies.
         is_last = event.unit is not WaitUnit.GROUPS or not self.is_mixed
         return False if is_last else self

@@ -1,46 +1,44 @@
-"""How many instructions one wave issues for an asynchronous operation.
+"""Counts the instructions that one wave issues for an asynchronous operation.
 
-A wait lets the n youngest instructions of a counter be in flight, so it retires an operation only
-if at least n instructions of the same queue were really issued behind it.  Counts are therefore
-intervals: ``lo`` may be counted as issued on every path and by every wave, ``hi`` is what can be
-outstanding at most.  Errors are in the safe direction only: a wrong ``lo`` is too low.
+A wait leaves the newest n instructions of a counter in flight, so it retires an operation only if
+at least n instructions of the same queue were really issued after it.  Counts are therefore
+intervals: ``lo`` is certainly issued on every path and by every wave, ``hi`` is the most that can
+be outstanding.  Errors are in the safe direction only: a wrong ``lo`` is too low.
 
 Rules of a copy by address.  ``layout`` maps registers, lanes and waves of the global side to
-offsets in the buffer, padding left out; ``b`` are the bits of an element.
+offsets in the buffer, without padding; ``b`` is the element width in bits.
 
 1. ``c0 = min(128 / b, elements per thread in the fastest dimension, proven contiguity)``.
 2. With a mask, ``c1 = min(c0, elements over which it is constant in its fastest dimension)``.
-3. ``c2 = max(c1, contiguity attribute)``: the attribute overrules what is proven.
+3. ``c2 = max(c1, contiguity attribute)``: the attribute overrules the analysis.
 4. ``c = min(c2, consecutive run of layout, smallest padding interval)``.
 5. Registers that repeat another one are not copied: ``n = max(1, registers / c)``.
 6. A vector of ``c * b`` bits is one instruction; one of more than 128 bits several, and a store of
    16 bits two of 8.
-7. Waves that hold the same elements as others need not issue anything: ``lo = 0``.
-8. A masked copy that the host puts behind a branch is skipped by a wave that is masked out as a
-   whole: ``lo = 0``.  Copies by pointers are on gfx942 and gfx950, and on gfx1250 as
-   :class:`Lowering` says.  Buffer copies are masked by an offset that is out of range, unless what
-   is masked out gets a value (``other``): then they are the other side of the branch that stores
-   it.
-9. Where CTAs of a cluster hold the same elements, one of them stores for all and the others branch
-   around the store: ``lo = 0``.  A load is issued by each of them, and so is what the TDM does.
+7. Waves that hold the same elements as others may issue nothing: ``lo = 0``.
+8. If the host puts a masked copy behind a branch, a fully masked wave skips it: ``lo = 0``.  This
+   applies to copies by pointers on gfx942 and gfx950, and on gfx1250 as in :class:`Lowering`.
+   Buffer copies are masked by an out-of-range offset instead, unless masked elements get a value
+   (``other``): then they are in the other arm of the branch that stores it.
+9. If CTAs of a cluster hold the same elements, one of them stores for all and the others branch
+   around the store: ``lo = 0``.  Loads and TDM operations are issued by each CTA.
 
 Rules of the tensor data mover (TDM), which ignores masks of lanes and waves:
 
-10. A load or store is one instruction, a fused load as well.
+10. A load or store is one instruction, as is a fused load.
 11. A load into pieces, ``L = partitions * groups``: ``ceil(L / gcd(waves, L))``.
-12. A gather or scatter takes up to 8 rows of 32-bit or 16 of 16-bit indices, of those that lie side
-    by side: ``ceil(index registers of a thread / rows)``, repeated registers left out.  Some hosts
-    do not look how they lie (:class:`Lowering`).
+12. A gather or scatter instruction takes up to 8 rows with 32-bit or 16 with 16-bit indices, from
+    contiguous registers: ``ceil(index registers of a thread / rows)``, without repeated registers.
+    Some hosts do not check contiguity (:class:`Lowering`).
 
-Where an analysis met an operation that it does not know, the host may have proven more than we
-did: ``lo`` is then the count for the largest vector that rules 1 and 4 allow, ``hi`` that for what
-is proven.
+If an analysis meets an unknown operation, the host may have proven more: ``lo`` is then the count
+for the largest vector that rules 1 and 4 allow, ``hi`` the count for what is proven here.
 
 Precondition: the module is canonical, as Triton's own passes leave it.  The host inlines and
-canonicalizes before it lowers a copy; what it can find then beyond the identities that
-:mod:`triton_ext.analysis.axis_info` knows is not bounded from above.
+canonicalizes before it lowers a copy; what it can prove then, beyond the identities of
+:mod:`triton_ext.analysis.axis_info`, is not bounded from above.
 
-Not handled, and an error where it is asked for: encodings that this package does not know.
+Encodings that this package does not know are errors.
 """
 
 from __future__ import annotations
@@ -93,8 +91,8 @@ class Interval:
     """Instructions that one wave issues for one execution of an operation.
 
     Attributes:
-        lo: What may safely be counted as issued.
-        hi: What can be outstanding at most.
+        lo: Instructions that are certainly issued.
+        hi: The most that can be outstanding.
     """
 
     lo: int
@@ -102,12 +100,12 @@ class Interval:
 
     @classmethod
     def exactly(cls, count: int) -> Interval:
-        """An interval of one number."""
+        """Returns the interval of one number."""
         return cls(count, count)
 
     @property
     def is_exact(self) -> bool:
-        """Whether every wave issues the same number."""
+        """Returns whether every wave issues the same number."""
         return self.lo == self.hi
 
     def __add__(self, other: Interval) -> Interval:
@@ -116,11 +114,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A number of elements that an analysis of ours and that of the host may see differently.
+    """A number of elements that this analysis and the host's may determine differently.
 
     Attributes:
-        at_least: What is proven.
-        at_most: What the host may know; more than is proven where an operation is not understood.
+        at_least: Proven here.
+        at_most: Upper bound of the host's result; larger if an operation is unknown here.
     """
 
     at_least: int
@@ -128,7 +126,7 @@ class Proven:
 
     @classmethod
     def exactly(cls, count: int) -> Proven:
-        """Where both see the same."""
+        """Returns a number that both agree on."""
         return cls(count, count)
 
 
@@ -152,22 +150,22 @@ def copy_instructions(
     has_other: bool = False,
     hint: int = 1,
 ) -> Interval:
-    """Instructions of a copy by address, between global memory and LDS.
+    """Counts the instructions of a copy by address between global memory and LDS.
 
     Args:
         tensor: The pointers, or the offsets of a buffer copy; only shape and encoding matter.
         buffer: The LDS side.
         target: The GPU.
-        lowering: What the host makes of it.
-        kind: Which copy it is.
-        contiguity: Elements of the pointers that lie side by side, in the fastest dimension; of a
-            buffer copy, of offsets and base pointer together.
+        lowering: The host's lowering.
+        kind: The kind of copy.
+        contiguity: Contiguous elements of the pointers in the fastest dimension; for a buffer
+            copy, of offsets and base pointer together.
         mask: Elements over which the mask is constant in the same dimension; ``None`` without mask.
-        has_other: Whether what is masked out gets a value.
+        has_other: Whether masked elements get a value.
         hint: The attribute ``contiguity``.
 
     Raises:
-        VerifyError: An encoding is not known, or none for the shape.
+        VerifyError: An encoding is unknown or does not fit the shape.
     """
     facts = _facts_of(tensor, buffer)
     bits = _bits(buffer)
@@ -192,7 +190,7 @@ def copy_instructions(
 
 
 def _branches(kind: CopyKind, has_other: bool, target: Target, lowering: Lowering) -> bool:
-    """Whether a wave without an active lane skips a masked copy."""
+    """Returns whether a wave without an active lane skips a masked copy."""
     if kind is CopyKind.BUFFER_LOAD:
         return has_other
     if kind is CopyKind.STORE:
@@ -201,11 +199,11 @@ def _branches(kind: CopyKind, has_other: bool, target: Target, lowering: Lowerin
 
 
 def tdm_copy_instructions(buffer: MemDescType, waves: int) -> Interval:
-    """Instructions of a TDM load or store of a whole block.
+    """Counts the instructions of a TDM load or store of a whole block.
 
     Args:
         buffer: The LDS side.
-        waves: Number of waves that run the operation.
+        waves: Number of waves that execute the operation.
     """
     encoding = buffer.encoding
     if not isinstance(encoding, PartitionedSharedEncoding):
@@ -215,20 +213,20 @@ def tdm_copy_instructions(buffer: MemDescType, waves: int) -> Interval:
 
 
 def tdm_rows_instructions(indices: TensorType, lowering: Lowering) -> Interval:
-    """Instructions of a TDM gather or scatter.
+    """Counts the instructions of a TDM gather or scatter.
 
     Args:
-        indices: Row numbers, of 16 or 32 bits.
-        lowering: What the host makes of it.
+        indices: Row indices, of 16 or 32 bits.
+        lowering: The host's lowering.
 
     Raises:
-        VerifyError: The encoding is not known, or none for the shape.
+        VerifyError: The encoding is unknown or does not fit the shape.
     """
     layout = _distributed(indices).to_linear_layout(indices.static_shape)
     distinct = layout.without_zero_bases("register")
     most = 8 if (indices.bit_width or 0) > 16 else 16
     rows = min(most, consecutive_run(distinct, "register", layout.out_dim_names[0]))
-    # Rule 12; the hosts that do not look take repeated registers for rows as well.
+    # Rule 12; hosts that do not check contiguity count repeated registers as rows too.
     split = -(-distinct.in_dim_size("register") // rows)
     full = -(-layout.in_dim_size("register") // most)
     if lowering.rows_split_at_runs is None:
@@ -238,12 +236,12 @@ def tdm_rows_instructions(indices: TensorType, lowering: Lowering) -> Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CopyFacts:
-    """What the layouts of both sides say about a copy.
+    """Properties of a copy that its two layouts determine.
 
     Attributes:
-        per_thread: Elements side by side in a thread, in the fastest dimension (rule 1).
-        run: Elements side by side on both sides (rule 4).
-        registers: Those that hold different elements (rule 5).
+        per_thread: Contiguous elements of a thread in the fastest dimension (rule 1).
+        run: Contiguous elements on both sides (rule 4).
+        registers: Registers with distinct elements (rule 5).
         has_redundant_waves: Whether waves hold the same elements as others (rule 7).
         has_redundant_ctas: Whether CTAs of a cluster do (rule 9).
     """
@@ -257,7 +255,7 @@ class _CopyFacts:
 
 @lru_cache(maxsize=256)
 def _facts_of(tensor: TensorType, buffer: MemDescType) -> _CopyFacts:
-    # The copies of a kernel have few types: working these out takes longer than all else here.
+    # Cached: a kernel's copies have few types, and this takes longer than the rest.
     source, shape = _distributed(tensor), tensor.static_shape
     if not isinstance(buffer.encoding, SharedEncoding):
         raise VerifyError(f"expected a buffer with a known encoding, found '{buffer.encoding}'")
@@ -290,7 +288,7 @@ def _bits(buffer: MemDescType) -> int:
 
 
 def _pieces(width: int, kind: CopyKind) -> int:
-    """Instructions for one vector of so many bits."""
+    """Counts the instructions for one vector of a width in bits."""
     if kind is CopyKind.STORE and width == 16:
         return 2
     return max(1, width // _WIDEST)
@@ -301,18 +299,17 @@ def _pieces(width: int, kind: CopyKind) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncIssue:
-    """What an asynchronous operation issues.
+    """The instructions of an asynchronous operation, and what they access.
 
     Attributes:
         op: The operation.
-        queue: Where its instructions retire in order.
-        direction: Where it moves data.
-        instructions: How many a wave issues.
+        queue: The queue in which its instructions retire in order.
+        direction: Direction of the data.
+        instructions: Instructions per wave.
         writes: LDS buffers that it writes.
         reads: LDS buffers that it reads.
         is_masked: Whether it may move less than the whole block, or nothing.
-        unknown: Why nothing is known of the number, which then is none at least; empty where
-            something is known.
+        unknown: Why the number is unknown (then at least 0); empty if it is known.
     """
 
     op: Operation
@@ -328,17 +325,16 @@ class AsyncIssue:
 def count(
     op: Operation, analysis: Callable[[], AxisInfoAnalysis], target: Target, lowering: Lowering
 ) -> AsyncIssue | None:
-    """What an operation issues; ``None`` where it is not asynchronous.
+    """Returns the instructions of an operation, or ``None`` if it is not asynchronous.
 
-    Operations that move nothing to or from LDS (a prefetch, the move of a descriptor) take part in
-    no counter that a wait looks at.
+    Operations without LDS traffic (prefetches, descriptor updates) use no counter of a wait.
 
     Args:
         op: The operation.
-        analysis: Returns what is known about the values of its module; asked for copies by address
-            only, because it takes longer than all else here.
+        analysis: Returns the axis info of its module; called only for copies by address, because
+            it takes longer than the rest.
         target: The GPU.
-        lowering: What the host makes of it.
+        lowering: The host's lowering.
 
     Raises:
         VerifyError: The operation cannot be read.
@@ -349,7 +345,7 @@ def count(
 
 
 _COPIES = frozenset(kind.value for kind in CopyKind)
-#: Names of the operations that take part in a counter.
+#: Names of the operations that use a counter.
 ISSUING = _COPIES | {
     amdg.AsyncTdmCopyGlobalToLocalOp.NAME,
     amdg.AsyncTdmCopyLocalToGlobalOp.NAME,
@@ -357,7 +353,7 @@ ISSUING = _COPIES | {
     amdg.AsyncTdmGatherOp.NAME,
     amdg.AsyncTdmScatterOp.NAME,
 }
-#: More than any number of elements or instructions: where the host may know everything.
+#: More than any number of elements or instructions: the host's result is unbounded.
 _UNBOUNDED = 1 << 20
 
 
@@ -391,7 +387,7 @@ def _count_copy(
         proven = analysis.pointer_contiguity(place, bits)
         complete = analysis.info(place).complete
         if base is not None:
-            # The divisibility of a pointer is in bytes.
+            # Pointer divisibility is in bytes.
             aligned = analysis.info(base)
             proven = min(proven, max(1, aligned.divisibility[0] * 8 // max(8, bits)))
             complete = complete and aligned.complete
@@ -426,10 +422,9 @@ def _count_copy(
 
 
 def _as_far_as_known(instructions: Callable[[], Interval]) -> tuple[Interval, str]:
-    """A number of instructions, or any number and why it is not known.
+    """Returns a number of instructions, or an unbounded one with the reason.
 
-    A type that this package does not know must not stop a compile: who counts none of the
-    instructions is on the safe side.
+    An unknown type must not stop a compile, and counting none of its instructions is safe.
     """
     try:
         return instructions(), ""

@@ -1,4 +1,4 @@
-"""What the LDS of a GPU is like.
+"""Properties of the LDS of AMD GPUs.
 
 Sizes and banks: CDNA3 ISA (64 KiB, 32 banks), CDNA4 ISA (160 KiB, 64 banks), and for gfx1250 what
 LLVM's AMDGPU backend and Triton's own allocation assume (320 KiB, 64 banks, physical partitions of
@@ -26,10 +26,10 @@ class Lds:
 
     Attributes:
         arch: The GPU, ``"gfx1250"``.
-        bytes: What a workgroup can have.
-        banks: Words of 4 bytes that can be read at once.
-        lanes: Of a wave.
-        partition_bytes: Size of a physical partition; 0 where there is but one.
+        bytes: Bytes that a workgroup can use.
+        banks: Number of banks, each 4 bytes wide.
+        lanes: Lanes of a wave.
+        partition_bytes: Size of a physical partition; 0 if the LDS is not partitioned.
     """
 
     arch: str
@@ -40,7 +40,7 @@ class Lds:
 
     @classmethod
     def of(cls, arch: str) -> Lds | None:
-        """The LDS of a GPU, or ``None`` where it is not known.
+        """Returns the LDS of a GPU, or ``None`` if the GPU is unknown.
 
         Args:
             arch: ``"gfx950"``; a suffix such as ``-strict`` changes nothing here.
@@ -49,28 +49,28 @@ class Lds:
 
     @classmethod
     def of_module(cls, module: Module, arch: str = "") -> Lds | None:
-        """The LDS of the GPU that a module is for, or ``None`` where it is not known.
+        """Returns the LDS of a module's GPU, or ``None`` if the GPU is unknown.
 
         Args:
             module: The module.
-            arch: The GPU that was asked for; by default the one of ``ttg.target``.
+            arch: The GPU given as an option; by default that of ``ttg.target``.
         """
         vendor, _, named = module.op.attributes.get("ttg.target", "").strip('"').partition(":")
         return cls.of(arch or (named if vendor == "hip" else ""))
 
     @staticmethod
     def archs() -> tuple[str, ...]:
-        """The GPUs whose LDS is known."""
+        """Returns the GPUs with known LDS."""
         return tuple(_LDS)
 
     @property
     def bank_model(self) -> BankModel:
-        """Its banks, for :mod:`triton_ext.analysis.bank_conflicts`."""
+        """Returns the banks, for :mod:`triton_ext.analysis.bank_conflicts`."""
         return BankModel(lanes=self.lanes, banks=self.banks)
 
     @property
     def partitions(self) -> int:
-        """Number of physical partitions."""
+        """Returns the number of physical partitions."""
         return self.bytes // self.partition_bytes if self.partition_bytes else 1
 
 
@@ -84,15 +84,15 @@ _LDS: Final[dict[str, Lds]] = {
         Lds(arch="gfx1251", bytes=320 * _KIB, banks=64, lanes=32, partition_bytes=64 * _KIB),
     )
 }
-#: Others of GCN, CDNA and RDNA, whose LDS has no partitions.
+#: Other GPUs of GCN, CDNA and RDNA, whose LDS has no partitions.
 _OTHERS: Final = re.compile(r"gfx(90|1[01]\d|120)[0-9a-f]", re.ASCII)
 
 
 def check_arch(arch: str) -> None:
-    """Refuses what is no AMD GPU.
+    """Checks that a name is an AMD GPU.
 
     Raises:
-        ValueError: It is none; the message names those that are known.
+        ValueError: It is not; the message lists the known GPUs.
     """
     if Lds.of(arch) is None and _OTHERS.fullmatch(arch.partition("-")[0]) is None:
         raise ValueError(
@@ -102,7 +102,7 @@ def check_arch(arch: str) -> None:
 
 
 def shared_memory(arch: str) -> SharedMemory | None:
-    """The LDS of a GPU as pictures have it, or ``None`` where it is not known."""
+    """Returns the LDS of a GPU for memory maps, or ``None`` if the GPU is unknown."""
     lds = Lds.of(arch)
     if lds is None:
         return None

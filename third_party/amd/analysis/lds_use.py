@@ -1,7 +1,7 @@
-"""What an operation that is not asynchronous does with the buffers among its operands.
+"""Classifies how synchronous operations use their LDS operands.
 
-Safe direction: an operation that is not known (:mod:`~triton_ext.analysis.memory_effects`) may read
-and write every buffer that it is given, and so may a call that cannot be walked through.
+Safe direction: an unknown operation (:mod:`~triton_ext.analysis.memory_effects`) may read and write
+all of its buffers, and so may a call that cannot be followed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from triton_ext.ir.functions import CALLS
 
 __all__ = ["ARRIVALS", "MBARRIER_WAITS", "Looked", "Use", "ordinary_uses", "runs_on_apart"]
 
-#: Arrivals of copies at an mbarrier, which end behind all that the wave copied into LDS before.
+#: Arrivals at an mbarrier that complete after all earlier copies of the wave into LDS.
 ARRIVALS: Final = frozenset({"amdg.async_copy_mbarrier_arrive", "ttng.async_copy_mbarrier_arrive"})
 #: Waits for mbarriers.
 MBARRIER_WAITS: Final = frozenset({"amdg.wait_barrier", "ttng.wait_barrier"})
 
 
 class Use(Enum):
-    """What an operation does with LDS."""
+    """How an operation uses LDS."""
 
     READ = "read of LDS"
     SOURCE = "copy from LDS"
@@ -34,18 +34,18 @@ class Use(Enum):
 
 
 class Looked(Flag):
-    """Which copies an obligation is about: those into LDS, those from it."""
+    """Direction of the copies that an obligation concerns."""
 
     INTO = auto()
     FROM = auto()
 
 
 def ordinary_uses(op: Operation, *, is_walked_through: bool) -> Iterator[tuple[Value, Use]]:
-    """The buffers that an operation uses.
+    """Yields the buffers that an operation uses.
 
     Args:
         op: The operation, which is not asynchronous.
-        is_walked_through: Whether it is a call of a function whose uses are looked at themselves.
+        is_walked_through: Whether it is a call of a function whose own uses are visited.
     """
     if op.name in CALLS and not is_walked_through:
         yield from ((operand, Use.UNKNOWN) for operand in op.operands if is_buffer(operand))
@@ -58,13 +58,12 @@ def ordinary_uses(op: Operation, *, is_walked_through: bool) -> Iterator[tuple[V
 
 
 def runs_on_apart(name: str) -> bool:
-    """Returns whether operations use shared memory after their issue, and no counted wait ends it.
+    """Returns whether an operation uses shared memory asynchronously without a counted wait.
 
-    Those are NVIDIA's copies by the TMA unit, operations of the tensor cores and stores to other
-    CTAs.
+    These are NVIDIA's TMA copies, tensor core operations and stores to other CTAs.
 
     Args:
-        name: The name of the operations.
+        name: The name of the operation.
     """
     row = row_of(name)
     if row is None or not name.startswith("ttng.") or name in ARRIVALS:
@@ -80,5 +79,5 @@ def _use(effect: Effect) -> Use | None:
         return Use.UNKNOWN
     if effect.writes:
         return Use.REFILL
-    # An operation that ends at a wait reads the buffers that the wait holds.
+    # An operation in flight until a wait reads the buffers that the wait holds.
     return Use.READ if effect.access & (Access.READ | Access.HOLD) else None

@@ -12,20 +12,20 @@ __all__ = ["MEMORY_EFFECTS"]
 _READ: Final = BufferUse(Access.READ)
 _WRITE: Final = BufferUse(Access.WRITE)
 _BOTH: Final = Access.READ | Access.WRITE
-#: The mbarrier at which a TDM operation arrives.
+#: The mbarrier that a TDM operation arrives at.
 _ARRIVES: Final = BufferUse(Access.WRITE, Kind.BARRIER)
 _MBARRIER: Final = Row(buffers=(BufferUse(_BOTH, Kind.BARRIER),))
-# However they are ordered, they contain no barrier.
+# Atomics contain no barrier, whatever their memory order.
 _ATOMIC: Final = Row(pointer=_BOTH, pointer_at=-1)
 _TRANSPOSED: Final = Row(buffers=(_READ,))
 
-#: Operations that touch no memory.
+#: Operations that access no memory.
 _NO_MEMORY: Final = (
     *("amdg.concat", "amdg.extract_slice", "amdg.in_thread_transpose"),
     *("amdg.scaled_downcast_fp4", "amdg.scaled_downcast_fp8", "amdg.scaled_upcast_fp4"),
     *("amdg.scaled_upcast_fp8", "amdg.upcast_mxfp", "amdg.update_tensor_descriptor"),
 )
-#: The same, but they stay where they are among accesses to memory.
+#: The same, but ordered among accesses to memory.
 _NO_MEMORY_IN_ORDER: Final = (
     *("amdg.cluster_barrier_arrive", "amdg.cluster_barrier_wait", "amdg.cond_barrier"),
     *("amdg.instruction_sched_hint", "amdg.memory_counter_wait"),
@@ -53,7 +53,7 @@ MEMORY_EFFECTS: Final[Mapping[str, Row]] = {
     "amdg.buffer_load_to_local": Row(buffers=(_WRITE,), pointer=Access.READ),
     "amdg.buffer_store": Row(pointer=Access.WRITE, pointer_at=-1),
     "amdg.init_barrier": Row(buffers=(_WRITE,)),
-    "amdg.local_load_packed_tranposed": _TRANSPOSED,  # so it is called up to Triton 3.8
+    "amdg.local_load_packed_tranposed": _TRANSPOSED,  # misspelled up to Triton 3.8
     "amdg.local_load_packed_transposed": _TRANSPOSED,
     "amdg.masked_load": Row(pointer=Access.READ),
     "amdg.masked_store": Row(pointer=Access.WRITE),

@@ -1,11 +1,11 @@
-"""Which encoding a buffer in LDS should have: candidates, their cost by the model, their limits.
+"""Chooses the encoding of a buffer in LDS: candidates, modelled costs, legality.
 
 Candidates for a buffer with a padded or swizzled encoding:
 
 * 2 or 4 partitions along either dimension, in any number of groups whose pieces are still one tile
   of a matrix instruction;
-* in each piece, the present encoding, and padding of 128 bits behind every row of 256 bytes or
-  more, at most 1024 (which is what upstream pads the operands of WMMA by);
+* in each piece, the present encoding, and padding of 128 bits after every row of 256 to 1024 bytes
+  (upstream's padding for WMMA operands);
 * that padding without partitions.
 
 The best has the fewest wavefronts (:mod:`.partition_conflicts`), then the fewest instructions of
@@ -15,13 +15,13 @@ each TDM load, then the fewest partitions, then the fewest pieces.  A candidate 
 1. at least as many waves issue the load as there are partitions;
 2. a piece is not swizzled, and has one interval of 2 to 256 dwords, a power of two, with 1 to 128
    dwords of padding;
-3. what one instruction writes is a multiple of the interval: padding is counted from its start;
-4. a hint of the waves to use names a multiple of the pieces, and a barrier is arrived at once.
+3. each instruction writes a multiple of the interval, because padding is counted from its start;
+4. a hint of the waves to use names a multiple of the pieces, and a barrier gets one arrival.
 
-Triton's allocation reserves too little for some paddings; they are no candidates either.
+Paddings for which Triton's allocation reserves too little are no candidates either.
 
-Where the contracted dimension is not the fastest, Triton reads with transposing instructions, whose
-bank conflicts nobody has published: only partitions are compared there, and the padding stays.
+If the contracted dimension is not the fastest, Triton reads with transposing instructions with
+undocumented bank conflicts: then only partitions are compared, and the padding stays.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _DWORD_BITS: Final = 32
 _PAD_BITS: Final = 128
 _LEAST_INTERVAL_BITS, _MOST_INTERVAL_BITS = 256 * 8, 1024 * 8
 
-#: What a tensor's encoding becomes.
+#: New encodings of tensors, by their old ones.
 Renamed = Mapping[DistributedEncoding, DistributedEncoding]
 
 
@@ -73,8 +73,8 @@ class Choice:
 
     Attributes:
         encoding: The encoding.
-        wavefronts: Of all accesses by the model, each operation once.
-        instructions: Of each TDM load; 1 where there is none.
+        wavefronts: Wavefronts of all accesses by the model, each operation once.
+        instructions: Instructions of each TDM load; 1 if there is none.
     """
 
     encoding: SharedEncoding
@@ -83,23 +83,23 @@ class Choice:
 
     @property
     def partitions(self) -> int:
-        """Physical partitions that a buffer is spread over."""
+        """Returns the number of physical partitions of a buffer."""
         encoding = self.encoding
         return encoding.num_partitions if isinstance(encoding, PartitionedSharedEncoding) else 1
 
     @property
     def key(self) -> tuple[int, ...]:
-        """The smaller, the better."""
+        """Returns a sort key; smaller is better."""
         encoding = self.encoding
         pieces = encoding.num_pieces if isinstance(encoding, PartitionedSharedEncoding) else 1
         return (self.wavefronts, self.instructions, self.partitions, pieces)
 
 
 def viewed(encoding: SharedEncoding, dims: Sequence[int]) -> SharedEncoding:
-    """The encoding of a view whose dimensions are these of the buffer.
+    """Returns the encoding of a view with these dimensions of the buffer.
 
     Raises:
-        VerifyError: The encoding has no transpose that is known here.
+        VerifyError: The transpose of the encoding is unknown.
     """
     if list(dims) == sorted(dims):
         return encoding
@@ -127,7 +127,7 @@ def viewed(encoding: SharedEncoding, dims: Sequence[int]) -> SharedEncoding:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """How an operation reads or writes a group's buffer."""
+    """A read or write of a group's buffer by an operation."""
 
     tensor: TensorType
     buffer: MemDescType
@@ -135,7 +135,7 @@ class _Access:
     is_store: bool
 
     def conflicts(self, encoding: SharedEncoding, renamed: Renamed, model: BankModel) -> Conflicts:
-        """What the model says if the allocation has an encoding and tensors are renamed."""
+        """Returns the modelled conflicts with an encoding and renamed tensors."""
         held = self.tensor.encoding
         assert isinstance(held, DistributedEncoding)
         return _conflicts(
@@ -159,21 +159,21 @@ def _conflicts(
     is_store: bool,
     model: BankModel,
 ) -> Conflicts:
-    # Buffers of a kernel are much alike, and most orders of waves change few of their tensors.
+    # Cached: a kernel's buffers are alike, and most orders of waves change few of their tensors.
     access = Access.of(tensor, buffer, shape, bits, alloc_shape)
     return joint_wavefronts(access, model, is_store=is_store)
 
 
 class GroupAccesses:
-    """The accesses of a group with their types, and what the model says of them.
+    """The accesses of a group with their types, and their modelled cost.
 
     Args:
-        group: The group, which is understood.
+        group: The group, which has no trouble.
         module: Its module.
-        lds: What LDS is like.
+        lds: The LDS of the GPU.
 
     Attributes:
-        problem: Why nothing can be said of it; empty where something can.
+        problem: Why the model does not apply; empty if it does.
     """
 
     def __init__(self, group: BufferGroup, module: Module, lds: Lds) -> None:
@@ -192,56 +192,56 @@ class GroupAccesses:
                 _Access(held, _memdesc(types, buffer), group.members[buffer], is_store)
             )
             if not isinstance(held.encoding, DistributedEncoding):
-                self.problem = self.problem or "a tensor has an encoding that is not known"
+                self.problem = self.problem or "the encoding of a tensor is not known"
         self._legal: list[SharedEncoding] | None = None
-        # Most operations of a loop that was unrolled or pipelined are alike.
+        # Most operations of an unrolled or pipelined loop are alike.
         self._counts = Counter(self.accesses)
         self.rank = self.encoding.rank or 0 if isinstance(self.encoding, SharedEncoding) else 0
 
     def _problem(self, encodings: Sequence[object], types: AliasTable) -> str:
         first = encodings[0]
         if any(encoding != first for encoding in encodings):
-            return "buffers of several encodings are copied by one descriptor"
+            return "one descriptor copies buffers of several encodings"
         if isinstance(first, PartitionedSharedEncoding):
-            return "its author chose the partitions"
+            return "the user chose the partitions"
         if isinstance(first, PaddedSharedEncoding):
             plain = PaddedSharedEncoding.with_identity_for((), first.shape, first.order)
             if first.cga_layout or first.offset_bases != plain.offset_bases:
-                return "its padded encoding is not one that an order of dimensions gives"
+                return "its padded encoding is not determined by an order of dimensions"
         elif not isinstance(first, SwizzledSharedEncoding) or first.cga_layout:
-            return "only padded and swizzled encodings of one workgroup are cut into pieces"
+            return "only padded and swizzled encodings of one workgroup can be partitioned"
         if first.rank != 2:
-            return "only buffers of two dimensions are cut into pieces"
+            return "only buffers of two dimensions can be partitioned"
         for op in self.group.slices:
             view = ttg.MemDescSubsliceOp.match(op)
             if view is not None and len(_memdesc(types, view.src).shape) > first.rank:
-                return "a part of several buffers is taken, which Triton cannot with padding"
+                return "Triton cannot slice several padded buffers at once"
         return ""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of one buffer of the first allocation."""
+        """Returns the shape of one buffer of the first allocation."""
         return self.types[0].full_alloc_shape[-self.rank :]
 
     @property
     def bits(self) -> int:
-        """Of an element."""
+        """Returns the element width."""
         return self.types[0].bit_width or 8
 
     def now(self, renamed: Renamed) -> Choice:
-        """The present encoding, in one partition.
+        """Returns the present encoding, in one partition.
 
         Raises:
-            VerifyError: An access is none.
+            VerifyError: An access is malformed.
         """
         assert isinstance(self.encoding, SharedEncoding)
         return self._choice(self.encoding, renamed)
 
     def choices(self, renamed: Renamed) -> Iterator[Choice]:
-        """The candidates that are legal, with their costs.
+        """Yields the legal candidates with their costs.
 
         Args:
-            renamed: What the encodings of tensors become.
+            renamed: New encodings of tensors.
         """
         if self._legal is None:
             self._legal = [e for e in self._candidates() if self._is_legal(e)]
@@ -267,7 +267,7 @@ class GroupAccesses:
 
     @property
     def is_transposed(self) -> bool:
-        """Whether an operand is read along another dimension than that of the instruction."""
+        """Returns whether an operand is read along another dimension than the instruction's."""
         encoding = self.encoding
         if not isinstance(encoding, (PaddedSharedEncoding, SwizzledSharedEncoding)):
             return False
@@ -330,7 +330,7 @@ class GroupAccesses:
         return all(self._can_copy(op, encoding) for op in self.group.copies)
 
     def _can_slice(self, op: Operation, encoding: SharedEncoding) -> bool:
-        """Whether a part of a buffer is made of whole pieces."""
+        """Returns whether a part of a buffer consists of whole pieces."""
         view = ttg.MemDescSubsliceOp.match(op)
         if view is None or not isinstance(encoding, PartitionedSharedEncoding):
             return True
@@ -341,7 +341,7 @@ class GroupAccesses:
         return size % pieces == 0 and view.offsets[at] % pieces == 0
 
     def _can_copy(self, op: Operation, encoding: SharedEncoding) -> bool:
-        """The numbered limits of TDM loads."""
+        """Checks the numbered rules of TDM loads."""
         copy = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
         assert copy is not None
         warps = num_warps_of(op, 4)

@@ -1,21 +1,20 @@
-"""What an access to LDS takes where the waves of a workgroup meet in physical partitions.
+"""Counts wavefronts of LDS accesses by several waves with physical partitions.
 
-Waves that issue together each want their words from physical partitions.  The model, which is that
-of :mod:`triton_ext.analysis.bank_conflicts` with its two counts joined:
+The model combines the two counts of :mod:`triton_ext.analysis.bank_conflicts`:
 
 1. Neighbours issue together: waves 0 and 1, 2 and 3, ... (:func:`partition_slots`).
-2. A partition serves one wave at a time; different partitions serve theirs at the same time.
-3. A wave keeps each partition that it wants for as many wavefronts as its instruction takes
+2. A partition serves one wave at a time; different partitions work in parallel.
+3. A wave occupies each partition that it accesses for as many wavefronts as its instruction takes
    (:func:`wavefronts`).
 
-So the waves of a slot take the largest sum, over the partitions, of the wavefronts of those that
-want it.  Where all of them want the same one this is :func:`wavefronts`; where each wave takes one
-wavefront it is :func:`partition_slots`.
+So the waves of a slot take the largest sum, over the partitions, of the wavefronts of the waves
+that access it.  If all of them access the same partition, this is :func:`wavefronts`; if each wave
+takes one wavefront, it is :func:`partition_slots`.
 
-A buffer that is not partitioned is taken to lie in one physical partition.  One that is larger than
-what its partition has left lies in two, and waves far from each other may then not meet.
+A buffer that is not partitioned is assumed to lie in one physical partition.  A buffer larger than
+the rest of its partition lies in two, and distant waves may then not conflict.
 
-Not known: cycles.  AMD has not published what a conflict costs.
+Cycles are unknown: AMD has not published the cost of a conflict.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from triton_ext.analysis.bank_conflicts import Access, BankModel, Conflicts, in_
 
 __all__ = ["joint_wavefronts"]
 
-# Of one slot (point 1).
+# Waves of one slot (point 1).
 _WAVES_TOGETHER = 2
 
 _WORD_BITS = 32
@@ -33,17 +32,17 @@ _WORD_BITS = 32
 def joint_wavefronts(
     access: Access, model: BankModel, waves: int = _WAVES_TOGETHER, *, is_store: bool = False
 ) -> Conflicts:
-    """Counts the wavefronts that pass until all waves are served.
+    """Counts the wavefronts until all waves are served.
 
     Args:
-        access: What is moved.
+        access: The access.
         model: The banks.
         waves: Waves that issue together.
-        is_store: Whether it is written.
+        is_store: Whether the access writes LDS.
 
     Returns:
-        The wavefronts; ``ideal`` are those if no two waves met in a partition and no two words in a
-        bank.
+        The wavefronts; ``ideal`` is their number without any conflict of waves in a partition or
+        of words in a bank.
     """
     total, ideal = in_turn(access, _Served(access, model, is_store), waves)
     instructions = len(access.first_registers()) * access.layout.in_dim_size("warp")
@@ -51,7 +50,7 @@ def joint_wavefronts(
 
 
 class _Served:
-    """Wavefronts of each instruction; those that differ by a shift of all addresses share them."""
+    """Caches wavefronts of instructions whose addresses differ only by a common shift."""
 
     def __init__(self, access: Access, model: BankModel, is_store: bool) -> None:
         self.access, self.model, self.is_store = access, model, is_store
@@ -59,10 +58,10 @@ class _Served:
         self.mask = self._mask()
 
     def _mask(self) -> int:
-        """The bits of the first offset that more than shift the addresses of an instruction.
+        """Returns the bits of the first offset that do more than shift all addresses.
 
-        A bit that no lane moves, above each interval, adds the same to all of them: a number of
-        words, if its padding is one.
+        A bit that no lane changes, above each interval, adds the same amount to all of them: a
+        whole number of words, if its padding is one.
         """
         access = self.access
         at = access.layout.out_dim_names.index("offset")

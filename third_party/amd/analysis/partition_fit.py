@@ -1,13 +1,13 @@
-"""Whether the buffers of a module fit into LDS, in this package's placement and in Triton's.
+"""Computes whether the buffers of a module fit into LDS, in this package's and Triton's placement.
 
-Triton's is computed offset for offset (:mod:`triton_ext.analysis.allocation.triton_order`), so its
-bytes are exact, with two exceptions:
+Triton's placement is reproduced offset by offset
+(:mod:`triton_ext.analysis.allocation.triton_order`), so its size is exact, with two exceptions:
 
-1. what operations need while they run is taken as twice the bytes of all of their tensors where
-   only Triton knows it;
-2. a function whose ``noinline`` mark was taken away counts as one that is called.
+1. scratch memory that only Triton can compute is taken as twice the bytes of all tensors of the
+   operation;
+2. a function whose ``noinline`` attribute was removed counts as called.
 
-Where the host is not known, the larger number of two counts: that of 3.8 and that of 3.9.
+For an unknown host the larger of the sizes of 3.8 and 3.9 counts.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _PLACEMENT: Final = "amd-partition-placement"
 
 
 def needed_bytes(module: Module, lds: Lds, features: Set[str] | None) -> int | None:
-    """Bytes of LDS that a module needs; ``None`` where Triton would never end.
+    """Returns the bytes of LDS that a module needs, or ``None`` if Triton would not terminate.
 
     Args:
         module: The module.
-        lds: What there is.
-        features: What the host can do (``triton_ext.host.features``); ``None`` if it is not known.
+        lds: The LDS of the GPU.
+        features: Capabilities of the host (``triton_ext.host.features``); ``None`` if unknown.
 
     Raises:
-        VerifyError: A buffer has no size that is known.
+        VerifyError: The size of a buffer is unknown.
     """
     types = AliasTable(module.aliases)
     known = Scratch(module.op, types, features)
@@ -56,7 +56,7 @@ def needed_bytes(module: Module, lds: Lds, features: Set[str] | None) -> int | N
                 module, partition_size=size, scratch=scratch, features=host, as_triton=True
             )
         except VerifyError:
-            # Sizes are known: they were asked for above.
+            # The sizes were already computed above without an error.
             return None
         total = max(total, found.total)
     return total

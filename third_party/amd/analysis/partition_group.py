@@ -1,19 +1,19 @@
-"""The values that have to change their encoding together with an allocation in LDS.
+"""Finds the values that must change their encoding together with an allocation in LDS.
 
-An encoding stands in the type of a buffer, of every view of it and of the tensor descriptors that
+An encoding occurs in the type of a buffer, of every view of it and of the tensor descriptors that
 TDM copies it with, wherever control flow carries them.  A *group* is the smallest set of
 allocations and of such values that is closed under
 
 1. views: ``ttg.memdesc_index``, ``ttg.memdesc_subslice``, ``ttg.memdesc_trans`` of a buffer;
 2. TDM loads: descriptor and buffer have the same encoding;
-3. descriptors: ``amdg.update_tensor_descriptor`` keeps the encoding of what it changes;
-4. control flow: what ``scf.for``, ``scf.if``, ``scf.while``, ``arith.select`` and the captures and
-   results of ``ttg.warp_specialize`` hand on;
+3. descriptors: ``amdg.update_tensor_descriptor`` keeps the encoding of its operand;
+4. control flow: values passed on by ``scf.for``, ``scf.if``, ``scf.while``, ``arith.select`` and by
+   the captures and results of ``ttg.warp_specialize``;
 
 and whose ends are ``ttg.local_alloc``, ``ttg.local_dealloc``, ``tt.make_tensor_descriptor``, a
 kernel's descriptor arguments, and the operations that move tensors: ``ttg.local_load``,
-``ttg.local_store``.  These are the operations that Triton 3.8 and 3.9 lower for a partitioned
-encoding.  A group that has any other user is not understood, and says which.
+``ttg.local_store``.  Triton 3.8 and 3.9 lower these operations for a partitioned encoding.  A group
+with any other user is left alone, with the reason.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _TDM_LOAD: Final = amdg.AsyncTdmCopyGlobalToLocalOp.NAME
 _UPDATE: Final = amdg.UpdateTensorDescriptorOp.NAME
 _DOTS: Final = frozenset({"tt.dot", "tt.dot_scaled"})
 _DOT_OPERANDS: Final = 2
-#: What makes an operand of what was loaded.
+#: Operations between a load and the dot that keep a tensor a dot operand.
 _KEEPERS: Final = frozenset(
     {"tt.trans", "tt.reshape", "tt.fp_to_fp", "tt.bitcast", ttg.ConvertLayoutOp.NAME}
 )
-#: Where the encoding of a value comes from or goes nowhere else.
+#: Operations at which an encoding starts or ends.
 _ENDS: Final = frozenset(
     {
         ttg.LocalAllocOp.NAME,
@@ -61,34 +61,34 @@ _ENDS: Final = frozenset(
         "tt.make_tensor_descriptor",
     }
 )
-#: What hands values on by itself; see :func:`flow_links`.
+#: Operations that pass values on themselves; see :func:`flow_links`.
 _LINKED: Final = frozenset(
     {"arith.select", "scf.for", "scf.if", "scf.while", ttg.WarpSpecializeOp.NAME}
 )
-#: What hands values on to the operation around it.
+#: Operations that pass values on to the enclosing operation.
 _TERMINATORS: Final = frozenset({"scf.yield", "scf.condition", "ttg.warp_yield"})
-#: What hands values on.
+#: Operations that pass values on.
 CARRIERS: Final = _LINKED | _TERMINATORS
 
-#: Why an operation keeps a buffer as it is.
+#: Why an operation prevents a partitioned buffer.
 _REASONS: Final[Mapping[str, str]] = {
     ttg.AsyncCopyGlobalToLocalOp.NAME: "Triton cannot lower it for a buffer in partitions",
     amdg.AsyncCopyLocalToGlobalOp.NAME: "Triton cannot lower it for a buffer in partitions",
     amdg.AsyncTdmCopyLocalToGlobalOp.NAME: "TDM cannot store from a buffer in partitions",
     amdg.AsyncTdmScatterOp.NAME: "TDM cannot store from a buffer in partitions",
     amdg.AsyncTdmGatherOp.NAME: "TDM cannot gather into a buffer in partitions",
-    ttg.MemDescReinterpretOp.NAME: "it looks at the bytes of the buffer in another way",
+    ttg.MemDescReinterpretOp.NAME: "it reinterprets the bytes of the buffer",
     ttg.MemDescReshapeOp.NAME: "Triton aborts on a padded piece there",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What keeps a group as it is.
+    """The reason against changing a group.
 
     Attributes:
         op: The operation.
-        reason: Why, in words.
+        reason: The reason.
     """
 
     op: Operation
@@ -97,17 +97,17 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferGroup:
-    """Buffers and descriptors that have one encoding.
+    """Buffers and descriptors that share one encoding.
 
     Attributes:
-        allocations: The allocations, in the order of the program.
-        members: Every value of the group, with the dimension of the allocation that each of its
-            dimensions is (the number of buffers in front left out).
+        allocations: The allocations, in program order.
+        members: Every value of the group, with the dimension of the allocation for each of its own
+            dimensions (without the leading number of buffers).
         loads: ``ttg.local_load``.
         stores: ``ttg.local_store``, and ``ttg.local_alloc`` of a tensor.
         copies: TDM loads.
         slices: ``ttg.memdesc_subslice``.
-        trouble: What is not understood, or ``None``.
+        trouble: Why the group cannot change, or ``None``.
     """
 
     allocations: tuple[Operation, ...]
@@ -120,7 +120,7 @@ class BufferGroup:
 
     @property
     def accesses(self) -> Iterator[tuple[Operation, Value, Value]]:
-        """Each operation that moves a tensor, the tensor and the buffer."""
+        """Yields each operation that moves a tensor, the tensor and the buffer."""
         for op in self.loads:
             yield op, op.results[0], op.operands[0]
         for op in self.stores:
@@ -129,7 +129,7 @@ class BufferGroup:
 
 
 def flow_links(module: Module) -> Mapping[Value, tuple[Value, ...]]:
-    """The values that have a value's type because control flow hands the one to the other."""
+    """Returns for each value those whose type is equal because control flow connects them."""
     links: dict[Value, list[Value]] = defaultdict(list)
     for op in module.walk():
         for same in _same_types(op):
@@ -139,7 +139,7 @@ def flow_links(module: Module) -> Mapping[Value, tuple[Value, ...]]:
 
 
 def _same_types(op: Operation) -> Iterable[tuple[Value, ...]]:
-    """Groups of values of one type that an operation makes the same."""
+    """Yields groups of values whose types an operation makes equal."""
     if op.name == "arith.select":
         yield (*op.operands[1:], op.results[0])
         return
@@ -171,7 +171,7 @@ def _handed(block: Block) -> tuple[Value, ...]:
 
 
 def buffer_groups(module: Module, links: Mapping[Value, tuple[Value, ...]]) -> list[BufferGroup]:
-    """The groups of all allocations in LDS of a module.
+    """Returns the groups of all allocations in LDS of a module.
 
     Args:
         module: The module.
@@ -189,7 +189,7 @@ def buffer_groups(module: Module, links: Mapping[Value, tuple[Value, ...]]) -> l
 
 
 def feeds_a_dot(group: BufferGroup, links: Mapping[Value, tuple[Value, ...]]) -> bool:
-    """Whether something that is loaded from a group becomes an operand of a dot.
+    """Returns whether a value loaded from a group becomes an operand of a dot.
 
     Args:
         group: The group.
@@ -255,7 +255,7 @@ class _Walk:
             self.members[value] = dims
             self.todo.append(value)
         elif known != dims:
-            self._give_up(_holder(value), "a buffer comes together there with its own transpose")
+            self._give_up(_holder(value), "a buffer merges there with its own transpose")
 
     def _visit(self, value: Value) -> None:
         dims = self.members[value]
@@ -271,14 +271,14 @@ class _Walk:
     def _argument(self, argument: BlockArgument) -> None:
         around = _holder(argument)
         if around.name not in FUNCTIONS:
-            self._give_up(around, f"'{around.name}' hands it on in a way that is not known")
+            self._give_up(around, f"'{around.name}' passes it on in an unknown way")
         elif visibility_of(around) != "public" or is_buffer(argument):
-            self._give_up(around, "it is an argument of a function that is called")
+            self._give_up(around, "it is an argument of a called function")
 
     def _operation(self, op: Operation, dims: tuple[int, ...], value: Value) -> None:
         copy = amdg.AsyncTdmCopyGlobalToLocalOp.match(op)
         if copy is not None and value is not copy.desc and value is not copy.buffer:
-            # The mbarrier that it arrives at.
+            # Its mbarrier operand.
             return
         self.found[op.name][op] = None
         if op.name in _ENDS or op.name in _LINKED:
@@ -296,9 +296,9 @@ class _Walk:
         elif op.name in _TERMINATORS:
             around = op.parent_op
             if around is not None and around.name not in _LINKED:
-                self._give_up(around, f"'{around.name}' hands it on in a way that is not known")
+                self._give_up(around, f"'{around.name}' passes it on in an unknown way")
         elif op.name in CALLS:
-            self._give_up(op, "it is handed to a function")
+            self._give_up(op, "it is passed to a function")
         else:
             self._give_up(op, f"'{op.name}' uses it: {_REASONS.get(op.name, 'that is not known')}")
 
@@ -313,7 +313,7 @@ class _Walk:
 
 
 def _holder(value: Value) -> Operation:
-    """The operation that defines a value, or whose region has it as an argument."""
+    """Returns the operation that defines a value, or whose region has it as an argument."""
     if isinstance(value, OpResult):
         return value.owner
     assert isinstance(value, BlockArgument)

@@ -1,32 +1,32 @@
-"""Another order of the waves of a WMMA encoding, so that neighbours read different operands.
+"""Reorders the waves of a WMMA encoding, so that neighbours read different operands.
 
 Triton gives neighbouring waves tiles in one row (or column) of the result: they read the same rows
-of the left operand (columns of the right one), and meet wherever these lie.  With the first basis
-of the waves replaced by its sum with one that moves the other dimension, waves 0 and 1 differ in
-both, and every wave has a tile as before::
+of the left operand (columns of the right one), and conflict in its partition.  If the first basis
+of the waves is replaced by its sum with one along the other dimension, waves 0 and 1 differ in
+both dimensions, and every wave still has one tile::
 
     warp = [[0, 1], [1, 0]]      0 1        warp = [[1, 1], [1, 0]]      0 3
                                  2 3                                     2 1
 
-Or the tiles of each wave are put side by side, and the registers of neighbours go through common
-rows in another order, so that pieces are as large as TDM can fill with one instruction::
+Alternatively each wave gets adjacent tiles, and the registers of neighbours visit common rows in
+another order, so that one TDM instruction can fill a piece::
 
     register = [[0, 1], [0, 2], [1, 0], [4, 0]], warp = [[4, 4], [2, 0]]
 
-Either gives the same tiles to other waves and registers, so an operation means the same if *every*
-tensor that it takes and makes changes alike.  The encoding stands in many types (results, operands,
-slices for pointers); the order is changed if every operation that has it in a type
+Either gives the same tiles to other waves and registers, so an operation is unchanged if the
+encodings of *all* its tensors change alike.  The encoding occurs in many types (results, operands,
+slices for pointers); the order changes if every operation with the encoding in a type
 
-1. is elementwise, a load, a store, a dot, or makes pointers, and has it in the types of all of its
-   tensors, or hands values on that all change;
+1. is elementwise, a load, a store, a dot, or makes pointers, and all of its tensors have it, or
+   passes on values that all change;
 2. moves a tensor between registers and LDS (``ttg.local_load``, ``ttg.local_store``; a
-   ``ttg.local_alloc`` of a tensor is written as the two operations that it stands for); or
+   ``ttg.local_alloc`` of a tensor is split into allocation and store); or
 3. is a ``tt.trans`` whose other side does not change by it; or
-4. on hosts that lower them for such bases (3.9), is a ``ttg.convert_layout``, which must not make
-   elements leave their wave that stayed there before, or one of ``amdg``'s buffer operations.
+4. on hosts that lower them for such bases (3.9), is a ``ttg.convert_layout`` that keeps elements in
+   their wave if they stayed there before, or one of ``amdg``'s buffer operations.
 
-Every other one (``tt.reduce``, atomics, ..) has no lowering where a basis of the waves moves two
-dimensions: Triton 3.8 and 3.9 say so, or fail.
+Other operations (``tt.reduce``, atomics, ...) have no lowering if a basis of the waves moves two
+dimensions: Triton 3.8 and 3.9 refuse them, or fail.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from .partition_group import CARRIERS, Trouble
 __all__ = ["WaveOrder", "wave_orders"]
 
 _TILE: Final = 16
-#: Between registers and LDS (point 2).
+#: Moves between registers and LDS (point 2).
 _MOVES: Final = frozenset({ttg.LocalLoadOp.NAME, ttg.LocalStoreOp.NAME, ttg.LocalAllocOp.NAME})
 _DIALECTS: Final = ("arith.", "math.")
 #: Point 1.
@@ -73,11 +73,11 @@ class WaveOrder:
 
     Attributes:
         old: The encoding.
-        new: With the waves in another order.
+        new: The encoding with reordered waves.
         types: The values that change, with their new types.
-        renamed: What the encodings of tensors become.
+        renamed: New encodings of tensors, by their old ones.
         filled: ``ttg.local_alloc`` of tensors that change.
-        trouble: Why it cannot be changed, or ``None``.
+        trouble: Why the order cannot change, or ``None``.
     """
 
     old: AmdWmmaEncoding
@@ -91,7 +91,7 @@ class WaveOrder:
 def wave_orders(
     module: Module, links: Mapping[Value, tuple[Value, ...]], *, lowers_more: bool
 ) -> Iterator[WaveOrder]:
-    """The encodings of a module's dots for which there is a better order of the waves.
+    """Yields better orders of the waves for the encodings of a module's dots.
 
     Args:
         module: The module.
@@ -115,7 +115,7 @@ def wave_orders(
 
 
 def _reordered(encoding: AmdWmmaEncoding) -> AmdWmmaEncoding | None:
-    """The encoding with a first basis that moves both dimensions; ``None`` where there is none."""
+    """Returns the encoding with a first basis along both dimensions; ``None`` if there is none."""
     if encoding.rank != 2 or not encoding.warp_bases:
         return None
     first, *others = encoding.warp_bases
@@ -130,11 +130,11 @@ def _reordered(encoding: AmdWmmaEncoding) -> AmdWmmaEncoding | None:
 
 
 def _spread(encoding: AmdWmmaEncoding, shape: Sequence[int]) -> AmdWmmaEncoding | None:
-    """The encoding in which each wave has tiles side by side; ``None`` where there is none.
+    """Returns the encoding with adjacent tiles per wave; ``None`` if there is none.
 
-    The first basis of the waves moves by half of both dimensions, the others by the largest steps
-    below in theirs; the registers of a wave go through all that is left, the half that the first
-    basis has in common with them last.
+    The first basis of the waves moves by half of both dimensions, the others by the largest smaller
+    steps of their dimension.  The registers enumerate the rest, ending with the halves that the
+    first basis combines.
     """
     if encoding.rank != 2 or encoding.reg_bases or encoding.instr_shape[:2] != (16, 16):
         return None
@@ -197,7 +197,7 @@ def _plan(
 
 
 def _holds_as_much(one: TensorType, two: TensorType) -> bool:
-    """Whether a thread holds as many different elements of a tensor in two encodings."""
+    """Returns whether a thread holds equally many distinct elements in two encodings."""
     return one.encoding == two.encoding or _different(one) == _different(two)
 
 
@@ -210,7 +210,7 @@ def _different(type_: TensorType) -> int:
 def _substituted(
     encoding: DistributedEncoding, old: AmdWmmaEncoding, new: AmdWmmaEncoding
 ) -> DistributedEncoding | None:
-    """The encoding with ``new`` where it has ``old``; ``None`` where it has not."""
+    """Returns the encoding with ``old`` replaced by ``new``; ``None`` if it has no ``old``."""
     if encoding == old:
         return new
     if isinstance(encoding, (DotOperandEncoding, SliceEncoding)):
@@ -228,17 +228,17 @@ def _reason_against(
     changed: Mapping[Value, TensorType],
     lowers_more: bool,
 ) -> str:
-    """Why an operation keeps the order of the waves; empty where it does not."""
+    """Returns why an operation keeps the order of the waves; empty if it does not."""
     values = [value for value in (*op.operands, *op.results) if value in changed]
     if not values:
         return ""
     if op.name in CARRIERS:
-        # What it hands on is compared one by one, here and where it arrives.
+        # The values it passes on are compared one by one, here and at their destination.
         linked = all(value in changed for each in values for value in links.get(each, ()))
-        return "" if linked else f"'{op.name}' hands it on in a way that is not known"
+        return "" if linked else f"'{op.name}' passes it on in an unknown way"
     if op.name in _MOVES:
         filled = op.name == ttg.LocalAllocOp.NAME and not _is_mutable(op, types)
-        return "a buffer that cannot be written is made of its elements" if filled else ""
+        return "an immutable buffer is created from its elements" if filled else ""
     tensors = [v for v in (*op.operands, *op.results) if isinstance(types.type(v.type), TensorType)]
     everything_changes = all(value in changed for value in tensors)
     if op.name == "tt.trans" and not everything_changes:
@@ -249,7 +249,7 @@ def _reason_against(
     if op.name not in known and not op.name.startswith(_DIALECTS):
         return f"Triton cannot lower '{op.name}' for such waves"
     if not everything_changes:
-        return f"'{op.name}' has tensors of other encodings as well"
+        return f"'{op.name}' also has tensors of other encodings"
     return ""
 
 
@@ -302,4 +302,4 @@ def _reason_of_transpose(
         }
         if moved == dict(after.bases):
             return ""
-    return "what is transposed would need another encoding"
+    return "the transposed tensor would need another encoding"

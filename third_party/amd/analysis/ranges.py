@@ -1,4 +1,4 @@
-"""Range rules for ``amdg`` operations, to be given to ``RangeAnalysis.of``."""
+"""Range rules for ``amdg`` operations, for ``RangeAnalysis.of``."""
 
 from __future__ import annotations
 

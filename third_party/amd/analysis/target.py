@@ -1,10 +1,10 @@
-"""What a GPU has, and what a host makes of an operation for it.
+"""Describes GPUs and host lowerings of asynchronous operations.
 
 Two things decide how many instructions an asynchronous operation becomes.  :class:`Target` is the
-GPU: its counters, the widths that it can copy directly between global memory and LDS, whether it
-has the tensor data mover (TDM).  :class:`Lowering` is the host: in which cases it puts a branch
-around a copy, for instance.  Neither knows a version number; a host's lowering is made from its
-capabilities by whoever runs a pass (``triton_ext.host.capabilities``).
+GPU: its counters, the widths of direct copies between global memory and LDS, whether it has the
+tensor data mover (TDM).  :class:`Lowering` is the host: for example when it puts a branch around a
+copy.  Neither contains version numbers; whoever runs a pass derives the lowering from the host's
+capabilities (``triton_ext.host.capabilities``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Counter", "Direction", "Lowering", "Queue", "Target"]
 
 
 class Counter(Enum):
-    """A hardware counter of instructions that a wave has in flight."""
+    """A hardware counter of a wave's instructions in flight."""
 
     VMCNT = "vmcnt"
     CP_ASYNC = "cp.async groups"
@@ -30,7 +30,7 @@ class Counter(Enum):
 
 
 class Direction(Enum):
-    """Where an asynchronous operation moves data."""
+    """Direction of an asynchronous copy."""
 
     LOAD = "load"
     STORE = "store"
@@ -38,12 +38,12 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Instructions of a wave that retire in the order in which they were issued.
+    """Instructions of a wave that retire in issue order.
 
     Attributes:
-        counter: The counter that they take part in.
-        direction: Which of the counter's instructions; ``None`` where loads and stores are in order
-            among each other.
+        counter: Their counter.
+        direction: Which of the counter's instructions; ``None`` if its loads and stores retire in
+            order among each other.
     """
 
     counter: Counter
@@ -61,12 +61,12 @@ class Target:
             ``amdg.buffer_load_to_local``, ``amdg.async_copy_local_to_global``).
         directions_retire_apart: Whether loads and stores of that counter retire out of order
             against each other (CDNA5 ISA, on ASYNCcnt).
-        load_widths: Bits per lane of one instruction that copies to LDS.
-        store_widths: Bits per lane of one instruction that copies from LDS; empty without any.
+        load_widths: Supported bits per lane of a copy to LDS.
+        store_widths: Supported bits per lane of a copy from LDS; empty if there are none.
         has_tdm: Whether it has the tensor data mover and its counter, TENSORcnt.
-        waits_count_groups: Whether the hardware itself keeps groups apart (NVIDIA's ``cp.async``),
-            so that a wait names a number of them; tokens do not get that far.
-        max_wait: The largest number a wait on any of the counters can hold; they have 6 bits.
+        waits_count_groups: Whether the hardware counts groups (NVIDIA's ``cp.async``), so that a
+            wait names a number of groups; tokens have no effect.
+        max_wait: The largest number of a wait on any of the counters; they have 6 bits.
     """
 
     arch: str
@@ -81,13 +81,13 @@ class Target:
 
     @classmethod
     def of(cls, arch: str) -> Target:
-        """The GPU of a name.
+        """Returns the GPU of a name.
 
         Args:
             arch: ``"gfx950"``; a suffix such as ``-strict`` changes nothing here.
 
         Raises:
-            UnsupportedError: It is none that has asynchronous copies to LDS.
+            UnsupportedError: It has no asynchronous copies to LDS, or is unknown.
         """
         found = _TARGETS.get(arch.partition("-")[0])
         if found is None:
@@ -99,17 +99,17 @@ class Target:
 
     @staticmethod
     def is_known_without(arch: str) -> bool:
-        """Whether a GPU, one of RDNA, is known to have no asynchronous copies to LDS."""
+        """Returns whether a GPU, one of RDNA, is known to have no asynchronous copies to LDS."""
         return _WITHOUT.fullmatch(arch.partition("-")[0]) is not None
 
     @classmethod
     def of_module(cls, module: Module) -> Target:
-        """The GPU that a module was made for, by its attribute ``ttg.target``.
+        """Returns the GPU of a module, by its attribute ``ttg.target``.
 
-        An NVIDIA GPU is one as well, as far as ``cp.async`` goes: groups in order, and no counter.
+        For an NVIDIA GPU it covers ``cp.async``: groups in order, and no counter.
 
         Raises:
-            VerifyError: The module has no such attribute, or one that says something else.
+            VerifyError: The module has no valid ``ttg.target``.
             UnsupportedError: The GPU has no asynchronous copies to LDS.
         """
         text = module.op.attributes.get("ttg.target", "").strip('"')
@@ -122,25 +122,25 @@ class Target:
 
     @property
     def lanes_have_addresses(self) -> bool:
-        """Whether a copy to LDS has an address per lane; else a wave writes one run."""
+        """Returns whether each lane has its own LDS address; else a wave writes one run."""
         return self.copy_counter is Counter.ASYNCCNT
 
     def copy_queue(self, direction: Direction) -> Queue:
-        """The queue of copies by address."""
+        """Returns the queue of copies by address."""
         return Queue(self.copy_counter, direction if self.directions_retire_apart else None)
 
     @property
     def tdm_queue(self) -> Queue:
-        """The queue of the tensor data mover, whose loads and stores retire in order."""
+        """Returns the queue of the tensor data mover, whose loads and stores retire in order."""
         return Queue(Counter.TENSORCNT)
 
     def clamp(self, count: int) -> int:
-        """The largest number up to ``count`` that a wait can hold."""
+        """Returns ``count``, limited to the largest number of a wait."""
         return min(count, self.max_wait)
 
 
 def _cdna(arch: str, *widths: int) -> Target:
-    """Copies share VMcnt with ordinary loads; nothing is copied from LDS."""
+    """Returns a CDNA GPU: copies share VMcnt with ordinary loads, none is from LDS."""
     return Target(
         arch=arch,
         threads_per_wave=64,
@@ -151,7 +151,7 @@ def _cdna(arch: str, *widths: int) -> Target:
 
 
 def _cp_async(arch: str) -> Target:
-    """Groups of copies that are waited for by number (PTX ISA, cp.async.wait_group)."""
+    """Returns an NVIDIA GPU with groups of copies (PTX ISA, cp.async.wait_group)."""
     return Target(
         arch=arch,
         threads_per_wave=32,
@@ -188,20 +188,19 @@ _WITHOUT: Final = re.compile(r"gfx(10|11)\d[0-9a-f]|gfx120[0-9a-f]", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """What a host makes of asynchronous operations; the defaults are safe on every host.
+    """How a host lowers asynchronous operations; the defaults are safe on every host.
 
     Attributes:
-        masked_loads_branch: Whether a wave that is masked out as a whole branches around a copy to
-            LDS on gfx1250.
+        masked_loads_branch: Whether a fully masked wave branches around a copy to LDS on gfx1250.
         masked_stores_branch: Whether it branches around a copy from LDS.
-        rows_split_at_runs: Whether one gather or scatter instruction takes only rows that lie side
-            by side in the index tensor, or as many as it has room for (a wrong result unless they
-            lie so); ``None`` where that is not known.
+        rows_split_at_runs: Whether one gather or scatter instruction takes only rows that are
+            contiguous in the index tensor, or as many as fit (wrong results if they are not
+            contiguous); ``None`` if unknown.
         async_marks: Whether waits of gfx942 and gfx950 become LLVM's asynchronous marks, which
-            count groups: then LLVM finds the number of instructions itself.  Marks know the number
-            of a wait only; its tokens are not looked at.
-        has_tdm_intrinsic_wait: Whether ``amdg.async_tdm_intrinsic_wait`` exists.  Where it does
-            not, the number of ``amdg.async_tdm_wait`` is taken as one of instructions.
+            count groups: LLVM then computes the number of instructions itself.  Marks use only the
+            number of a wait, not its tokens.
+        has_tdm_intrinsic_wait: Whether ``amdg.async_tdm_intrinsic_wait`` exists.  If not, the
+            number of ``amdg.async_tdm_wait`` counts instructions.
     """
 
     masked_loads_branch: bool = True
@@ -212,14 +211,14 @@ class Lowering:
 
     @classmethod
     def of(cls, features: frozenset[str] | None) -> Lowering:
-        """The lowering of a host.
+        """Returns the lowering of a host.
 
         Args:
-            features: Names of its capabilities; ``None`` for a host that is not known, about which
-                only what is safe on each of them is assumed.
+            features: Names of its capabilities; ``None`` for an unknown host, for which only what
+                is safe on every host is assumed.
         """
         if features is None:
-            # A host without the counted TDM wait refuses it: nothing goes wrong unseen.
+            # A host without the counted TDM wait refuses it, so no error goes unnoticed.
             return cls(has_tdm_intrinsic_wait=True)
         return cls(
             masked_loads_branch="amd-masked-loads-predicated" not in features,

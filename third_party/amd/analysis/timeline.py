@@ -3,9 +3,8 @@
 Numbers are those of ``tritonamdgpu-update-async-wait-count``, verdicts those of
 ``triton-ext-verify-async-waits``.
 
-Safe direction: what is shown as retired is; what is shown as in flight may be, on some path.
-Copies that arrive at an mbarrier are ended by no wait, and are shown up to where what is around
-them ends.
+Safe direction: a copy shown as retired is retired; one shown as in flight may be, on some path.
+No wait ends copies that arrive at an mbarrier; they are shown until the enclosing region ends.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ _REASONS: Final = {
 def timeline_of(
     module: Module, *, arch: str = "", features: frozenset[str] | None = None, function: str = ""
 ) -> Timeline:
-    """Makes the timeline of a module.
+    """Returns the timeline of a module.
 
     Args:
-        module: The module, which must not be changed meanwhile.
-        arch: The GPU, ``"gfx950"``; by default what the module's ``ttg.target`` says.
-        features: Names of the host's capabilities; ``None`` for a host that is not known.
-        function: The function to look at; all of them by default.
+        module: The module, which must not change meanwhile.
+        arch: The GPU, ``"gfx950"``; by default that of the module's ``ttg.target``.
+        features: Names of the host's capabilities; ``None`` for an unknown host.
+        function: The function to show; all of them by default.
 
     Raises:
         VerifyError: The GPU is not given, there is no such function, or an operation cannot be
@@ -124,7 +123,7 @@ class _Maker:
         self._uses: dict[Operation, list[Obligation]] = {}
         for obligation, checked in self._numbers.results.items():
             if obligation.buffer is None and checked.holds:
-                continue  # of the end of a kernel there is nothing to show
+                continue  # the end of a kernel is not shown
             self._uses.setdefault(obligation.op, []).append(obligation)
         self._waits = WaitFacts(self._numbers, labels)
         self._asynchronous: dict[str, bool] = {}
@@ -137,7 +136,7 @@ class _Maker:
     # ---- sections
 
     def sections(self, function: Operation) -> Iterator[Section]:
-        """The section of a function and those of its partitions, without those that are empty."""
+        """Yields the non-empty sections of a function and of its partitions."""
         name = symbol_of(function) or ""
         blocks = function.regions[0].blocks
         yield from self._section(name, None, blocks)
@@ -155,7 +154,7 @@ class _Maker:
         inside = [self._events.get(op) for op in _walk(blocks, partitions=False)]
         own = [event for event in inside if isinstance(event, AsyncIssue)]
         own_ops = {issue.op for issue in own}
-        # Each partition runs on warps of its own, which have no copies of others in flight.
+        # Each partition runs on its own warps, which start without copies in flight.
         function = _function_of(blocks[0].parent_op)
         reachable = [
             issue
@@ -199,7 +198,7 @@ class _Maker:
     def _blocks(
         self, blocks: tuple[Block, ...], depth: int
     ) -> Iterator[tuple[Operation, Item, int, Position]]:
-        """The rows of a region, each with its operation and the position behind it."""
+        """Yields the rows of a region, each with its operation and the position after it."""
         if len(blocks) == 1:
             yield from self._ops(blocks[0], depth)
             return
@@ -229,7 +228,7 @@ class _Maker:
     def _box(
         self, op: Operation, depth: int, behind: Position
     ) -> Iterator[tuple[Operation, Item, int, Position]]:
-        # Partitions are sections of their own.
+        # Partitions have their own sections.
         regions = op.regions[:1] if op.name == ttg.WarpSpecializeOp.NAME else op.regions
         parts = [list(self._blocks(region.blocks, depth + 1)) for region in regions]
         if not any(parts) and not (len(regions) < len(op.regions) and self._has_partitions(op)):
@@ -278,13 +277,13 @@ class _Maker:
         return None
 
     def _is_asynchronous(self, callee: str) -> bool:
-        """Whether a function has asynchronous operations, or is not known."""
+        """Returns whether a function has asynchronous operations, or is unknown."""
         known = self._asynchronous.get(callee)
         if known is None:
             function = self._functions.get(callee)
             if function is None or not function.regions:
                 return True
-            self._asynchronous[callee] = False  # what a recursive call adds is found without it
+            self._asynchronous[callee] = False  # recursive calls add nothing
             known = any(
                 self._events.get(op) is not None
                 or (op.name in CALLS and self._is_asynchronous(callee_of(op) or ""))
@@ -315,13 +314,13 @@ class _Maker:
         checks = [self._numbers.results[obligation] for obligation in self._uses.get(op, ())]
         found = [self._as_unsafe(v) for checked in checks for v in checked.violations]
         if any(checked.gave_up for checked in checks):
-            found.append(Unsafe("", "there are too many ways that lead here to tell"))
+            found.append(Unsafe("", "too many paths lead here to decide"))
         return tuple(dict.fromkeys(found))
 
     def _as_unsafe(self, violation: Violation) -> Unsafe:
         path = self._waits.path(violation.steps)
         if violation.issue is None:
-            return Unsafe("", "nothing is known of what ran before", path)
+            return Unsafe("", "it is not known what ran before", path)
         does = "writes" if violation.issue.writes else "reads"
         reason = _REASONS.get(violation.obligation.use, f"written while the copy still {does} it")
         return Unsafe(self.copies[violation.issue.op].label, reason, path)
@@ -343,7 +342,7 @@ def _copy(issue: AsyncIssue, label: str, references: BufferReferences) -> Copy:
 
 
 def _labels(issues: list[AsyncIssue]) -> dict[Operation, str]:
-    """A short name for each copy: that of the variable, numbered where several share it."""
+    """Returns a short name for each copy: the variable's, numbered if several share it."""
     names = [_base_label(issue.op) for issue in issues]
     shared, numbers = Counter(names), Counter[str]()
     labels: dict[Operation, str] = {}

@@ -1,4 +1,4 @@
-"""Waits as a timeline shows them: the number, what makes it, and what the verifier says."""
+"""Waits of a timeline: the number, how it comes about, and the verifier's verdict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COUNTERS: Final = {
     Counter.TENSORCNT: "TENSORcnt",
 }
 _WHAT: Final = {Direction.LOAD: "loads", Direction.STORE: "stores", None: ""}
-#: Edges in the direction of the program.
+#: Edges in program direction.
 _EDGES: Final = {
     StepKind.ENTER: "out of {}",
     StepKind.PREVIOUS: "round {}",
@@ -42,12 +42,12 @@ _EDGES: Final = {
 
 
 def lane_of(queue: Queue) -> Lane:
-    """The lane of a queue."""
+    """Returns the lane of a queue."""
     return Lane(_COUNTERS[queue.counter], _WHAT[queue.direction])
 
 
 def place_of(op: Operation) -> Place:
-    """The user's source line, or the line of the IR where that is not known."""
+    """Returns the user's source line, or the line of the IR if unknown."""
     known = op.loc.resolve() if op.loc is not None else None
     if known is not None:
         return Place(*known)
@@ -56,12 +56,12 @@ def place_of(op: Operation) -> Place:
 
 
 def kind_of(op: Operation) -> str:
-    """The name of an operation without its dialect."""
+    """Returns the name of an operation without its dialect."""
     return op.name.rpartition(".")[2]
 
 
 class WaitFacts:
-    """Makes the waits of a timeline.
+    """Creates the waits of a timeline.
 
     Args:
         numbers: The verifier's view of the module.
@@ -79,7 +79,7 @@ class WaitFacts:
         }
 
     def item(self, wait: async_events.Wait) -> Wait:
-        """What a timeline shows of a wait."""
+        """Returns the timeline entry of a wait."""
         numbers = self._numbers
         number = numbers.number(wait)
         best = numbers.largest(wait) if number is not None else None
@@ -111,7 +111,7 @@ class WaitFacts:
         )
 
     def path(self, steps: Sequence[Step]) -> tuple[str, ...]:
-        """The edges among some steps, which lead back, in words and in the program's direction."""
+        """Returns the edges of a backward path in words, in program direction."""
         told: list[str] = []
         edges = [step for step in reversed(steps) if step.op is not None and step.kind in _EDGES]
         runs = [(key, len(list(g))) for key, g in groupby(edges, key=lambda s: (s.kind, s.op))]
@@ -130,7 +130,7 @@ class WaitFacts:
         return tuple(told)
 
     def _nearest(self, violation: Violation) -> Operation | None:
-        """The wait that a use relies on first: the last one in front of it."""
+        """Returns the wait that a use relies on first: the last one before it."""
         for step in violation.steps:
             event = self._event(step.op) if step.kind is StepKind.EVENT else None
             counter = event.counter if isinstance(event, async_events.Wait) else None
@@ -142,7 +142,7 @@ class WaitFacts:
         return self._events.get(op) if op is not None else None
 
     def _distance(self, wait: async_events.Wait) -> Distance | None:
-        """What may stay in flight; ``None`` where the number stays as it is."""
+        """Returns what may stay in flight; ``None`` if the number stays as it is."""
         if wait.unit is WaitUnit.INSTRUCTIONS:
             return None
         if wait.counter is not Counter.TENSORCNT and self._events.counts_groups and not wait.tokens:
@@ -150,7 +150,7 @@ class WaitFacts:
         return distance_of(wait, self._events, self._numbers.coverage.flow)
 
     def _counted(self, wait: async_events.Wait, distance: Distance | None) -> tuple[WaitUnit, int]:
-        """The number that ``tritonamdgpu-update-async-wait-count`` gives a wait."""
+        """Returns the number that ``tritonamdgpu-update-async-wait-count`` gives a wait."""
         if distance is None:
             return wait.unit, wait.num
         if wait.counter is not Counter.TENSORCNT and self._events.counts_groups:
@@ -195,7 +195,7 @@ class WaitFacts:
 def _crossed(
     kind: StepKind, op: Operation, runs: Sequence[tuple[tuple[StepKind, Operation | None], int]]
 ) -> int | None:
-    """How often what is entered by an edge runs before it is left; ``None`` if it is not left."""
+    """Returns how often the region entered by an edge runs; ``None`` if it is not left."""
     if kind is not StepKind.LEAVE:
         return None
     round_it = runs[0][1] if runs and runs[0][0] == (StepKind.PREVIOUS, op) else 0

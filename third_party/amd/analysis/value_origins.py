@@ -1,4 +1,4 @@
-"""Where values come from, as a reader of a kernel calls it: buffers and tokens."""
+"""Names the buffers and tokens that values come from, for messages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SLOT = "ttg.memdesc_index"
 
 
 def buffer_name(buffer: Value, references: BufferReferences) -> str:
-    """What a buffer is called: ``%a[2]`` for slot 2 of the allocation ``%a``.
+    """Returns the name of a buffer: ``%a[2]`` for slot 2 of the allocation ``%a``.
 
-    A part of ``%a`` that a loop carries is ``%a[...]``.  The variable of the user's program that
-    an allocation comes from stands in front where it has another name: ``rows %12[2]``.
+    A part of ``%a`` that a loop carries is ``%a[...]``.  The variable of the user's program comes
+    first if it has another name: ``rows %12[2]``.
     """
     slots = ""
     while isinstance(buffer, OpResult) and buffer.owner.operands:
@@ -38,7 +38,7 @@ def buffer_name(buffer: Value, references: BufferReferences) -> str:
 
 
 def variable_of(value: Value) -> str | None:
-    """The variable of the user's program that a value comes from, where its location says so."""
+    """Returns the user's variable that a value comes from, if its location names one."""
     loc = value.owner.loc if isinstance(value, OpResult) else None
     return loc.name if loc is not None else None
 
@@ -49,6 +49,6 @@ def _called(buffer: Value) -> str:
 
 
 def token_origins(token: Value) -> tuple[Operation, ...]:
-    """Returns the operations that make a token, along control flow inside of a function."""
+    """Returns the operations that create a token, following control flow inside a function."""
     origins = ValueFlow().origins(token).values
     return tuple(dict.fromkeys(each.owner for each in origins if isinstance(each, OpResult)))

@@ -1,44 +1,45 @@
-"""Which uses of LDS are covered by waits, and which are not.
+"""Proves which uses of LDS are covered by waits.
 
-A copy runs on behind the operation that issued it, until a wait retires it.  *Obligations*, each
-shown by walking back from the use on every way (``backward_flow``):
+A copy stays in flight after the operation that issued it, until a wait retires it.  *Obligations*,
+each proven by walking back from the use on every path (``backward_flow``):
 
 1. A read of LDS needs every copy into what it reads to be retired.
-2. So does a copy from LDS: its source has to be there.
+2. So does a copy from LDS, for its source.
 3. A write to LDS, by a copy or not, needs every copy from it and into it to be retired.  (Copies
-   of one queue end in order, but only within a wave: which waves write an element is the layout's
-   choice.)  So does an operation that is not known (``lds_use``).
-4. The end of a kernel needs every copy on ASYNCcnt and TENSORcnt to be retired: its LDS may be
-   another workgroup's from there on.  That is an assumption: what S_ENDPGM does about these two
-   was not looked up in the CDNA5 ISA.  On VMcnt it waits by itself (CDNA4 ISA, S_ENDPGM; gfx942 is
-   taken to be the same), and of NVIDIA's copies nothing is asked.
+   of one queue finish in order, but only within a wave; the layout decides which waves write an
+   element.)  So does an unknown operation (``lds_use``).
+4. The end of a kernel needs every copy on ASYNCcnt and TENSORcnt to be retired: its LDS may then
+   go to another workgroup.  This is an assumption: the CDNA5 ISA was not checked for the effect of
+   S_ENDPGM on these two.  On VMcnt the end waits by itself (CDNA4 ISA, S_ENDPGM; assumed for
+   gfx942 too).  NVIDIA's copies have no such obligation.
 
-A walk carries what the waits that it passed let through.  An operation of a queue is retired by
+A walk tracks what the passed waits let through.  An operation of a queue is retired by
 
-5. a wait for ``n`` groups, if more than ``n`` commits lie behind the operation and before the wait;
-6. a wait for ``n`` instructions, if at least ``n`` newer ones of the same queue surely were issued;
+5. a wait for ``n`` groups, if more than ``n`` commits lie between the operation and the wait;
+6. a wait for ``n`` instructions, if at least ``n`` newer ones of the same queue were certainly
+   issued;
 7. a wait for ``n`` TDM operations, if at least ``n`` newer ones were issued;
-8. a wait for tokens, if one of them belongs to it or to something newer, in the same queue.  The
-   token of a copy that no commit follows in front of ``ttg.async_wait`` is none of them.  Nor is
-   one that neither a copy nor a commit or wait made.  That of a group without copies retires what
-   is older: the wait becomes a number of instructions behind the commit;
+8. a wait for tokens, if one of them belongs to it or to a newer operation of the same queue.  This
+   excludes the token of a copy without a commit before ``ttg.async_wait``, and tokens that neither
+   a copy nor a commit or wait created.  The token of a group without copies retires older
+   operations: the wait becomes a number of instructions after the commit;
 9. a wait for an mbarrier, if it is a copy that arrives there itself, or a copy by address into LDS
-   that ``async_copy_mbarrier_arrive`` lies behind and before the wait.  Which mbarrier and which
-   phase is waited for is not looked at.
+   with ``async_copy_mbarrier_arrive`` between it and the wait.  Neither the mbarrier nor its phase
+   is compared.
 
-Where a host looks at ``num`` alone (LLVM's asynchronous marks), tokens retire nothing.  A partition
-starts while copies of the warps before ``ttg.warp_specialize`` are in flight, for which its own
-waits do not wait: a use needs those to be retired there, or an mbarrier wait in front of it.
+On hosts that read only ``num`` (LLVM's asynchronous marks), tokens retire nothing.  A partition
+starts while copies of the warps before ``ttg.warp_specialize`` may be in flight, which its own
+waits do not cover: a use needs them to be retired there, or an mbarrier wait before it.
 
-Safe direction: what is called covered is; what is called unsafe may be a way that no execution
-takes (conditions that exclude each other), or two parts of one buffer that never meet
-(``buffer_reference``).
+Safe direction: what is reported as covered is covered.  A violation may be a path that no
+execution takes (conditions that exclude each other), or concern two parts of one buffer that never
+overlap (``buffer_reference``).
 
-Not covered: ordinary reads that a write follows and the barrier behind each wait, which Triton's
-own passes put there; the phases of mbarriers; copies of one partition that another one, or what
-follows behind ``ttg.warp_specialize``, uses, or that outlive the kernel; at its end, copies that
-arrive at an mbarrier, for which other warps may wait; memory that is given to another buffer
-(behind ``ttg.local_dealloc`` or the last use) while a copy into or from the first one is in flight.
+Not covered: ordinary reads followed by a write and the barrier after each wait, which Triton's own
+passes insert; the phases of mbarriers; copies of one partition that another partition, or code
+after ``ttg.warp_specialize``, uses, or that outlive the kernel; at its end, copies that arrive at
+an mbarrier, for which other warps may wait; memory reused by another buffer (after
+``ttg.local_dealloc`` or the last use) while a copy into or from the first one is in flight.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ from .target import Counter, Direction, Queue
 
 __all__ = ["Checked", "Looked", "Obligation", "Use", "Violation", "WaitCoverage", "renamed_tokens"]
 
-#: Counters of the copies that such an arrival stands behind.
+#: Counters of the copies that such an arrival covers.
 _ARRIVING: Final = (Counter.ASYNCCNT, Counter.CP_ASYNC)
-#: Counters that nobody but the kernel waits for at its end.
+#: Counters that the hardware does not wait for at the end of a kernel.
 _OPEN_AT_END: Final = (Counter.ASYNCCNT, Counter.TENSORCNT)
 _BOTH: Final = Looked.INTO | Looked.FROM
 
@@ -82,7 +83,7 @@ class Obligation:
     Attributes:
         op: The operation.
         buffer: The buffer; ``None`` for all of LDS.
-        use: What it does with it.
+        use: The kind of use.
         queue: The queue.
         looked: Which of its copies have to be retired.
     """
@@ -96,15 +97,15 @@ class Obligation:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A way on which a copy may be in flight.
+    """A path on which a copy may be in flight.
 
     Attributes:
-        obligation: What it breaks.
-        issue: The copy; ``None`` where nothing is known of what ran before.
-        last: The operation at which the way ends.
-        steps: The way, from the use back to the copy.
-        partitions: The ``ttg.warp_specialize`` that the copy lies before, if the use is in one of
-            its partitions; the way starts there.
+        obligation: The violated obligation.
+        issue: The copy; ``None`` if it is unknown what ran before.
+        last: The operation at which the path ends.
+        steps: The path, from the use back to the copy.
+        partitions: The ``ttg.warp_specialize`` after the copy, if the use is in one of its
+            partitions; the path starts there.
     """
 
     obligation: Obligation
@@ -115,18 +116,18 @@ class Violation:
 
     @property
     def last_results(self) -> tuple[Value, ...]:
-        """What the copy defines: its token."""
+        """Returns the results of the copy: its token."""
         return self.issue.op.results if self.issue is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found about an obligation.
+    """Result of checking an obligation.
 
     Attributes:
-        violations: The nearest way to each copy that may be in flight; empty if it is shown.
-        waits: The waits that were passed.
-        gave_up: Whether there were too many ways.
+        violations: The shortest path to each copy that may be in flight; empty if proven.
+        waits: The waits on the paths.
+        gave_up: Whether there were too many paths.
     """
 
     violations: tuple[Violation, ...]
@@ -135,21 +136,21 @@ class Checked:
 
     @property
     def holds(self) -> bool:
-        """Whether it is shown."""
+        """Returns whether the obligation is proven."""
         return not self.violations and not self.gave_up
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What the waits that a walk passed let through.
+    """Limits on what the waits of a walk let through.
 
     Attributes:
         groups: Groups; ``None`` without a wait for groups.
         instructions: Instructions, likewise.
         operations: TDM operations, likewise.
-        tokens: What was waited for by tokens.
-        open_tokens: The same, by waits for groups that no commit was passed in front of: copies of
-            that name were not committed, and are not waited for.
+        tokens: Awaited tokens.
+        open_tokens: Those awaited by waits for groups, while no commit was passed before them:
+            copies with these tokens were not committed, and are not awaited.
     """
 
     groups: int | None = None
@@ -159,15 +160,15 @@ class Pending:
     open_tokens: frozenset[Value] = frozenset()
 
     def retires(self, op: Operation, event: Event | None, queue: Queue) -> bool:
-        """Whether a wait has retired what an operation defines, with all that is older."""
+        """Returns whether a wait has retired an operation and all older ones."""
         if event is None:
-            return False  # nothing tells what the token is of
+            return False  # the operation of the token is unknown
         if isinstance(event, AsyncIssue):
             return event.queue == queue and _defines(op, self.tokens)
         return _defines(op, self.tokens) or _defines(op, self.open_tokens)
 
     def committed(self) -> Pending:
-        """What is let through in front of a commit."""
+        """Returns what is let through before a commit."""
         if self.groups is None and not self.open_tokens:
             return self
         groups = None if self.groups is None else self.groups - 1
@@ -175,7 +176,7 @@ class Pending:
         return replace(self, groups=groups, tokens=tokens, open_tokens=frozenset())
 
     def issued(self, issue: AsyncIssue) -> Pending:
-        """What is let through in front of an operation of the queue."""
+        """Returns what is let through before an operation of the queue."""
         lo = issue.instructions.lo
         if not lo or (self.instructions is None and self.operations is None):
             return self
@@ -184,7 +185,7 @@ class Pending:
         return replace(self, instructions=instructions, operations=operations)
 
     def across(self, step: Step, block: Block) -> Pending:
-        """The same with what tokens are called at the far side of an edge."""
+        """Returns the same with the names of tokens on the far side of an edge."""
         if not self.tokens and not self.open_tokens:
             return self
         return replace(
@@ -198,7 +199,7 @@ class WaitCoverage:
     """The obligations of a module.
 
     Args:
-        module: The module, which must not be changed meanwhile.
+        module: The module, which must not change meanwhile.
         events: Its asynchronous operations.
 
     Attributes:
@@ -206,7 +207,7 @@ class WaitCoverage:
         events: Its asynchronous operations.
         flow: Its control flow.
         references: Its buffers.
-        numbers: Numbers to assume in place of those that waits have.
+        numbers: Numbers of waits that override those in the IR.
     """
 
     def __init__(self, module: Module, events: AsyncEvents) -> None:
@@ -226,7 +227,7 @@ class WaitCoverage:
         self._allocations: dict[tuple[Queue, Looked], frozenset[Value] | None] = {}
 
     def obligations(self) -> Iterator[Obligation]:
-        """All that a copy may be in the way of, in the order of the text."""
+        """Yields all uses that may conflict with a copy, in program order."""
         if not self._issues:
             return
         for op in self.module.walk():
@@ -253,7 +254,7 @@ class WaitCoverage:
                 yield Obligation(op, buffer, use, queue, looked)
 
     def _touched(self, queue: Queue, looked: Looked) -> frozenset[Value] | None:
-        """The allocations that the copies of a queue are about; ``None`` where not known."""
+        """Returns the allocations that the copies of a queue access; ``None`` if unknown."""
         key = queue, looked
         if key not in self._allocations:
             touched = [self._touched_by(issue, looked) for issue in self._issues[queue]]
@@ -279,9 +280,9 @@ class WaitCoverage:
     # ---- checks
 
     def check(self, obligation: Obligation) -> Checked:
-        """Looks for ways on which an obligation is not met."""
+        """Searches for paths that violate an obligation."""
         reference, bounds = self.reference(obligation.buffer), _bounds(obligation.op)
-        # Whether other warps wait for an mbarrier cannot be seen from the end of the kernel.
+        # The end of the kernel does not show whether other warps wait for an mbarrier.
         is_told = obligation.use is Use.END
         seeker = _Seeker(self, obligation, reference, Pending(), bounds, is_told=is_told)
         walks = nearest_walks(self.flow, self.flow.before(obligation.op), seeker)
@@ -292,7 +293,7 @@ class WaitCoverage:
             if partitions is None:
                 violations.append(self._violation(obligation, found))
                 continue
-            # What the partition waited for says nothing about the copies of the warps before it.
+            # Waits of the partition do not cover copies of the warps before it.
             seeker = _Seeker(self, obligation, Reference(None), Pending(), _bounds(partitions))
             earlier = nearest_walks(self.flow, self.flow.before(partitions), seeker)
             crossed |= earlier.crossed
@@ -310,7 +311,7 @@ class WaitCoverage:
         return Violation(obligation, issue, found.op, found.steps)
 
     def reference(self, buffer: Value | None) -> Reference:
-        """The reference of a buffer, or of all of LDS."""
+        """Returns the reference of a buffer, or of all of LDS."""
         if buffer is None:
             return Reference(None)
         known = self._buffers.get(buffer)
@@ -319,7 +320,7 @@ class WaitCoverage:
         return known
 
     def is_handed_over(self, issue: AsyncIssue) -> bool:
-        """Whether a copy arrives at an mbarrier, which tells its end instead of a wait."""
+        """Returns whether a copy arrives at an mbarrier, which replaces a wait."""
         own = (*issue.writes, *issue.reads)
         return any(is_buffer(operand) and operand not in own for operand in issue.op.operands)
 
@@ -330,7 +331,7 @@ class WaitCoverage:
         reference: Reference,
         iterations: tuple[tuple[Operation, int], ...],
     ) -> bool:
-        """Whether a copy may overlap a reference to an obligation's buffer at the same point."""
+        """Returns whether a copy may overlap the obligation's buffer at the same point."""
         looked, buffer = obligation.looked, obligation.buffer
         mine = self.references.allocations(buffer) if buffer is not None else None
         if not issue.instructions.hi or not _may_meet(mine, self._touched_by(issue, looked)):
@@ -345,7 +346,7 @@ class WaitCoverage:
     # ---- waits
 
     def rule(self, wait: Wait) -> tuple[WaitUnit, int | None, tuple[Value, ...]]:
-        """What decides in a wait on this host: its unit, its number or its tokens."""
+        """Returns what decides a wait on this host: its unit, its number or its tokens."""
         number = self.numbers.get(wait.op, wait.num)
         unit, tokens = wait.unit, wait.tokens
         if wait.counter is Counter.TENSORCNT:
@@ -356,15 +357,15 @@ class WaitCoverage:
         return (unit, None, tokens) if tokens else (unit, number, ())
 
     def before(self, op: Operation, queue: Queue, pending: Pending) -> Pending | None:
-        """What is let through in front of an event.
+        """Returns what is let through before an event.
 
         Args:
-            op: The event, which is not what the walk looks for.
-            queue: The queue that the walk is about.
-            pending: What is let through behind it.
+            op: The event, which is not the one searched for.
+            queue: The queue of the walk.
+            pending: What is let through after it.
 
         Returns:
-            ``None`` where all that is older was retired.
+            ``None`` if all older operations were retired.
         """
         event = self.events.get(op)
         if pending.retires(op, event, queue):
@@ -380,7 +381,7 @@ class WaitCoverage:
         return None if pending.instructions == 0 or pending.operations == 0 else pending
 
     def passed(self, wait: Wait, pending: Pending) -> Pending:
-        """What is let through by a wait and by those that a walk passed before it."""
+        """Returns what a wait and the later ones on the walk let through."""
         unit, number, tokens = self.rule(wait)
         if number is None:
             if unit is WaitUnit.GROUPS:
@@ -395,16 +396,16 @@ class WaitCoverage:
 
 @dataclass(frozen=True, slots=True)
 class _Seeker:
-    """Looks for a copy that may be in flight.
+    """Searches for a copy that may be in flight.
 
     Attributes:
         coverage: The module.
-        obligation: What it is about.
-        reference: The buffer, as it is called where the walk is.
+        obligation: The obligation.
+        reference: The buffer, by its name at this point of the walk.
         pending: What the waits let through.
-        bounds: Iterations that may lie before this one, of loops around the use.
-        iterations: Iterations of loops with a known number of them that were entered from below.
-        is_told: Whether a wait for an mbarrier was passed, or one may be in other warps.
+        bounds: Iterations that may precede this one, for loops around the use.
+        iterations: Current iteration of loops with a known trip count, entered from below.
+        is_told: Whether a wait for an mbarrier was passed, or other warps may have one.
     """
 
     coverage: WaitCoverage
@@ -456,7 +457,7 @@ class _Seeker:
 
 
 def _ends_kernel(op: Operation) -> bool:
-    """Whether an operation is a ``return`` of a function that may be a kernel."""
+    """Returns whether an operation is a ``return`` of a function that may be a kernel."""
     function = op.parent_op if op.name in RETURNS else None
     if function is None or function.name not in FUNCTIONS:
         return False
@@ -468,7 +469,7 @@ def _is_partitions(op: Operation | None) -> bool:
 
 
 def _partitions_that_start(found: Found[_Seeker]) -> Operation | None:
-    """The ``ttg.warp_specialize`` at the start of one of whose partitions a walk ended."""
+    """Returns the ``ttg.warp_specialize`` whose partition start ended a walk."""
     op = found.op if found.steps[-1].kind is StepKind.START else None
     while op is not None and op.name != "ttg.warp_specialize":
         op = op.parent_op
@@ -476,12 +477,12 @@ def _partitions_that_start(found: Found[_Seeker]) -> Operation | None:
 
 
 def renamed_tokens(tokens: frozenset[Value], step: Step, block: Block) -> frozenset[Value]:
-    """What tokens are called at the far side of an edge; those without a name there are left out.
+    """Returns the names of tokens on the far side of an edge, without those that have none.
 
     Args:
         tokens: The tokens.
         step: The edge.
-        block: The block at the near side.
+        block: The block on the near side.
     """
     return frozenset(
         step.renames.get(token, token)
@@ -493,7 +494,7 @@ def renamed_tokens(tokens: frozenset[Value], step: Step, block: Block) -> frozen
 def _iterations(
     known: tuple[tuple[Operation, int], ...], step: Step
 ) -> tuple[tuple[Operation, int], ...]:
-    """Which iterations a walk is in, as far as it knows."""
+    """Returns the known iterations that a walk is in."""
     op = step.op
     if op is None or op.name != "scf.for":
         return known
@@ -507,13 +508,13 @@ def _iterations(
 
 
 def _last_iteration(loop: Operation) -> tuple[tuple[Operation, int], ...]:
-    """A loop with the number of its last iteration, where that is known and not too large."""
+    """Returns a loop and its last iteration, if that is known and not too large."""
     trips = trip_count(loop)
     return ((loop, trips - 1),) if trips is not None and trips <= MOST_COUNTED else ()
 
 
 def _bounds(op: Operation) -> tuple[tuple[Operation, int], ...]:
-    """The loops around an operation, with the iterations that may lie before any."""
+    """Returns the loops around an operation, with the iterations that may precede."""
     found: tuple[tuple[Operation, int], ...] = ()
     around = op.parent_op
     while around is not None:
@@ -524,7 +525,7 @@ def _bounds(op: Operation) -> tuple[tuple[Operation, int], ...]:
 
 
 def _may_meet(one: frozenset[Value] | None, touched: frozenset[Value] | None) -> bool:
-    """Whether a part of some allocations, where they are known, may be among those touched."""
+    """Returns whether two sets of allocations may intersect; ``None`` is unknown."""
     if touched is None:
         return True
     return bool(touched) if one is None else not one.isdisjoint(touched)

@@ -1,22 +1,22 @@
-"""How many instructions may stay in flight behind a wait.
+"""Computes how many instructions may stay in flight after a wait.
 
 The counters retire in order within a queue, so waiting until at most ``n`` instructions are
-outstanding covers an awaited one if and only if at least ``n`` newer ones of its queue were issued
-by the same wave on the path that was taken.  Properties of what is computed here:
+outstanding covers an awaited one if and only if the same wave issued at least ``n`` newer ones of
+its queue on the path taken.  Properties of the result:
 
-1. The distance of a wait is the minimum, over every path that leads to it and over the queues of
-   its counter, of what was surely issued (:attr:`Interval.lo`) after the newest awaited operation.
-   It may be too low (the wait is longer than it has to be), never too high.  Where a search would
-   be too long it is 0, and :attr:`Distance.gave_up`.
-2. A path constrains a queue only if something of that queue may still be outstanding among what
-   is awaited: not if the kernel starts on it before, nor if an earlier wait retired it.
-3. A wait that nothing constrains waits for nothing.  Its distance is then the minimum over all
-   paths of all that was issued, which is what a reader of the IR expects to see.
+1. The distance of a wait is the minimum, over every path to it and over the queues of its counter,
+   of the instructions certainly issued (:attr:`Interval.lo`) after the newest awaited operation.
+   It may be too low (a longer wait than necessary), never too high.  If a search would be too
+   long it is 0, and :attr:`Distance.gave_up`.
+2. A path constrains a queue only if an awaited operation of that queue may be outstanding: not if
+   the kernel starts on the path before it, nor if an earlier wait retired it.
+3. A wait that nothing constrains waits for nothing.  Its distance is then the minimum, over all
+   paths, of all issued instructions, which is what a reader of the IR expects.
 
-What is awaited is told by the wait: the groups that were committed before the last ``num`` ones
-(``ttg.async_wait``), the TDM operations before the last ``num`` ones (``amdg.async_tdm_wait``), or
-the operations and groups whose tokens it has.  Nothing may stay in flight behind a wait for a
-negative number of groups, not even a copy that no commit follows.
+A wait awaits the groups committed before the last ``num`` ones (``ttg.async_wait``), the TDM
+operations before the last ``num`` ones (``amdg.async_tdm_wait``), or the operations and groups of
+its tokens.  After a wait for a negative number of groups nothing may stay in flight, not even a
+copy without a commit.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from .target import Queue
 
 __all__ = ["Distance", "distance_of"]
 
-#: Groups or operations that are counted back: more than any counter can hold instructions.  Behind
-#: a wait for more of them fewer are counted, which is the safe direction.
+#: Maximum number of groups or operations counted back: more than any counter can hold.  A wait for
+#: more counts fewer, which is the safe direction.
 _MOST_LEFT: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """What may stay in flight behind a wait.
+    """The number of instructions that may stay in flight after a wait.
 
     Attributes:
-        count: Instructions (groups where the wait is to count groups).
-        walk: The path that decides; ``None`` where nothing had been issued on any.
-        constrained: Whether anything that is awaited may be outstanding (property 2).
+        count: Instructions (groups if the wait is to count groups).
+        walk: The deciding path; ``None`` if nothing was issued on any.
+        constrained: Whether an awaited operation may be outstanding (property 2).
     """
 
     count: int
@@ -56,12 +56,12 @@ class Distance:
 
     @property
     def gave_up(self) -> bool:
-        """Whether there were too many ways to look at, so that nothing may stay in flight."""
+        """Returns whether there were too many paths, so that nothing may stay in flight."""
         return self.walk is not None and self.walk.end is End.GAVE_UP
 
 
 def distance_of(wait: Wait, events: AsyncEvents, flow: BackwardFlow) -> Distance:
-    """Computes the distance of a wait that counts groups or operations, or has tokens.
+    """Returns the distance of a wait that counts groups or operations, or has tokens.
 
     Args:
         wait: The wait.
@@ -79,7 +79,7 @@ def distance_of(wait: Wait, events: AsyncEvents, flow: BackwardFlow) -> Distance
         if (walk := shortest_walk(flow, flow.before(wait.op), goal)) is not None
     ]
     if walks:
-        # A search that was given up costs nothing, and is told of before others that cost nothing.
+        # Among equal costs prefer searches that gave up (their cost is 0), to report them.
         shortest = min(walks, key=lambda walk: (walk.cost, walk.end is not End.GAVE_UP))
         return Distance(shortest.cost, shortest, constrained=True)
     everything = _Everything(events, wait)
@@ -98,14 +98,14 @@ def _goals(wait: Wait, events: AsyncEvents, queue: Queue) -> list[Goal]:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Looks for what is older than the last ``left`` of something.
+    """Searches for operations older than the last ``left`` ones.
 
     Attributes:
         events: The asynchronous operations.
-        wait: The wait that it is about.
-        queue: The queue whose instructions are counted and looked for.
+        wait: The wait.
+        queue: The queue to count and search.
         left: How many may stay in flight.
-        retired: How many are crossed before what an earlier wait retired, or ``None``.
+        retired: How many remain until those that an earlier wait retired, or ``None``.
     """
 
     events: AsyncEvents
@@ -115,7 +115,7 @@ class _Counted:
     retired: int | None = None
 
     def behind(self, wait: Wait, retired: int) -> Goal | End:
-        """What is left to look for in front of an earlier wait that retires so many."""
+        """Returns the goal before an earlier wait that retires all but ``retired``."""
         if wait.unit is WaitUnit.INSTRUCTIONS:
             return End.FREE if wait.num == 0 else self
         if wait.tokens:
@@ -135,9 +135,9 @@ class _Counted:
 
 
 class _Groups(_Counted):
-    """Looks for the groups before the last ``left`` ones, then for what they may hold.
+    """Searches for the groups before the last ``left`` ones, then for their contents.
 
-    ``left`` is -1 once the newest awaited one was crossed.
+    ``left`` is -1 after the newest awaited group.
     """
 
     __slots__ = ()
@@ -155,13 +155,13 @@ class _Groups(_Counted):
                 return Crossing(End.FREE)
             return Crossing(replace(self, left=left, retired=retired))
         if isinstance(event, Wait) and event.counter is self.wait.counter:
-            # The commit of the newest group that is retired has to be crossed as well.
+            # The commit of the newest retired group has to be crossed too.
             return Crossing(self.behind(event, event.num + 1))
         return Crossing(self)
 
 
 class _Operations(_Counted):
-    """Looks for the TDM operation before the last ``left`` ones."""
+    """Searches for the TDM operation before the last ``left`` ones."""
 
     __slots__ = ()
 
@@ -182,16 +182,16 @@ class _Operations(_Counted):
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """Looks for the operation whose token a wait has, by the name that the token has there.
+    """Searches for the operation of an awaited token, by the token's name at this point.
 
     Attributes:
         events: The asynchronous operations.
-        wait: The wait that it is about.
-        queue: The queue whose instructions are counted.
+        wait: The wait.
+        queue: The queue to count.
         token: The token.
-        commits_follow: Whether a commit was crossed, where groups are counted.  The oldest of those
-            behind a copy has the copy itself in its group, so it is paid for only if the token
-            turns out to be that of another group.
+        commits_follow: Whether a commit was crossed, if groups are counted.  The oldest commit
+            after a copy ends the copy's own group, so it counts only if the token belongs to
+            another group.
     """
 
     events: AsyncEvents
@@ -229,12 +229,12 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class _Everything:
-    """Counts all that a wait could let pass, up to the start of the kernel (property 3).
+    """Counts everything that a wait could let pass, up to the start of the kernel (property 3).
 
     Attributes:
         events: The asynchronous operations.
-        wait: The wait that it is about.
-        left: Groups or operations that are counted; ``None`` with tokens.
+        wait: The wait.
+        left: Groups or operations to count; ``None`` with tokens.
     """
 
     events: AsyncEvents
@@ -242,7 +242,7 @@ class _Everything:
     left: int | None = None
 
     def first(self) -> _Everything:
-        """The goal to start with."""
+        """Returns the goal to start with."""
         return replace(self, left=None if self.wait.tokens else min(self.wait.num, _MOST_LEFT))
 
     def cross(self, op: Operation) -> Crossing:
@@ -270,7 +270,7 @@ class _Everything:
 
 
 def _is_lost(value: Value, op: Operation | None) -> bool:
-    """Whether an edge of ``op`` leaves where ``value`` is defined without giving it a name."""
+    """Returns whether an edge leaves the scope of ``value`` without passing it on."""
     if op is None:
         return True
     if isinstance(value, OpResult):

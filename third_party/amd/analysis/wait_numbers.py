@@ -1,11 +1,11 @@
-"""The numbers that waits could have: the largest that is provable, and waits for nothing.
+"""Finds the largest provable number of each wait, and waits without effect.
 
-What a wait lets through can only take away from what is shown, so the obligations that rest on it
-hold up to some number and fail above.  It is found by bisection, all other numbers as they are.
-No larger number is given for a wait that somebody else may rely on (:mod:`.handed_over`).
+A larger number of a wait only weakens what is proven.  So the obligations that depend on it hold
+up to some number and fail above; bisection finds it, with all other numbers fixed.  Waits that
+others may rely on (:mod:`.handed_over`) get no larger number.
 
-Safe direction: a number that is given here is shown to be safe; a larger one may be safe as well.
-A wait is said to be useless only if nothing that it waits for can be outstanding.
+Safe direction: a number returned here is proven safe; a larger one may be safe too.  A wait is
+called useless only if nothing that it waits for can be outstanding.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class WaitNumbers:
     """Tries numbers of waits.
 
     Args:
-        coverage: The obligations; its ``numbers`` take what was decided.
+        coverage: The obligations; its ``numbers`` record the decisions.
 
     Attributes:
         coverage: The obligations.
-        results: What was found about each obligation with the numbers decided so far.
+        results: Result of each obligation with the numbers decided so far.
     """
 
     def __init__(self, coverage: WaitCoverage) -> None:
@@ -45,11 +45,11 @@ class WaitNumbers:
         }
 
     def number(self, wait: Wait) -> int | None:
-        """The number of a wait; ``None`` where its tokens decide."""
+        """Returns the number of a wait, or ``None`` if its tokens decide."""
         return self.coverage.rule(wait)[1]
 
     def decide(self, wait: Wait, number: int) -> None:
-        """Takes a number as given from now on."""
+        """Fixes the number of a wait."""
         resting = self._resting_on(wait)
         self.coverage.numbers[wait.op] = number
         for obligation in resting:
@@ -59,11 +59,11 @@ class WaitNumbers:
         """Makes an obligation hold by the smallest change to one of some waits.
 
         Args:
-            obligation: One that does not hold.
-            waits: Those on the way, the ones to prefer first.
+            obligation: A violated obligation.
+            waits: The waits on the path, preferred ones first.
 
         Returns:
-            Whether one of them did it.
+            Whether a change made it hold.
         """
         for wait in waits:
             number = self.number(wait)
@@ -76,10 +76,10 @@ class WaitNumbers:
         return False
 
     def largest(self, wait: Wait) -> int | None:
-        """The largest number of a wait with which all that holds still does.
+        """Returns the largest number of a wait that keeps all obligations that hold.
 
         Returns:
-            ``None`` where no number makes a difference, tokens decide, or others may rely on it.
+            ``None`` if no number matters, tokens decide, or others may rely on the wait.
         """
         number = self.number(wait)
         if self._handed_over.relies_on(wait):
@@ -87,12 +87,12 @@ class WaitNumbers:
         resting = [o for o in self._resting_on(wait) if self.results[o].holds]
         if number is None or not resting:
             return None
-        most = self.coverage.events.target.max_wait  # as good as none
+        most = self.coverage.events.target.max_wait  # practically unlimited
         if number >= most:
             return number
         best = most + 1
         for obligation in resting:
-            # Most of them hold with what the ones before left, which is one check.
+            # Most obligations hold with the limit of the earlier ones, which takes one check.
             largest = self._bisected(wait, number, best, obligation)
             best = largest if largest is not None else number
             if best == number:
@@ -103,7 +103,7 @@ class WaitNumbers:
         return [o for o, checked in self.results.items() if wait.op in checked.waits]
 
     def _bisected(self, wait: Wait, low: int, high: int, obligation: Obligation) -> int | None:
-        """The largest number from ``low`` to ``high`` with which an obligation holds, if any."""
+        """Returns the largest number in ``low`` to ``high`` with which an obligation holds."""
         before = self.coverage.numbers.get(wait.op)
 
         def holds(number: int) -> bool:
@@ -128,10 +128,10 @@ class WaitNumbers:
             else:
                 self.coverage.numbers[wait.op] = before
 
-    # ---- waits themselves
+    # ---- properties of waits
 
     def is_useless(self, wait: Wait) -> bool:
-        """Whether nothing that a wait waits for can be outstanding."""
+        """Returns whether nothing that a wait waits for can be outstanding."""
         coverage = self.coverage
         unit, number, tokens = coverage.rule(wait)
         for queue in coverage.events.queues(wait.counter):
@@ -143,7 +143,7 @@ class WaitNumbers:
         return True
 
     def disagrees(self, wait: Wait) -> bool:
-        """Whether the number of a wait lets through what its tokens ask for."""
+        """Returns whether the number of a wait lets through what its tokens request."""
         if not wait.tokens or wait.unit is not WaitUnit.GROUPS:
             return False
         seeker = _Token(self.coverage, wait.num, frozenset(wait.tokens))
@@ -153,12 +153,12 @@ class WaitNumbers:
 
 @dataclass(frozen=True, slots=True)
 class _Passing:
-    """What a wait lets through, which is the newest.
+    """The newest operations, which a wait lets through.
 
     Attributes:
-        unit: What it counts.
-        left: How many are still let through; ``None`` with tokens.
-        tokens: What it waits for instead.
+        unit: Unit of the count.
+        left: How many more the wait lets through; ``None`` with tokens.
+        tokens: Tokens that the wait waits for instead.
     """
 
     unit: WaitUnit
@@ -168,12 +168,12 @@ class _Passing:
 
 @dataclass(frozen=True, slots=True)
 class _Outstanding:
-    """Looks for anything of a queue that a wait waits for and no earlier one has retired.
+    """Searches for an outstanding operation of a queue that a wait waits for.
 
     Attributes:
         coverage: The module.
         queue: The queue.
-        passing: What the wait lets through; ``None`` once the newest awaited one was reached.
+        passing: What the wait lets through; ``None`` after the newest awaited operation.
         pending: What earlier waits let through.
     """
 
@@ -191,7 +191,7 @@ class _Outstanding:
             passing = self.passing
             if passing is not None and passing.tokens:
                 tokens = renamed_tokens(passing.tokens, step, block)
-                # A token without a name may be that of anything from here on.
+                # From here on a token without a name may belong to any operation.
                 kept = len(tokens) == len(passing.tokens)
                 passing = replace(passing, tokens=tokens) if kept else None
             pending = self.pending.across(step, block)
@@ -226,7 +226,7 @@ class _Outstanding:
 
 
 def _one_more(passing: _Passing, issue: AsyncIssue) -> _Passing | None:
-    """What may still pass behind one more operation; ``None`` if it may be waited for."""
+    """Returns what may still pass before one more operation; ``None`` if the wait covers it."""
     if passing.unit is WaitUnit.GROUPS or passing.left is None:
         return passing
     count = issue.instructions.hi if passing.unit is WaitUnit.INSTRUCTIONS else 1
@@ -236,12 +236,12 @@ def _one_more(passing: _Passing, issue: AsyncIssue) -> _Passing | None:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """Looks for what a token is of among what a number lets through.
+    """Searches for the operation of a token among those that a number lets through.
 
     Attributes:
         coverage: The module.
-        left: Groups that are still let through.
-        tokens: The tokens, as they are called where the walk is.
+        left: Groups that the number still lets through.
+        tokens: The tokens, by their names at this point of the walk.
     """
 
     coverage: WaitCoverage

@@ -1,9 +1,9 @@
 """Typed views of ``amdg`` operations.
 
-TDM operations are printed in two forms.  Up to 3.7 a copy has its coordinates and predicate,
-``%d[%i, %j] into %m, %pred``; from 3.8 on they are put into the descriptor before
-(``amdg.update_tensor_descriptor``) and the copy is ``%d into %m``.  One view reads both: what a
-form does not have is empty or ``None``.
+TDM operations have two printed forms.  Up to 3.7 a copy has coordinates and a predicate,
+``%d[%i, %j] into %m, %pred``.  From 3.8 on ``amdg.update_tensor_descriptor`` puts them into the
+descriptor, and the copy is ``%d into %m``.  One view reads both; fields that a form lacks are
+empty or ``None``.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def _first(results: tuple[OpResult, ...]) -> OpResult | None:
 
 @dataclass(frozen=True, slots=True)
 class TdmCopy(View):
-    """What the copies of one block share.
+    """Base of the TDM copies of one block.
 
     Attributes:
         desc: The descriptor.
         indices: Coordinates, outermost first; empty from 3.8 on.
         buffer: The LDS buffer.
-        pred: Whether the copy is done (3.6: i1, 3.7: i32); ``None`` from 3.8 on and for stores.
-        barrier: mbarrier that is arrived at, if any.
+        pred: Whether to execute the copy (3.6: i1, 3.7: i32); ``None`` from 3.8 on and for stores.
+        barrier: mbarrier that the copy arrives at, if any.
         token: The copy's token; ``None`` for stores before 3.9.
     """
 
@@ -114,15 +114,15 @@ class AsyncTdmFusedCopyGlobalToLocalOp(View):
 
 @dataclass(frozen=True, slots=True)
 class _Rows(View):
-    """What gather and scatter share.
+    """Base of gather and scatter.
 
     Attributes:
         desc: The descriptor.
-        row_indices: Tensor of row numbers.
+        row_indices: Tensor of row indices.
         column: First column; ``None`` from 3.8 on.
         buffer: The LDS buffer.
-        pred: Whether the copy is done, if given.
-        barrier: mbarrier that is arrived at, if any.
+        pred: Whether to execute the copy, if given.
+        barrier: mbarrier that the copy arrives at, if any.
         token: The copy's token.
     """
 
@@ -166,9 +166,9 @@ class UpdateTensorDescriptorOp(View):
 
     Attributes:
         desc: The descriptor.
-        add_offsets: What is added to its coordinates, outermost first.
+        add_offsets: Offsets added to its coordinates, outermost first.
         set_bounds: New sizes, outermost first.
-        pred: Whether copies through the result are done.
+        pred: Whether to execute copies through the result.
         clamp_bounds: Whether sizes shrink by the offsets.
         result: The new descriptor.
     """
@@ -203,8 +203,8 @@ class TdmWaitOp(View):
     """``%w = amdg.async_tdm_wait %t {num = 0 : i32}``, and the counted wait that it becomes.
 
     Attributes:
-        tokens: Copies that are waited for.
-        num: What may be in flight behind the wait.
+        tokens: Copies to wait for.
+        num: Operations or instructions that may remain in flight.
         counts_instructions: Whether ``num`` counts instructions
             (``amdg.async_tdm_intrinsic_wait``) and not operations.
         token: The wait's token.
@@ -219,7 +219,7 @@ class TdmWaitOp(View):
 
     @classmethod
     def match(cls, op: Operation) -> TdmWaitOp | None:
-        """The view of either wait, or ``None``."""
+        """Returns the view of either wait, or ``None``."""
         if op.name not in (cls.NAME, cls.INTRINSIC):
             return None
         reader = OpReader(op)
@@ -233,8 +233,8 @@ class AsyncWaitOp(View):
     """``%w = amdg.async_wait %g {num_inst = 3 : i32}``.
 
     Attributes:
-        tokens: Groups that are waited for.
-        num_inst: Instructions that may be in flight behind the wait.
+        tokens: Groups to wait for.
+        num_inst: Instructions that may remain in flight.
         token: The wait's token.
     """
 
@@ -259,11 +259,11 @@ class BufferLoadOp(View):
     Attributes:
         ptr: Scalar base pointer.
         offsets: Tensor of offsets in elements.
-        mask: Which elements are read.
-        other: What the others are.
-        stride: Distance of rows, for swizzling in the cache.
-        contiguity: Elements that are known to lie side by side; 1 where none are printed.
-        result: What is read.
+        mask: Elements to read.
+        other: Values of masked elements.
+        stride: Row stride, for swizzling in the cache.
+        contiguity: Elements known to be contiguous; 1 if not printed.
+        result: The loaded tensor.
     """
 
     NAME: ClassVar[str] = "amdg.buffer_load"
@@ -288,12 +288,12 @@ class BufferStoreOp(View):
     """``amdg.buffer_store %value, %ptr[%offs], %mask stride = %s : T``.
 
     Attributes:
-        value: What is written.
+        value: The stored tensor.
         ptr: Scalar base pointer.
         offsets: Tensor of offsets in elements.
-        mask: Which elements are written.
-        stride: Distance of rows, for swizzling in the cache.
-        contiguity: Elements that are known to lie side by side; 1 where none are printed.
+        mask: Elements to write.
+        stride: Row stride, for swizzling in the cache.
+        contiguity: Elements known to be contiguous; 1 if not printed.
     """
 
     NAME: ClassVar[str] = "amdg.buffer_store"
@@ -320,9 +320,9 @@ class BufferAtomicRmwOp(View):
         value: The operand.
         ptr: Scalar base pointer.
         offsets: Tensor of offsets in elements.
-        mask: Which elements are changed.
-        stride: Distance of rows, for swizzling in the cache.
-        result: What was there before.
+        mask: Elements to update.
+        stride: Row stride, for swizzling in the cache.
+        result: The previous values.
     """
 
     NAME: ClassVar[str] = "amdg.buffer_atomic_rmw"
@@ -349,11 +349,11 @@ class BufferLoadToLocalOp(View):
     Attributes:
         ptr: Scalar base pointer.
         offsets: Tensor of offsets in elements.
-        mask: Which elements are read.
-        other: What the others are.
-        stride: Distance of rows, for swizzling in the cache.
+        mask: Elements to read.
+        other: Values of masked elements.
+        stride: Row stride, for swizzling in the cache.
         dst: The LDS buffer.
-        contiguity: Elements that are known to lie side by side; 1 where none are printed.
+        contiguity: Elements known to be contiguous; 1 if not printed.
         token: The copy's token.
     """
 
@@ -383,8 +383,8 @@ class AsyncCopyLocalToGlobalOp(View):
     Attributes:
         src: The LDS buffer.
         dst: Tensor of pointers.
-        mask: Which elements are written.
-        contiguity: Elements that are known to lie side by side; 1 where none are printed.
+        mask: Elements to write.
+        contiguity: Elements known to be contiguous; 1 if not printed.
         token: The copy's token.
     """
 

@@ -1,10 +1,9 @@
-"""Copies by address, their groups and waits, and buffer loads and stores.
+"""Emulates copies by address, their commit groups and waits, and buffer loads and stores.
 
-Loads and stores among the copies retire in order each, and in any order against each other where
-the GPU has it so (ASYNCcnt).  A wait for ``n`` instructions leaves an operation in flight as long
-as fewer than ``n`` newer ones of its direction were surely issued: the number of instructions is
-that of the analysis which makes the wait counts.  A masked copy may issue fewer, and counts what it
-surely issues.
+Loads and stores each retire in order.  Against each other they retire in any order if the GPU
+allows it (ASYNCcnt).  A wait for ``n`` instructions leaves an operation in flight while fewer than
+``n`` newer ones of its direction were certainly issued, with the instruction counts of the
+wait-count analysis.  A masked copy counts only the instructions that it certainly issues.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ __all__ = ["BY_ADDRESS"]
 
 @dataclass(slots=True, eq=False)
 class _Flying:
-    """A copy that was issued; also the value of its token.
+    """A copy in flight; also the value of its token.
 
     Attributes:
-        issue: What it issues.
-        finish: Does what it does.
+        issue: Its instructions and queue.
+        finish: Executes the copy.
         is_done: Whether it took effect.
     """
 
@@ -53,7 +52,7 @@ class _Copies:
 
     @classmethod
     def of(cls, group: Workgroup) -> _Copies:
-        """Those of a workgroup."""
+        """Returns the copies of a workgroup."""
         found = group.extensions.get(cls)
         if not isinstance(found, cls):
             found = group.extensions[cls] = cls()
@@ -67,25 +66,25 @@ class _Copies:
         return entry
 
     def commit(self) -> list[_Flying]:
-        """Ends a group; what is returned is the value of its token."""
+        """Ends a group and returns the value of its token."""
         found, self._open = self._open, []
         self._groups.append(found)
         return found
 
     def wait_groups(self, left: int) -> None:
-        """Retires all groups but the last ones."""
+        """Retires all groups but the newest ``left``."""
         for group in self._groups[: max(0, len(self._groups) - left)]:
             self._retire(group)
 
     def wait_tokens(self, tokens: list[Any]) -> None:
-        """Retires the groups of the tokens, and what is older."""
+        """Retires the groups of the tokens and all older ones."""
         asked = {id(token) for token in tokens if token is not None}
         last = max((i for i, group in enumerate(self._groups) if id(group) in asked), default=-1)
         for group in self._groups[: last + 1]:
             self._retire(group)
 
     def wait_instructions(self, count: int) -> None:
-        """Retires what cannot be in flight behind a wait for so many instructions."""
+        """Retires the copies that a wait for ``count`` instructions covers."""
         newer: dict[Queue, int] = {}
         for entry in reversed(list(self._flying)):
             queue = entry.issue.queue
@@ -94,20 +93,20 @@ class _Copies:
             newer[queue] = newer.get(queue, 0) + entry.issue.instructions.lo
 
     def check_end(self, kernel: Operation) -> None:
-        """Refuses that a kernel ends while a copy from or into its LDS is in flight.
+        """Checks that no copy from or into LDS is in flight at the end of a kernel.
 
         On VMcnt the end of a wave waits for it (CDNA4 ISA, S_ENDPGM).
 
         Raises:
-            EmulationError: There is one.
+            EmulationError: A copy is in flight.
         """
         for issue in (each.issue for each in self._flying):
             if issue.queue.counter is not Counter.VMCNT:
                 raise fault(
                     issue.op,
                     "the kernel ends while this copy of its LDS is in flight",
-                    "the LDS of a workgroup that ended is given to another one: wait for 0 groups "
-                    "at the end",
+                    "the hardware may give the LDS to another workgroup after the end: wait for 0 "
+                    "groups at the end",
                 )
 
     def _retire(self, entries: list[_Flying]) -> None:
@@ -119,12 +118,12 @@ class _Copies:
 
 
 def _events(op: Operation, context: Context) -> AsyncEvents:
-    """The asynchronous operations of the module, found once."""
+    """Returns the asynchronous operations of the module, cached."""
     found = context.extensions.get(AsyncEvents)
     if not isinstance(found, AsyncEvents):
         module = op.module
         if module is None:
-            raise fault(op, "is in no module")
+            raise fault(op, "is not inside a module")
         lowering = Lowering.of(context.host_features)
         found = AsyncEvents(module, Target.of_module(module), lowering)
         context.extensions[AsyncEvents] = found
@@ -196,7 +195,7 @@ def _commit(op: Operation, context: Context) -> Step:
 def _wait_groups(op: Operation, context: Context) -> Step:
     view = ttg.AsyncWaitOp.match(op)
     assert view is not None
-    # LLVM's asynchronous marks know the number alone.
+    # LLVM's asynchronous marks take only the number.
     by_tokens = bool(view.tokens) and not _events(op, context).counts_groups
 
     def step(group: Workgroup) -> None:
@@ -236,7 +235,7 @@ def _buffer_load(op: Operation, context: Context) -> Step:
         addresses = values[view.ptr] + offsets * element.size_bytes
         mask = _masked(group, view.mask, shape)
         found = group.load(op, element, addresses, mask)
-        # What is masked out reads zeros, as what is behind the buffer's end does.
+        # Masked elements read zeros, like those past the end of the buffer.
         other = 0 if view.other is None else values[view.other]
         values[view.result] = np.where(mask, found, other).astype(element.dtype)
 

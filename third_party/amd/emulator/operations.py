@@ -1,12 +1,12 @@
-"""``amdg`` operations of the tensor data mover, and the descriptors that they take.
+"""Emulates ``amdg`` TDM operations and their descriptors.
 
-What is assumed of the hardware, where public documents leave room:
+Assumptions about the hardware, where public documents are silent:
 
-* a row number of a gather or scatter is compared with the number of rows without a sign: a row that
-  is out of bounds arrives as zeros, or is dropped;
-* offsets below zero are not out of bounds but in front of the tensor, as for a block;
-* a copy whose predicate is 0 moves nothing and counts like any other;
-* rows that a scatter names twice are written in the order of the rows.
+* row indices of gathers and scatters are compared unsigned with the number of rows; out-of-bounds
+  rows are filled with zeros, or dropped;
+* negative offsets address memory before the tensor, as for blocks, and are not out of bounds;
+* a copy whose predicate is 0 moves nothing, and waits count it like any other;
+* rows that a scatter names twice are written in the order of the indices.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Descriptor:
 
     Attributes:
         element: Element type.
-        address: Of the position.
+        address: Address of the position.
         bounds: Sizes from the position on, outermost first.
         strides: In elements.
-        pred: Whether copies are done.
+        pred: Whether copies are executed.
     """
 
     element: Element
@@ -52,7 +52,7 @@ class Descriptor:
     pred: bool = True
 
     def moved(self, offsets: Sequence[int], *, clamp: bool) -> Descriptor:
-        """The descriptor at another position, with its bounds moved along or not."""
+        """Returns the descriptor at another position; ``clamp`` shrinks the bounds."""
         step = sum(o * s for o, s in zip(offsets, self.strides, strict=True))
         bounds = self.bounds
         if clamp:
@@ -61,10 +61,10 @@ class Descriptor:
         return replace(self, address=address, bounds=bounds)
 
     def block(self, shape: Sequence[int]) -> tuple[Array, Array]:
-        """Addresses of a block at the position, and which of them are inside of the tensor."""
+        """Returns the addresses of a block at the position, and which are in bounds."""
         indices = np.indices(tuple(shape), np.int64)
         rank = len(self.bounds)
-        # A buffer may have leading dimensions of size 1 that the tensor has not, or fewer.
+        # The rank of the buffer may differ from the tensor's by leading dimensions of size 1.
         indices = indices.reshape(len(shape), *shape)[len(shape) - rank :]
         offsets: Array = np.zeros(tuple(shape), np.int64)
         inside = np.full(tuple(shape), self.pred)
@@ -74,7 +74,7 @@ class Descriptor:
         return self.address + offsets * self.element.size_bytes, inside
 
     def rows(self, rows: Array, columns: int) -> tuple[Array, Array]:
-        """Addresses of rows at the position, and which of them are inside of the tensor."""
+        """Returns the addresses of rows at the position, and which are in bounds."""
         numbers = np.asarray(rows).astype(np.int64)[:, None]
         index: Array = np.arange(columns, dtype=np.int64)[None, :]
         inside = (numbers >= 0) & (numbers < self.bounds[0]) & (index < self.bounds[1]) & self.pred
@@ -125,29 +125,29 @@ def _update_descriptor(op: Operation, context: Context) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """One copy of the data mover that is issued.
+    """One issued TDM copy.
 
     Attributes:
-        transfer: What moves.
-        pred: Whether it does.
+        transfer: The data to move.
+        pred: Whether the copy is executed.
     """
 
     transfer: Transfer
     pred: bool
 
     def start(self, *, is_store: bool) -> Callable[[], None]:
-        """Starts the copy; what is returned does it."""
+        """Starts the copy and returns a function that completes it."""
         if not self.pred:
             return _nothing
         return self.transfer.start_store() if is_store else self.transfer.start_load()
 
 
 def _nothing() -> None:
-    """What a copy does that is switched off."""
+    """Completes a copy that is switched off: does nothing."""
 
 
 def _issue(copies: list[_Copy], count: int, *, is_store: bool) -> InFlight:
-    """Puts copies into flight as one operation of so many instructions."""
+    """Issues copies as one operation of ``count`` instructions."""
     finishes = [copy.start(is_store=is_store) for copy in copies]
 
     def finish() -> None:
@@ -212,7 +212,7 @@ def _rows_copy(op: Operation, context: Context) -> Step:
     _refuse_barrier(op, view.barrier)
     indices_type = context.type_of(view.row_indices)
     assert isinstance(indices_type, TensorType)
-    # Which rows one instruction takes does not matter for when the last of them is done.
+    # The split of the rows over instructions does not change when the last of them is done.
     count = tdm_rows_instructions(indices_type, Lowering(rows_split_at_runs=True)).hi
 
     def step(group: Workgroup) -> None:
@@ -235,18 +235,18 @@ def _refuse_barrier(op: Operation, barrier: Value | None) -> None:
     if barrier is not None:
         raise fault(
             op,
-            f"'{op.name}' arrives at an mbarrier, and the emulator has no mbarriers of AMD's GPUs",
-            "leave the barrier out and wait for the copy by number",
+            f"'{op.name}' arrives at an mbarrier, which the emulator does not model for AMD GPUs",
+            "remove the barrier and wait for the copy by number",
         )
 
 
 def _prefetch(op: Operation, context: Context) -> Step:
-    """Changes nothing, since there are no caches; no wait waits for it."""
+    """Does nothing: there are no caches, and no wait covers a prefetch."""
     if op.results:
         raise fault(
             op,
-            f"the emulator does not know '{op.name}' with a result",
-            "leave 'returnOffsets' out, which is for tests of Triton",
+            f"the emulator does not support '{op.name}' with a result",
+            "remove 'returnOffsets', an option for Triton's tests",
         )
     return lambda group: None
 

@@ -1,8 +1,8 @@
-"""TENSORcnt: what the tensor data mover has in flight for one workgroup.
+"""Models TENSORcnt: the TDM operations in flight of one workgroup.
 
-The waves of a workgroup run in step and issue the same instructions, so one queue stands for all of
-them.  Instructions retire in order (CDNA5 ISA, TENSORcnt), each as late as a wait lets it: an
-operation takes effect when a wait retires the last of its instructions, and not before.
+The waves of a workgroup run in lockstep and issue the same instructions, so one queue represents
+all of them.  Instructions retire in order (CDNA5 ISA, TENSORcnt), as late as the waits allow: an
+operation takes effect when a wait retires its last instruction, and not before.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["InFlight", "TdmQueue"]
 
 @dataclass(slots=True)
 class InFlight:
-    """An operation that was issued; also the value of its token.
+    """An operation in flight; also the value of its token.
 
     Attributes:
         op: The operation.
         left: Instructions of a wave that are not retired.
-        finish: Does what the operation does.
+        finish: Executes the operation.
         is_store: Whether it reads LDS.
         is_done: Whether it took effect.
     """
@@ -45,7 +45,7 @@ class TdmQueue:
 
     @classmethod
     def of(cls, group: Workgroup) -> TdmQueue:
-        """The queue of a workgroup."""
+        """Returns the queue of a workgroup."""
         found = group.extensions.get(cls)
         if not isinstance(found, cls):
             found = group.extensions[cls] = cls()
@@ -79,10 +79,10 @@ class TdmQueue:
             self._retire()
 
     def check_end(self, kernel: Operation) -> None:
-        """Refuses that a kernel ends while the data mover may still read or write its LDS.
+        """Checks that no TDM operation on LDS is in flight at the end of a kernel.
 
         Raises:
-            EmulationError: Something is in flight.
+            EmulationError: An operation is in flight.
         """
         if self._waiting:
             entry = self._waiting[0]
@@ -90,8 +90,8 @@ class TdmQueue:
             raise fault(
                 entry.op,
                 f"the kernel ends while {what} LDS is in flight",
-                "the LDS of a workgroup that ended is given to another one: wait for 0 operations "
-                "at the end",
+                "the hardware may give the LDS to another workgroup after the end: wait for 0 "
+                "operations at the end",
             )
 
     def _retire(self) -> None:

@@ -1,4 +1,4 @@
-"""One asynchronous copy between global memory and LDS, whoever does it."""
+"""One asynchronous copy between global memory and LDS."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Transfer"]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What moves.
+    """The data that a copy moves.
 
     Attributes:
         op: The operation.
         group: The workgroup.
         element: Element type.
-        addresses: In global memory, of each element of the buffer.
-        inside: Which of them are moved.
+        addresses: Global address of each element of the buffer.
+        inside: Which elements are moved.
         buffer: The LDS side.
-        other: What a load puts where nothing is moved.
+        other: The value that a load writes for elements that are not moved.
     """
 
     op: Operation
@@ -39,7 +39,7 @@ class Transfer:
     other: Any = 0
 
     def start_load(self) -> Callable[[], None]:
-        """Starts a copy into LDS, which is poison from now on; what is returned does it."""
+        """Starts a copy into LDS, poisons the LDS, and returns a function that completes it."""
         group, element, buffer = self.group, self.element, self.buffer
         group.check_refill(self.op, buffer)
         found = group.load(self.op, element, self.addresses, self.inside)
@@ -57,7 +57,7 @@ class Transfer:
         return finish
 
     def start_store(self) -> Callable[[], None]:
-        """Starts a copy from LDS, which is read when what is returned does it."""
+        """Starts a copy from LDS; the returned function reads LDS and completes it."""
         group, element, buffer = self.group, self.element, self.buffer
         if buffer.filling.any():
             group.read_lds(self.op, buffer)  # raises

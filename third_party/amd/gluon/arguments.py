@@ -1,6 +1,6 @@
-"""Arguments of device functions: one sentence for what the host would assert, or abort on.
+"""Checks of arguments of device functions, which the host would assert or abort on.
 
-Each function takes the name of the device function first, and what an argument is called.
+Each function takes the name of the device function and the name of the argument.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAIN: Final = (bool, int, float, str, type(None))
 
 
 def refuse(name: str, problems: list[str]) -> None:
-    """Raises one error for all that is wrong; none for nothing.
+    """Raises one error that lists all problems; does nothing if there are none.
 
     Raises:
         ValueError: There are problems.
@@ -35,11 +35,11 @@ def refuse(name: str, problems: list[str]) -> None:
         raise ValueError(f"{name}: {problems[0]}")
     if problems:
         lines = "".join(f"\n  - {problem}" for problem in problems)
-        raise ValueError(f"{name}: {len(problems)} things are wrong:{lines}")
+        raise ValueError(f"{name}: {len(problems)} problems:{lines}")
 
 
 def describe(value: Any) -> str:
-    """How messages call a value of a kernel: a constant as written, the rest by type."""
+    """Returns how messages name a kernel value: a constant as written, others by type."""
     value = core._unwrap_if_constexpr(value)
     if isinstance(value, core.tensor):
         return f"a tensor of {value.dtype}" if value.type.is_block() else f"a scalar {value.dtype}"
@@ -47,10 +47,10 @@ def describe(value: Any) -> str:
 
 
 def sequence(name: str, what: str, values: Any) -> list[Any]:
-    """A list or tuple of a kernel as a list.
+    """Returns a list or tuple of a kernel as a list.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not a list or tuple.
     """
     values = core._unwrap_if_constexpr(values)
     if not isinstance(values, (list, tuple, core.tuple)):
@@ -59,11 +59,11 @@ def sequence(name: str, what: str, values: Any) -> list[Any]:
 
 
 def integers(name: str, what: str, values: Any, bits: int = 32) -> list[Any]:
-    """A list of integer scalars, constant or not, that a descriptor can hold.
+    """Returns a list of integer scalars, constant or not, that a descriptor can hold.
 
     Raises:
-        TypeError: It is no list, or holds something else.
-        ValueError: A constant does not fit.
+        TypeError: It is not a list of integers.
+        ValueError: A constant does not fit into ``bits`` bits.
     """
     found = sequence(name, what, values)
     for position, value in enumerate(found):
@@ -72,10 +72,10 @@ def integers(name: str, what: str, values: Any, bits: int = 32) -> list[Any]:
 
 
 def integer(name: str, what: str, value: Any) -> None:
-    """Refuses what is no integer scalar of 32 bits.
+    """Checks that a value is an integer scalar of 32 bits.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not.
         ValueError: A constant does not fit.
     """
     _integer(name, what, core._unwrap_if_constexpr(value), 32)
@@ -93,14 +93,14 @@ def _integer(name: str, what: str, value: Any, bits: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}: {what}: expected an integer scalar, got {describe(value)}")
     if bits == 32 and value not in _INT32:
-        raise ValueError(f"{name}: {what} is {value}, which 32 bits do not hold")
+        raise ValueError(f"{name}: {what} is {value}, which does not fit into 32 bits")
 
 
 def predicate(name: str, pred: Any) -> bool:
-    """Whether there is a predicate, which is a scalar.
+    """Checks a predicate and returns whether there is one.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not a scalar.
     """
     pred = core._unwrap_if_constexpr(pred)
     if pred is None:
@@ -117,10 +117,10 @@ def predicate(name: str, pred: Any) -> bool:
 
 
 def constant(name: str, what: str, value: Any) -> int:
-    """A constant integer.
+    """Returns a constant integer.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not one.
     """
     value = core._unwrap_if_constexpr(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -130,10 +130,10 @@ def constant(name: str, what: str, value: Any) -> int:
 
 
 def flag(name: str, what: str, value: Any) -> bool:
-    """A constant bool.
+    """Returns a constant bool.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is not one.
     """
     value = core._unwrap_if_constexpr(value)
     if not isinstance(value, bool):
@@ -143,16 +143,16 @@ def flag(name: str, what: str, value: Any) -> bool:
 
 
 def wave_mask(name: str, what: str, mask: Any, num_warps: int) -> int:
-    """A constant mask of waves.
+    """Returns a constant mask of waves.
 
     Raises:
-        TypeError: It is no constant integer.
-        ValueError: It names no wave, or one that there is not.
+        TypeError: It is not a constant integer.
+        ValueError: It is empty, or selects waves outside of the workgroup.
     """
     waves = constant(name, what, mask)
     if not 0 < waves < 1 << num_warps:
         raise ValueError(
-            f"{name}: {what} is {waves:#x}: expected a bit for each wave that takes part, of "
+            f"{name}: {what} is {waves:#x}: expected one bit for each participating wave, of "
             f"{num_warps} waves"
         )
     return waves

@@ -1,10 +1,10 @@
-"""What the tensor data mover can do: every rule once, in words, before the compiler asserts.
+"""Rules of the tensor data mover (TDM), checked before the compiler asserts.
 
 Each function takes plain numbers and Gluon's layout classes and returns the violations as
-sentences; nothing of a kernel that is being traced is needed.  Rules that no host checks, so that
-a kernel which breaks them compiles and is wrong, are marked with (!).  Sources: the verifiers of
-``amdg`` operations of Triton 3.7 to 3.9, and the descriptor fields ``pad_interval`` (powers of two
-from 2 to 256 dwords), ``pad_amount`` (1 to 128 dwords) and ``tile_dim`` (16 bits) of the CDNA5 ISA.
+sentences; it needs no traced kernel.  (!) marks rules that no host checks: a kernel that breaks
+them compiles to wrong code.  Sources: the verifiers of ``amdg`` operations of Triton 3.7 to 3.9,
+and the descriptor fields ``pad_interval`` (powers of two from 2 to 256 dwords), ``pad_amount``
+(1 to 128 dwords) and ``tile_dim`` (16 bits) of the CDNA5 ISA.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _MIN_INTERVAL, _MAX_INTERVAL, _MAX_PAD = 2, 256, 128
 
 
 def block_problems(block_shape: Sequence[int], bits: int, *, of_rows: bool = False) -> list[str]:
-    """What is wrong with the shape of a block.
+    """Returns the violations in the shape of a block.
 
     Args:
         block_shape: Outermost first.
-        bits: Of an element.
-        of_rows: Whether the block is that of a gather or scatter.
+        bits: Element width.
+        of_rows: Whether the block belongs to a gather or scatter.
     """
     found = []
     rank = len(block_shape)
@@ -50,20 +50,20 @@ def block_problems(block_shape: Sequence[int], bits: int, *, of_rows: bool = Fal
     if bits < 8:
         found.append(f"elements of {bits} bits: expected 8 or more; copy packed bytes instead")
     if of_rows and rank != 2:
-        found.append(f"rows are those of a block [rows, columns], got {list(block_shape)}")
+        found.append(f"expected a block [rows, columns], got {list(block_shape)}")
     elif of_rows and block_shape[-1] * bits % _DWORD_BITS:
         found.append(
-            f"a row of {block_shape[-1]} elements of {bits} bits is no whole dword: expected a "
+            f"a row of {block_shape[-1]} elements of {bits} bits is not whole dwords: expected a "
             f"multiple of {_DWORD_BITS // bits} columns"
         )
     return found
 
 
 def tensor_problems(shape: Sequence[int | None], strides: Sequence[int | None]) -> list[str]:
-    """What is wrong with the tensor of a descriptor.
+    """Returns the violations in shape and strides of a tensor.
 
     Args:
-        shape: Sizes, outermost first; ``None`` where one is no constant.
+        shape: Sizes, outermost first; ``None`` for a size that is not constant.
         strides: In elements, likewise.
     """
     found = [
@@ -72,28 +72,28 @@ def tensor_problems(shape: Sequence[int | None], strides: Sequence[int | None]) 
         if size is not None and size < 0
     ]
     found += [
-        f"stride {dim} is {stride}, expected 0 or more: the data mover only goes forward"
+        f"stride {dim} is {stride}, expected 0 or more"
         for dim, stride in enumerate(strides[:-1])
         if stride is not None and stride < 0
     ]
     last = strides[-1] if strides else 1
     if last is None:
-        found.append("the last stride is no constant, expected 1: rows lie in one piece")
+        found.append("the last stride is not constant, expected 1: rows must be contiguous")
     elif last != 1:
-        found.append(f"the last stride is {last}, expected 1: rows lie in one piece")
+        found.append(f"the last stride is {last}, expected 1: rows must be contiguous")
     return found
 
 
 def layout_problems(
     layout: Any, block_shape: Sequence[int], bits: int, *, store: bool
 ) -> list[str]:
-    """What is wrong with the LDS layout of a block.
+    """Returns the violations in the LDS layout of a block.
 
     Args:
         layout: Gluon's, padded or swizzled.
         block_shape: Outermost first.
-        bits: Of an element.
-        store: Whether the block is copied from LDS.
+        bits: Element width.
+        store: Whether the copy is from LDS.
     """
     kind = type(layout).__name__
     if kind == "SwizzledSharedLayout":
@@ -139,10 +139,10 @@ def _padding_problems(
             )
         if store and interval != block_shape[-1]:
             found.append(
-                f"a copy from LDS takes padding only behind whole rows: expected an interval of "
+                f"a copy from LDS supports padding only after whole rows: expected an interval of "
                 f"{block_shape[-1]} elements, got {interval}"
             )
-    # The first bases of a layout of rows walk along the last dimension, then the one before.
+    # Layouts of rows list the bases of the last dimension first, then those of the one before.
     bases = [list(basis) for basis in layout.offset_bases]
     expected = []
     for dim in reversed(range(len(block_shape))):
@@ -159,17 +159,17 @@ def _padding_problems(
 def partition_problems(
     layout: Any, block_shape: Sequence[int], bits: int, num_warps: int, kind: str
 ) -> list[str]:
-    """What is wrong with a partitioned LDS layout.
+    """Returns the violations in a partitioned LDS layout.
 
     Args:
         layout: Gluon's ``PartitionedSharedLayout``.
         block_shape: Outermost first.
-        bits: Of an element.
+        bits: Element width.
         num_warps: Waves of the workgroup.
         kind: ``load``, ``store``, ``gather`` or ``scatter``.
     """
     if kind != "load":
-        return [f"a {kind} takes no partitioned layout, only loads do; use xamd.smem_layout"]
+        return [f"a {kind} does not support partitioned layouts; use xamd.smem_layout"]
     partitions, groups, dim = layout.num_partitions, layout.num_groups, layout.partition_dim
     pieces = partitions * groups
     if not 0 <= dim < len(block_shape):
@@ -179,8 +179,8 @@ def partition_problems(
         found.append(f"num_partitions is {partitions}: expected 2 or more")
     if num_warps < partitions:
         found.append(
-            f"{num_warps} waves cannot fill {partitions} partitions: expected at least as many "
-            "waves, for each fills a piece"
+            f"{num_warps} waves cannot fill {partitions} partitions, each fills one: expected at "
+            "least as many waves"
         )
     if block_shape[dim] % pieces:
         found.append(
@@ -192,10 +192,10 @@ def partition_problems(
     piece[dim] //= pieces
     inner = getattr(layout.partition_layout, "shape", piece)
     if list(inner) != piece:  # (!)
-        found.append(f"a piece is {piece}, its layout is made for {list(inner)}")
+        found.append(f"a piece has shape {piece}, its layout has {list(inner)}")
     count = load_instructions(pieces, num_warps)
     if count > MAX_TENSORCNT:
-        found.append(f"{count} instructions of a wave, TENSORcnt holds {MAX_TENSORCNT}")
+        found.append(f"{count} instructions per wave, TENSORcnt counts to {MAX_TENSORCNT}")
     return found + layout_problems(layout.partition_layout, piece, bits, store=False)
 
 
@@ -206,26 +206,26 @@ def row_index_problems(
     lane_bases: Sequence[Sequence[int]] | None,
     register_bases: Sequence[Sequence[int]] | None,
 ) -> list[str]:
-    """What is wrong with the row numbers of a gather or scatter.
+    """Returns the violations in the row indices of a gather or scatter.
 
     Args:
-        shape: Of the tensor of row numbers.
+        shape: Shape of the row index tensor.
         dtype: Its element type: ``int16`` or ``int32``.
-        rows: Of the LDS buffer.
-        lane_bases: Of the tensor's linear layout; ``None`` where it is not known yet.
-        register_bases: The same.
+        rows: Rows of the LDS buffer.
+        lane_bases: Lane bases of the tensor's linear layout; ``None`` if not known yet.
+        register_bases: Register bases, likewise.
     """
     found = []
     if dtype not in ("int16", "int32"):
-        found.append(f"row numbers are int16 or int32, got {dtype}; use .to(gl.int32)")
+        found.append(f"row indices of type {dtype}, expected int16 or int32; use .to(gl.int32)")
     if len(shape) != 1:
-        found.append(f"row numbers are one dimension, got a tensor of {list(shape)}")
+        found.append(f"row indices of shape {list(shape)}, expected one dimension")
         return found
     if shape[0] != rows:  # (!)
-        found.append(f"{shape[0]} row numbers for an LDS buffer of {rows} rows")
+        found.append(f"{shape[0]} row indices for an LDS buffer of {rows} rows")
     if lane_bases is not None and any(any(basis) for basis in lane_bases):
         found.append(
-            "row numbers are spread over the lanes of a wave, and the data mover reads them from "
+            "row indices are spread over the lanes of a wave, but the data mover reads them from "
             "scalar registers: every lane must hold all rows of its wave (xamd.index_layout)"
         )
     if register_bases is not None and not found:
@@ -233,7 +233,7 @@ def row_index_problems(
         count = rows_instructions(per_wave, 16 if dtype == "int16" else 32)
         if count > MAX_TENSORCNT:
             found.append(
-                f"{per_wave} rows in each wave are {count} instructions, TENSORcnt holds "
+                f"{per_wave} rows per wave are {count} instructions, TENSORcnt counts to "
                 f"{MAX_TENSORCNT}: spread the rows over the waves (xamd.index_layout), or gather "
                 "fewer"
             )
@@ -241,11 +241,11 @@ def row_index_problems(
 
 
 def column_problems(column: int | None, bits: int) -> list[str]:
-    """What is wrong with the first column of a gather or scatter, where it is a constant."""
+    """Returns the violations in a constant first column of a gather or scatter."""
     if column is None:
         return []
     if column < 0:
-        return [f"column {column} lies in front of the tensor"]
+        return [f"column {column} is negative"]
     if column * bits % _DWORD_BITS:
         return [
             f"column {column} of elements of {bits} bits starts inside of a dword: expected a "
@@ -255,7 +255,7 @@ def column_problems(column: int | None, bits: int) -> list[str]:
 
 
 def wait_problems(num_ops: object) -> list[str]:
-    """What is wrong with the number of a wait."""
+    """Returns the violations in the operand of a wait."""
     if isinstance(num_ops, bool) or not isinstance(num_ops, int):
         return [f"expected a constant number of operations in flight, got {num_ops!r}"]
     if not 0 <= num_ops <= MAX_TENSORCNT:

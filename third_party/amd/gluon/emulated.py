@@ -1,7 +1,7 @@
-"""Gluon kernels on numpy arrays, launched as on a GPU.
+"""Launches Gluon kernels on numpy arrays, without a GPU.
 
-``emulated(kernel)[grid](x, y, n, BLOCK=64)`` compiles the kernel for gfx1250, without a GPU, and
-runs the TTGIR of that compile in the emulator.  So the launcher of a kernel can be written once.
+``emulated(kernel)[grid](x, y, n, BLOCK=64)`` compiles the kernel for gfx1250 and runs its TTGIR
+in the emulator.  The same launcher code serves both the GPU and the emulator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import hosts
 
 __all__ = ["Emulated", "emulated"]
 
-#: How Triton's signatures call a pointer to the elements of an array.
+#: Types in Triton signatures of pointers to array elements.
 _ELEMENTS: Final = {
     "bool": "i1",
     "float16": "fp16",
@@ -32,25 +32,25 @@ _ELEMENTS: Final = {
     "uint32": "u32",
     "uint64": "u64",
 }
-#: Further types that Triton's signatures have for parameters.
+#: All types of parameters in Triton signatures.
 _TYPES: Final = frozenset((*_ELEMENTS.values(), "bf16", "fp8e5", "fp8e4nv", "fp8e4b8", "fp8e5b16"))
 
 
 class Emulated(EmulatedKernel):
-    """A Gluon kernel that runs over numpy.
+    """A Gluon kernel that runs on numpy arrays.
 
     Args:
         kernel: A ``@gluon.jit`` function.
-        arch: GPU that it is compiled for, one with a tensor data mover.
-        types: Parameters whose type the arguments do not tell: ``{"x_ptr": "*bf16"}`` for an array
-            of ``uint16`` that holds bf16 numbers.
+        arch: GPU to compile for, one with a tensor data mover.
+        types: Types of parameters that cannot be inferred from the arguments: ``{"x_ptr":
+            "*bf16"}`` for an array of ``uint16`` that holds bf16 numbers.
         edit: Changes the TTGIR before it runs; for experiments.
 
     Raises:
-        TypeError: ``kernel`` is none, another argument is of another type; at a launch: the
-            arguments are not those of the kernel, an option is no int.
-        ValueError: ``types`` names no parameter or no type; at a launch: an option that is an int
-            and none that it may be.
+        TypeError: ``kernel`` is not a Gluon kernel, or another argument has the wrong type.  At a
+            launch: the arguments do not match the kernel, or an option is not an int.
+        ValueError: ``types`` names an unknown parameter or type.  At a launch: an option is out of
+            range.
         UnsupportedError: ``arch`` has no tensor data mover.
         LaunchError: At a launch that the GPU would refuse, or with arguments of another type.
     """
@@ -129,7 +129,7 @@ def _arch_problems(arch: Any) -> Iterable[Problem]:
 
 
 def _type_problems(types: Any, parameters: list[str]) -> Iterable[Problem]:
-    """What is wrong with the types of some parameters."""
+    """Yields the violations in ``types``."""
     if types is None:
         return
     example = "such as '*bf16'"
@@ -155,5 +155,5 @@ def emulated(
     types: Mapping[str, str] | None = None,
     edit: Callable[[str], str] | None = None,
 ) -> Emulated:
-    """A Gluon kernel that is launched on numpy arrays; see :class:`Emulated`."""
+    """Wraps a Gluon kernel for launches on numpy arrays; see :class:`Emulated`."""
     return Emulated(kernel, arch, types, edit)

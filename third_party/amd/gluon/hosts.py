@@ -1,7 +1,7 @@
-"""The TDM module of the installed Gluon, behind one spelling.
+"""Finds the TDM module of the installed Gluon and hides differences between releases.
 
 The module is ``amd.gfx1250.tdm`` up to 3.8 and ``amd.cdna5.tdm`` from 3.9 on, which keeps the old
-name.  What differs is where a copy's position and predicate stand:
+name.  Releases differ in how a copy gets its position and predicate:
 
 =====  ================================  =====================================================
 host   position                          predicate
@@ -38,19 +38,19 @@ __all__ = [
     "tdm",
 ]
 
-#: The GPUs that have a tensor data mover, with the LDS that a workgroup can have (AMDGPU backend of
+#: GPUs with a tensor data mover, and the LDS that a workgroup can use (AMDGPU backend of
 #: LLVM: gfx1250 and gfx1251 share FeatureAddressableLocalMemorySize327680).
 LDS_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     dict.fromkeys(("gfx1250", "gfx1251"), 320 * 1024)
 )
 
 _MODULE = "triton.experimental.gluon.language.amd.{}"
-#: Names of the module for gfx1250, that of the newest releases first.
+#: Names of the module for gfx1250, newest first.
 _NAMES: Final = ("cdna5", "gfx1250")
 
 
 def cdna5() -> Any:
-    """Gluon's module for gfx1250, under the name that this release has for it."""
+    """Returns Gluon's module for gfx1250."""
     for name in _NAMES:
         if importlib.util.find_spec(_MODULE.format(name)) is not None:
             return importlib.import_module(_MODULE.format(name))
@@ -61,20 +61,20 @@ def cdna5() -> Any:
 
 
 def tdm() -> Any:
-    """Gluon's module of the tensor data mover."""
+    """Returns Gluon's module of the tensor data mover."""
     return cdna5().tdm
 
 
 def has_positions() -> bool:
-    """Whether a descriptor carries the position and the predicate of a copy."""
+    """Returns whether descriptors carry the position and predicate of a copy."""
     return hasattr(tdm(), "update_tensor_descriptor")
 
 
 def needs_positions(what: str) -> None:
-    """Refuses what is said of descriptors where they carry no position.
+    """Raises if descriptors carry no position.
 
     Raises:
-        UnsupportedError: This is a host before 3.8.
+        UnsupportedError: The host is older than 3.8.
     """
     if not has_positions():
         raise UnsupportedError(
@@ -84,22 +84,22 @@ def needs_positions(what: str) -> None:
 
 
 def require_rows() -> None:
-    """Refuses gathers and scatters where the host has none (before 3.7)."""
+    """Raises if the host has no gathers and scatters (before 3.7)."""
     require("amd-tdm-rows")
 
 
 def require_fused() -> None:
-    """Refuses fused loads where the host has none (before 3.9)."""
+    """Raises if the host has no fused loads (before 3.9)."""
     require("amd-tdm-fused")
 
 
 def require_partitions() -> None:
-    """Refuses partitioned layouts where the host has none (before 3.8)."""
+    """Raises if the host has no partitioned layouts (before 3.8)."""
     require("amd-partitioned-shared")
 
 
 def pads_since(kind: str) -> str:
-    """The release from which on a copy takes padded layouts, if this one does not.
+    """Returns the first release whose copies take padded layouts; empty if this one does.
 
     Args:
         kind: ``load``, ``store``, ``gather`` or ``scatter``.
@@ -112,12 +112,12 @@ def pads_since(kind: str) -> str:
 
 
 def splits_rows() -> bool:
-    """Whether rows that do not lie side by side are gathered by several instructions."""
+    """Returns whether non-contiguous rows are gathered by several instructions."""
     return capabilities()["amd-tdm-rows-by-layout"].available
 
 
 def arch_problem(arch: str) -> str:
-    """Why nothing is compiled for a GPU that has a data mover; empty where this release knows it.
+    """Returns why the host cannot compile for a GPU with a TDM; empty if it can.
 
     Args:
         arch: One of :data:`LDS_BYTES`.
@@ -126,14 +126,14 @@ def arch_problem(arch: str) -> str:
 
 
 def check_target(name: str, options: Any) -> None:
-    """Refuses a GPU without a tensor data mover, and one that the host does not know.
+    """Raises if the target has no tensor data mover, or the host does not support it.
 
     Args:
-        name: The function that was called.
-        options: Options of the compile.
+        name: Name of the called function.
+        options: Compile options.
 
     Raises:
-        UnsupportedError: The kernel is compiled for another GPU, or the host is older than it.
+        UnsupportedError: The kernel is compiled for another GPU, or the host is too old.
     """
     arch = str(getattr(options, "arch", "")).partition("-")[0]
     backend = getattr(options, "backend_name", "")

@@ -1,4 +1,4 @@
-"""Whether a layout of row numbers is one that a gather or scatter takes: asked on the host."""
+"""Host-side checks of the layout of row indices of a gather or scatter."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Bases = list[list[int]]
 def index_layout_problems(
     layout: Any, rows: int, num_warps: int, index_bits: int = 32, threads_per_warp: int = 32
 ) -> list[str]:
-    """What is wrong with a layout of row numbers; an empty list where nothing is.
+    """Returns the violations of a row index layout; empty if it is legal.
 
     Args:
-        layout: Gluon's: blocked, linear, or a slice of one of these.
-        rows: Row numbers.
+        layout: A Gluon layout: blocked, linear, or a slice of one of these.
+        rows: Number of row indices.
         num_warps: Waves of the workgroup.
-        index_bits: Of a row number, 16 or 32.
+        index_bits: Width of a row index, 16 or 32.
         threads_per_warp: Lanes of a wave.
     """
     if rows < 1 or rows & (rows - 1):
-        return [f"{rows} row numbers: a tensor has a power of two of them"]
+        return [f"{rows} row indices: expected a power of two"]
     if index_bits not in (16, 32):
-        return [f"row numbers of {index_bits} bits, expected 16 or 32"]
+        return [f"row indices of {index_bits} bits, expected 16 or 32"]
     found, shape, layers = [], [rows], layout
     dims = []
     while type(layers).__name__ == "SliceLayout":
@@ -42,7 +42,7 @@ def index_layout_problems(
         registers, lanes = _blocked_bases(layers, shape)
     elif kind == "DistributedLinearLayout":
         if list(layers.shape) != shape:
-            return [f"the layout is one of {list(layers.shape)} elements, expected {shape}"]
+            return [f"the layout has shape {list(layers.shape)}, expected {shape}"]
         registers, lanes = list(layers.reg_bases), list(layers.lane_bases)
     else:
         return [f"expected a blocked or linear layout, or a slice of one, got {kind}"]
@@ -74,10 +74,10 @@ def _blocked_problems(layout: Any, rank: int, num_warps: int, lanes: int) -> lis
 
 
 def _blocked_bases(layout: Any, shape: list[int]) -> tuple[Bases, Bases]:
-    """The bases of the registers and of the lanes, as the compiler lays them out.
+    """Returns the register and lane bases, as the compiler lays them out.
 
-    Along a dimension a thread's registers come first, then lanes, then waves; what does not fit
-    into the dimension is a copy, and what is left of it is in further registers.
+    Along a dimension a thread's registers come first, then lanes, then waves.  Bases that exceed
+    the dimension are broadcast; elements that are left over go to further registers.
     """
     reached = [1] * len(shape)
     parts: list[Bases] = []

@@ -1,7 +1,7 @@
-"""Layouts for TDM copies: of row numbers in registers, of blocks in LDS, of products.
+"""Layouts for TDM copies: row indices in registers, blocks in LDS, WMMA accumulators.
 
-The classes are Gluon's.  What is made here is legal for the tensor data mover; what is legal is
-written down in :mod:`.checks`.
+The classes are Gluon's.  Every layout made here is legal for the tensor data mover (TDM);
+:mod:`.checks` has the rules.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = [
     "wmma_layout",
 ]
 
-#: Padding that keeps the rows of a block in different banks: one access of the widest kind.
+#: Padding that puts the rows of a block into different banks: one access of the widest kind.
 _PAD_BITS = 128
-#: Largest distance of two paddings that a descriptor can name: 256 dwords (CDNA5 ISA, TDM).
+#: Largest padding interval that a descriptor can hold: 256 dwords (CDNA5 ISA, TDM).
 _MAX_INTERVAL_BITS = 256 * 32
 
 
@@ -58,10 +58,10 @@ def _bits(function: str, bits: Any) -> int:
 
 @constant_function
 def index_layout(rows: int, num_warps: int, threads_per_warp: int = 32) -> Any:
-    """The layout of the row numbers of a gather or scatter.
+    """Returns the layout of the row indices of a gather or scatter.
 
-    A wave holds its rows in every lane, for the data mover reads them from scalar registers.  The
-    rows are split over the waves, so each issues only its part of the instructions.
+    All lanes of a wave hold all of its rows, because the TDM reads them from scalar registers.
+    The rows are split over the waves, so each wave issues only its part of the instructions.
 
     Args:
         rows: Rows of the block, a power of two.
@@ -69,7 +69,7 @@ def index_layout(rows: int, num_warps: int, threads_per_warp: int = 32) -> Any:
         threads_per_warp: Lanes of a wave.
 
     Raises:
-        TypeError, ValueError: A number is no power of two.
+        TypeError, ValueError: A number is not a power of two.
     """
     name = "index_layout"
     rows = power_of_two(name, "rows", rows)
@@ -84,15 +84,15 @@ def index_layout(rows: int, num_warps: int, threads_per_warp: int = 32) -> Any:
 
 @constant_function
 def smem_layout(block_shape: list[int], bits: int, pad: bool = True) -> Any:
-    """A layout of a block in LDS, with one access of padding behind each row.
+    """Returns an LDS layout of a block, by default with padding after each row.
 
     Args:
         block_shape: Shape of the block, outermost first, powers of two.
-        bits: Of an element.
-        pad: Whether there is padding; gathers of Triton 3.7 take none.
+        bits: Element width.
+        pad: Whether to pad; gathers of Triton 3.7 do not support padding.
 
     Raises:
-        TypeError, ValueError: A size is no power of two, or elements are no bytes.
+        TypeError, ValueError: A size is not a power of two, or elements are not whole bytes.
     """
     block_shape = powers_of_two("smem_layout", "block_shape", block_shape)
     bits = _bits("smem_layout", bits)
@@ -109,16 +109,16 @@ def smem_layout(block_shape: list[int], bits: int, pad: bool = True) -> Any:
 def partitioned_layout(
     block_shape: list[int], bits: int, dim: int, num_partitions: int = 2, num_groups: int = 1
 ) -> Any:
-    """A layout whose pieces along one dimension lie in different physical partitions of LDS.
+    """Returns a layout whose pieces along one dimension lie in different LDS partitions.
 
-    For loads only: the data mover neither stores from nor gathers into such a layout.
+    For loads only: the TDM neither stores from nor gathers into such a layout.
 
     Args:
         block_shape: Shape of the block, outermost first, powers of two.
-        bits: Of an element.
+        bits: Element width.
         dim: The dimension that is cut.
         num_partitions: Neighbouring pieces that lie in different partitions.
-        num_groups: How often they follow each other.
+        num_groups: Repetitions of the partitions along ``dim``.
 
     Raises:
         UnsupportedError: The host has no such layouts (before 3.8).
@@ -145,15 +145,16 @@ def partitioned_layout(
 
 @constant_function
 def wmma_layout(num_warps: int, warps_m: int, instr_shape: list[int]) -> Any:
-    """The layout of a product, with ``warps_m`` waves along M and the others along N.
+    """Returns the layout of a WMMA accumulator, with ``warps_m`` waves along M.
 
     Args:
         num_warps: Waves of the workgroup, a power of two.
-        warps_m: Of them along M, a power of two.
+        warps_m: Waves along M, a power of two; the others go along N.
         instr_shape: M, N and K of one WMMA instruction.
 
     Raises:
-        TypeError, ValueError: A number is no power of two, or there are fewer waves than along M.
+        TypeError, ValueError: A number is not a power of two, or ``warps_m`` exceeds
+            ``num_warps``.
     """
     name = "wmma_layout"
     num_warps = power_of_two(name, "num_warps", num_warps)
@@ -175,19 +176,19 @@ def _wmma(warp_bases: list[list[int]], reg_bases: list[list[int]], instr_shape: 
     layout = _wmma_class()
     if "warp_bases" in layout.__dataclass_fields__:
         return layout(3, True, warp_bases, reg_bases, list(instr_shape))
-    # 3.6 counts waves along each dimension instead.
+    # 3.6 takes the number of waves along each dimension instead.
     waves = [1 << sum(bool(b[dim]) for b in warp_bases) for dim in (0, 1)]
     return layout(3, True, waves, list(instr_shape))
 
 
 @dataclass(frozen=True)
 class PartitionedDot:
-    """Layouts of a product whose operands lie in pieces.
+    """Layouts of a dot with partitioned operands.
 
     Attributes:
-        a: LDS layout of the left operand, [M, K], cut along M; ``None`` if it is not to be cut.
+        a: LDS layout of the left operand, [M, K], cut along M; ``None`` if it is not cut.
         b: LDS layout of the right operand, [K, N], cut along N.
-        acc: Layout of the product.
+        acc: Layout of the accumulator.
     """
 
     a: Any
@@ -203,10 +204,10 @@ def partitioned_dot_layouts(
     instr_shape: list[int],
     cut_a: bool = True,
 ) -> PartitionedDot:
-    """Proposes partitioned layouts for a product, so that waves read LDS without conflicts.
+    """Proposes partitioned layouts for a dot, so that waves read LDS without conflicts.
 
-    Two waves that issue an LDS access together wait for each other where both go to one physical
-    partition.  Waves 0 and 1, as well as 2 and 3, get opposite quarters of the product here, so
+    Two waves that issue an LDS access together conflict if both access the same physical
+    partition.  Here waves 0 and 1, and waves 2 and 3, get opposite quarters of the product.  So
     they read different halves of the left *and* of the right operand, which lie in different
     partitions::
 
@@ -216,15 +217,15 @@ def partitioned_dot_layouts(
 
     Args:
         block_shape: M, N and K of the block, powers of two.
-        bits: Of an element of the operands.
+        bits: Element width of the operands.
         num_warps: Waves of the workgroup: 4 or 8.
         instr_shape: M, N and K of one WMMA instruction.
-        cut_a: Whether the left operand lies in pieces too; a gathered one cannot.
+        cut_a: Whether to partition the left operand too; a gathered operand cannot be.
 
     Raises:
         UnsupportedError: The host has no partitioned layouts (before 3.8).
-        TypeError, ValueError: The block is too small to be cut, the number of waves is another
-            one, or a number is no power of two.
+        TypeError, ValueError: The block is too small to be cut, ``num_warps`` is not 4 or 8, or a
+            number is not a power of two.
     """
     _require_partitions()
     name = "partitioned_dot_layouts"

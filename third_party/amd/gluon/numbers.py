@@ -1,6 +1,6 @@
-"""Numbers that helpers are given: refused by name, before arithmetic fails on them.
+"""Checks of numeric arguments of helper functions.
 
-Helpers are called on the host and, with constants, inside of kernels.
+The helpers run on the host and, with constants, inside kernels.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def constant_function(function: F) -> F:
-    """Lets a function be called on the host and, with constants, inside of a kernel.
+    """Decorates a function so that it can be called on the host and inside kernels.
 
-    Triton reads its source for the kernel's cache key, and takes no plain function in it.
+    Triton hashes its source for the kernel's cache key, and accepts no plain function in it.
     """
     return cast(F, constexpr_function(function))
 
 
 def opaque(function: F) -> F:
-    """Lets a constant function call one whose source is none of the cache key's business."""
+    """Decorates a function that a constant function calls; its source stays out of cache keys."""
     function.__triton_builtin__ = True  # type: ignore[attr-defined]
     return function
 
 
 @opaque
 def positive(function: str, what: str, value: Any) -> int:
-    """An integer of 1 or more.
+    """Returns an integer of 1 or more.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: It is smaller.
+        TypeError: It is not an integer.
+        ValueError: It is less than 1.
     """
     value = core._unwrap_if_constexpr(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -49,11 +49,11 @@ def positive(function: str, what: str, value: Any) -> int:
 
 @opaque
 def power_of_two(function: str, what: str, value: Any) -> int:
-    """A power of two.
+    """Returns a power of two.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: It is no power of two.
+        TypeError: It is not an integer.
+        ValueError: It is not a power of two.
     """
     number: int = positive(function, what, value)
     if number & (number - 1):
@@ -63,11 +63,11 @@ def power_of_two(function: str, what: str, value: Any) -> int:
 
 @opaque
 def powers_of_two(function: str, what: str, values: Any, count: int | None = None) -> list[int]:
-    """A list of powers of two.
+    """Returns a list of powers of two.
 
     Raises:
-        TypeError: It is no list, or holds something else.
-        ValueError: It is empty or of another length, or a number is no power of two.
+        TypeError: It is not a list of integers.
+        ValueError: Its length is wrong, or a number is not a power of two.
     """
     values = core._unwrap_if_constexpr(values)
     if not isinstance(values, (list, tuple, core.tuple)):

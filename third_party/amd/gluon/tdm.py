@@ -1,9 +1,9 @@
-"""TDM copies and waits of Gluon kernels, with one spelling on every host.
+"""TDM copies and waits for Gluon kernels, with the same spelling on every host.
 
-Every argument that can be checked is checked at the user's line: what the host would only assert,
-or pass on to a lowering that fails without a word or is wrong, is a sentence here (:mod:`.checks`).
+Arguments are checked at the user's line (:mod:`.checks`), because the host would assert, fail in
+lowering without a message, or compile to wrong code.
 
-Offsets are in elements, outermost first.  What lies outside of the tensor is loaded as zeros and
+Offsets are in elements, outermost first.  Elements outside of the tensor are loaded as zeros and
 not stored.
 """
 
@@ -45,9 +45,9 @@ __all__ = [
 ]
 
 
-#: A number of a kernel: a scalar tensor, or a constant.
+#: A number in a kernel: a scalar tensor, or a constant.
 Scalar: TypeAlias = "core.tensor | core.constexpr | int"
-#: Numbers of a kernel, one per dimension.
+#: Numbers in a kernel, one per dimension.
 Scalars: TypeAlias = "Sequence[Scalar] | core.tuple"
 Predicate: TypeAlias = "core.tensor | core.constexpr | bool"
 
@@ -61,18 +61,19 @@ def make_tensor_descriptor(
     layout: Any,
     _semantic: Any = None,
 ) -> Any:
-    """Describes a tensor in global memory to the tensor data mover.
+    """Creates a TDM descriptor of a tensor in global memory.
 
     Args:
         base: Pointer to the first element.
         shape: Sizes, outermost first, int32.
         strides: In elements; the last one is 1.
-        block_shape: Constant shape of the blocks that are copied, powers of two.
-        layout: Of the blocks in LDS: padded, or unswizzled; partitioned for loads (3.8 or newer).
+        block_shape: Constant shape of the copied blocks, powers of two.
+        layout: LDS layout of the blocks: padded, or unswizzled; partitioned for loads (3.8 or
+            newer).
 
     Raises:
-        ValueError: At compile time, at the line of the call: a block or layout that the data mover
-            cannot copy; all that is wrong with it.
+        ValueError: At compile time, at the line of the call: the data mover cannot copy the block
+            or layout; lists all violations.
         UnsupportedError: The target is not gfx1250, or the host has no partitioned layouts.
     """
     name = "make_tensor_descriptor"
@@ -114,9 +115,9 @@ def update_tensor_descriptor(
 
     Args:
         desc: The descriptor.
-        add_offsets: What is added to its position; the bounds stay where they are.
-        set_bounds: New sizes, from the position on.
-        pred: Whether copies through it are done.
+        add_offsets: Added to the position; the bounds stay where they are.
+        set_bounds: New sizes, counted from the position.
+        pred: Whether copies through it are executed.
         clamp_bounds: Whether the bounds shrink by ``add_offsets``.
 
     Raises:
@@ -128,7 +129,7 @@ def update_tensor_descriptor(
     hosts.check_target(name, _semantic.builder.options)
     hosts.needs_positions(name)
     _check_descriptor(name, desc)
-    # A None that stands in the kernel arrives as a constant.
+    # A literal None in the kernel arrives as a constexpr.
     add_offsets, set_bounds, pred, clamp_bounds = map(
         core._unwrap_if_constexpr, (add_offsets, set_bounds, pred, clamp_bounds)
     )
@@ -163,13 +164,13 @@ def async_load(
 
     Args:
         desc: The descriptor.
-        offsets: Where the block starts, from the descriptor's position on.
-        smem: LDS of the block's shape and layout; it may not be read before a wait.
-        pred: Whether the copy is done; one that is not counts like any other.
+        offsets: Start of the block, relative to the descriptor's position.
+        smem: LDS of the block's shape and layout; must not be read before a wait.
+        pred: Whether to execute the copy; a predicated-off copy still counts for waits.
         warp_used_hint: Constant mask of the waves that share the work (3.8 or newer).
 
     Raises:
-        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
+        ValueError, TypeError: At compile time, at the line of the call: an illegal argument.
         UnsupportedError: The target is not gfx1250, or the host has no ``warp_used_hint``.
     """
     _check_block("async_load", desc, offsets, smem, "load", _semantic)
@@ -193,10 +194,10 @@ def async_load_fused(
 
     Args:
         members: For each load its descriptor, which carries the position, its LDS buffer and the
-            mask of the waves that do it.
+            mask of the waves that execute it.
 
     Raises:
-        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
+        ValueError, TypeError: At compile time, at the line of the call: an illegal argument.
         UnsupportedError: The target is not gfx1250, or the host is older.
     """
     name = "async_load_fused"
@@ -215,7 +216,7 @@ def async_load_fused(
         what = f"mask of member {number}"
         mask = wave_mask(name, what, mask, _semantic.builder.options.num_warps)
         if mask & taken:
-            raise ValueError(f"{name}: {what} is {mask:#x}, and has waves of an earlier member")
+            raise ValueError(f"{name}: {what} is {mask:#x}, it shares waves with an earlier member")
         taken |= mask
     hosts.tdm().async_load_fused(members, _semantic=_semantic)
 
@@ -227,15 +228,15 @@ def async_store(
     smem: ttgl.shared_memory_descriptor,
     _semantic: Any = None,
 ) -> None:
-    """Starts the copy of a block from LDS, which may not be overwritten before a wait.
+    """Starts the copy of a block from LDS.
 
     Args:
         desc: The descriptor.
-        offsets: Where the block starts, from the descriptor's position on.
-        smem: LDS of the block's shape and layout.
+        offsets: Start of the block, relative to the descriptor's position.
+        smem: LDS of the block's shape and layout; must not be overwritten before a wait.
 
     Raises:
-        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
+        ValueError, TypeError: At compile time, at the line of the call: an illegal argument.
         UnsupportedError: The target is not gfx1250.
     """
     _check_block("async_store", desc, offsets, smem, "store", _semantic)
@@ -255,14 +256,14 @@ def async_gather(
 
     Args:
         desc: Descriptor of the matrix.
-        rows: Row numbers, int16 or int32, as many as the buffer has rows, in a layout such as
-            :func:`index_layout`; one that is out of bounds arrives as zeros.
+        rows: Row indices, int16 or int32, one per row of the buffer, in a layout such as
+            :func:`index_layout`; out-of-bounds rows are filled with zeros.
         column: First column.
-        smem: LDS of the block's shape and layout; it may not be read before a wait.
-        pred: Whether the copy is done (3.8 or newer).
+        smem: LDS of the block's shape and layout; must not be read before a wait.
+        pred: Whether to execute the copy (3.8 or newer).
 
     Raises:
-        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
+        ValueError, TypeError: At compile time, at the line of the call: an illegal argument.
         UnsupportedError: The target is not gfx1250, or the host is older.
     """
     _copy_rows("async_gather", "gather", desc, rows, column, smem, pred, _semantic)
@@ -280,12 +281,12 @@ def async_scatter(
 
     Args:
         desc: Descriptor of the matrix.
-        rows: Row numbers as for :func:`async_gather`; one that is out of bounds goes nowhere.
+        rows: Row indices as for :func:`async_gather`; out-of-bounds rows are dropped.
         column: First column.
-        smem: LDS of the block's shape and layout; it may not be overwritten before a wait.
+        smem: LDS of the block's shape and layout; must not be overwritten before a wait.
 
     Raises:
-        ValueError, TypeError: At compile time, at the line of the call: what does not fit.
+        ValueError, TypeError: At compile time, at the line of the call: an illegal argument.
         UnsupportedError: The target is not gfx1250, or the host is older.
     """
     _copy_rows("async_scatter", "scatter", desc, rows, column, smem, None, _semantic)
@@ -296,10 +297,10 @@ def async_wait(
     num_ops: core.constexpr | int = 0,
     _semantic: Any = None,
 ) -> None:
-    """Waits until at most ``num_ops`` TDM operations, the newest ones, are in flight.
+    """Waits until at most the newest ``num_ops`` TDM operations are in flight.
 
     Raises:
-        ValueError: At compile time: not a constant of 0 to 63.
+        ValueError: At compile time: not a constant from 0 to 63.
         UnsupportedError: The target is not gfx1250.
     """
     _wait("async_wait", num_ops, _semantic)
@@ -312,15 +313,15 @@ def async_wait_stage(
     newer: core.constexpr | int = 0,
     _semantic: Any = None,
 ) -> None:
-    """Waits for all of a stage.
+    """Waits for all operations of a stage.
 
     Args:
-        stage: Constant :class:`TdmStage`: what every stage of the pipeline issues.
-        behind: Whole stages that were issued behind the one that is waited for.
-        newer: Further TDM operations that were.
+        stage: Constant :class:`TdmStage`, the same for every stage of the pipeline.
+        behind: Complete stages issued after the awaited one.
+        newer: Further TDM operations issued after it.
 
     Raises:
-        ValueError: At compile time: more would be in flight than TENSORcnt holds.
+        ValueError: At compile time: more instructions in flight than TENSORcnt can count.
         UnsupportedError: The target is not gfx1250.
     """
     name = "async_wait_stage"
@@ -339,10 +340,10 @@ def async_wait_instructions(
 
     Args:
         count: Constant number of instructions.
-        stage: Constant :class:`TdmStage`: what was issued last, over and over.
+        stage: Constant :class:`TdmStage` that was issued last, repeatedly.
 
     Raises:
-        ValueError: At compile time: not a constant of 0 to 63.
+        ValueError: At compile time: not a constant from 0 to 63.
         UnsupportedError: The target is not gfx1250.
     """
     name = "async_wait_instructions"
@@ -357,15 +358,15 @@ def wmma(
     acc: core.tensor,
     _semantic: Any = None,
 ) -> core.tensor:
-    """``a @ b + acc`` on the matrix cores.
+    """Computes ``a @ b + acc`` on the matrix cores.
 
     Args:
         a: [M, K], in the operand layout of ``acc``'s layout.
         b: [K, N], likewise.
-        acc: [M, N], in a layout such as :func:`wmma_layout` gives.
+        acc: [M, N], in a layout such as :func:`wmma_layout` returns.
 
     Raises:
-        TypeError: At compile time, at the line of the call: an operand is no matrix.
+        TypeError: At compile time, at the line of the call: an operand is not a matrix.
         UnsupportedError: The target is not gfx1250.
     """
     hosts.check_target("wmma", _semantic.builder.options)
@@ -377,7 +378,7 @@ def wmma(
     return hosts.cdna5().wmma(a, b, acc, _semantic=_semantic)
 
 
-# ---- what they share
+# ---- shared helpers
 
 
 def _check_descriptor(name: str, desc: Any) -> None:
@@ -400,8 +401,8 @@ def _layout_problems(
     since = hosts.pads_since(kind)
     if type(layout).__name__ == "PaddedSharedLayout" and since:
         found.append(
-            f"a {kind} of this Triton takes no padding ({since} or newer does): use an unswizzled "
-            "layout"
+            f"a {kind} of this Triton does not support padding ({since} or newer does): use an "
+            "unswizzled layout"
         )
     return found
 
@@ -462,14 +463,13 @@ def _copy_rows(
 
 def _row_problems(name: str, rows: Any, expected: int, semantic: Any) -> list[str]:
     if not isinstance(rows, core.tensor) or not rows.type.is_block():
-        raise TypeError(f"{name}: expected a tensor of row numbers, got {describe(rows)}")
+        raise TypeError(f"{name}: expected a tensor of row indices, got {describe(rows)}")
     shape = [int(core._unwrap_if_constexpr(size)) for size in rows.shape]
     lanes = registers = None
     layout = rows.type.layout
     if type(layout).__name__ == "AutoLayout":
         raise TypeError(
-            f"{name}: row numbers need a layout that says which wave has which row: "
-            "xamd.index_layout(rows, num_warps)"
+            f"{name}: row indices need an explicit layout: xamd.index_layout(rows, num_warps)"
         )
     if len(shape) == 1:
         linear = core._unwrap_if_constexpr(semantic.to_linear_layout(layout, shape))
@@ -479,8 +479,8 @@ def _row_problems(name: str, rows: Any, expected: int, semantic: Any) -> list[st
         of_wave = [list(basis) for basis in registers if any(basis)]
         if of_wave != [[1 << bit] for bit in range(len(of_wave))]:
             found.append(
-                "this Triton takes the rows of a wave to lie side by side (3.8 or newer looks): "
-                "use xamd.index_layout"
+                "this Triton assumes that the rows of a wave are contiguous (3.8 or newer "
+                "checks): use xamd.index_layout"
             )
     return found
 

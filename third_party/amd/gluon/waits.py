@@ -1,8 +1,8 @@
-"""How many TDM operations a wait may let be in flight, counted in what a person has in mind.
+"""Converts between pipeline stages, TDM operations and TDM instructions in flight.
 
-The hardware counts instructions of one wave, ``amdg.async_tdm_wait`` counts operations, and a
-pipeline is thought of in stages.  :class:`TdmStage` says what one stage issues; everything else is
-arithmetic.  All of it is pure and runs while a kernel is traced, on constants.
+The hardware counts instructions of one wave, ``amdg.async_tdm_wait`` counts operations, and
+pipelines are written in stages.  :class:`TdmStage` describes the operations of one stage.
+Everything here is pure arithmetic on constants and runs while a kernel is traced.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ __all__ = [
     "rows_instructions",
 ]
 
-#: TENSORCNT has 6 bits (CDNA5 ISA): no wait can let more instructions be in flight.
+#: TENSORCNT has 6 bits (CDNA5 ISA): no wait can leave more instructions in flight.
 MAX_TENSORCNT: Final = 63
 
 
 def rows_instructions(rows_per_wave: int, index_bits: int) -> int:
-    """Instructions that one wave issues for a gather or scatter.
+    """Returns the instructions that one wave issues for a gather or scatter.
 
     Args:
-        rows_per_wave: Rows that each wave names, side by side in its registers.
+        rows_per_wave: Rows per wave, contiguous in its registers.
         index_bits: 16 or 32.
 
     Raises:
-        TypeError, ValueError: A number is no integer, or out of range.
+        TypeError, ValueError: A number is not an integer, or out of range.
     """
     rows_per_wave = positive("rows_instructions", "rows_per_wave", rows_per_wave)
     if index_bits not in (16, 32):
@@ -41,14 +41,14 @@ def rows_instructions(rows_per_wave: int, index_bits: int) -> int:
 
 
 def load_instructions(pieces: int, num_warps: int) -> int:
-    """Instructions that one wave issues for a load.
+    """Returns the instructions that one wave issues for a load.
 
     Args:
-        pieces: Partitions times groups of the layout; 1 where it is not partitioned.
+        pieces: Partitions times groups of the layout; 1 if it is not partitioned.
         num_warps: Waves of the workgroup.
 
     Raises:
-        TypeError, ValueError: A number is no integer, or less than 1.
+        TypeError, ValueError: A number is not an integer, or less than 1.
     """
     pieces = positive("load_instructions", "pieces", pieces)
     num_warps = positive("load_instructions", "num_warps", num_warps)
@@ -61,11 +61,11 @@ def _is_count(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TdmStage:
-    """What one stage of a pipeline issues.
+    """The TDM operations that one stage of a pipeline issues.
 
     Attributes:
-        instructions: For each TDM operation of the stage, in the order in which they are issued,
-            the instructions that one wave issues for it.
+        instructions: For each TDM operation of the stage, in issue order, the instructions that
+            one wave issues for it.
     """
 
     instructions: tuple[int, ...]
@@ -81,20 +81,20 @@ class TdmStage:
 
     @property
     def ops(self) -> int:
-        """Operations of the stage."""
+        """Number of operations of the stage."""
         return len(self.instructions)
 
     def behind(self, stages: int, newer: int = 0) -> int:
-        """Operations in flight behind a stage.
+        """Returns the number of operations issued after a stage.
 
         Args:
-            stages: Stages that were issued behind it, all of their operations.
-            newer: Further operations that were issued behind it.
+            stages: Complete stages issued after it.
+            newer: Further operations issued after it.
 
         Raises:
-            TypeError: A number is no integer.
-            ValueError: A number is negative, or more than TENSORcnt holds: such a wait would let
-                the hardware wrap around.
+            TypeError: A number is not an integer.
+            ValueError: A number is negative, or exceeds the range of TENSORcnt, which would wrap
+                around.
         """
         if not _is_count(stages) or not _is_count(newer):
             raise TypeError(
@@ -115,14 +115,14 @@ class TdmStage:
         return stages * self.ops + newer
 
     def within(self, instructions: int) -> int:
-        """Operations that surely are all of the newest ``instructions`` instructions or fewer.
+        """Returns how many operations fit into the newest ``instructions`` instructions.
 
-        Counted back from the end of a stage.  A wait for this number of operations lets at most
-        ``instructions`` instructions be in flight.
+        Counts back from the end of a stage.  A wait for this number of operations leaves at most
+        ``instructions`` instructions in flight.
 
         Raises:
-            TypeError: ``instructions`` is no integer.
-            ValueError: ``instructions`` is negative, or more than TENSORcnt holds.
+            TypeError: ``instructions`` is not an integer.
+            ValueError: ``instructions`` is negative, or exceeds the range of TENSORcnt.
         """
         if not _is_count(instructions):
             raise TypeError(f"expected a number of instructions in flight, got {instructions!r}")

@@ -1,22 +1,23 @@
-"""``triton-ext-align-partitioned-shared``: partitioned values get places that Triton can keep.
+"""``triton-ext-align-partitioned-shared``: aligns partitioned values to get right placements.
 
-Triton's own allocation is wrong about some ``#ttg.partitioned_shared`` values, and nothing can run
-between it and the lowering that reads it.  But it heeds the alignment of a buffer, so a buffer
-that is aligned to more lies where it has to::
+Triton's allocation misplaces some ``#ttg.partitioned_shared`` values, and no pass can run between
+it and the lowering that reads it.  But it respects the alignment of a buffer, so a larger
+alignment moves the buffer to a correct place::
 
     %0 = ttg.local_alloc {alignment = 65536 : i32} : () -> !ttg.memdesc<3x512x32xf16, #p, ..>
 
-* The buffers of a padded value may be reserved too small: what lies behind one is overwritten.
-  With every buffer on a multiple of 128, as scratch memory always is, nothing lies in the bytes
-  that are missing; and LDS is given out in larger units (LLVM's AMDGPU user guide, "LDS size").
-* A host without ``amd-partition-placement`` never ends for some values that are alive at once.
-  For values at the start of a physical partition it does: those are aligned with which the host
-  needs least.
-* A function with such values that is called starts anywhere, so that two buffers of one value may
-  meet in a partition: the mark that keeps it from being inlined is taken away.
+* Triton may reserve too few bytes for the buffers of a padded value, and overwrite the value that
+  follows.  If every buffer starts at a multiple of 128, as scratch memory always does, the missing
+  bytes stay free.  LDS is allocated in larger units (LLVM's AMDGPU user guide, "LDS size").
+* A host without ``amd-partition-placement`` does not terminate for some values with overlapping
+  live ranges, but does if they start at a physical partition.  The pass aligns the values with
+  which the host needs the least LDS.
+* A called function with such values may start anywhere, so two buffers of one value may share a
+  partition.  The pass removes the attribute that prevents inlining.
 
-What the host gets right is not touched, and no encoding is.  Safe direction: what no alignment
-mends is an error; a module whose memory is not known is aligned as a whole.
+The pass leaves values alone that the host places correctly, and never changes an encoding.  Safe
+direction: a placement that no alignment repairs is an error; a module with unknown memory use is
+aligned as a whole.
 """
 
 from __future__ import annotations
@@ -53,18 +54,18 @@ from ..analysis.lds import Lds, check_arch
 
 __all__ = ["AlignPartitionedShared"]
 
-# Of scratch memory and called functions, in every release.
+# Alignment of scratch memory and of called functions, in every release.
 _SCRATCH_ALIGNMENT: Final = 128
-# Values of which every subset is tried.
+# Largest number of values for which every subset is tried.
 _MOST: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class AlignPartitionedShared(Pass):
-    """Aligns the buffers that Triton would put somewhere wrong.
+    """Aligns the buffers that Triton would misplace.
 
     Attributes:
-        arch: The GPU, ``"gfx1250"``; by default what the module's ``ttg.target`` says.
+        arch: The GPU, ``"gfx1250"``; by default that of the module's ``ttg.target``.
     """
 
     name: ClassVar[str] = "triton-ext-align-partitioned-shared"
@@ -76,11 +77,11 @@ class AlignPartitionedShared(Pass):
             check_arch(self.arch)
 
     def run(self, module: Module, context: PassContext) -> None:
-        """Writes alignments to the buffers of ``module``.
+        """Adds alignments to the buffers of ``module``.
 
         Raises:
-            PassError: No alignment makes the host's allocation right.
-            VerifyError: A buffer has no size that is known.
+            PassError: No alignment repairs the host's allocation.
+            VerifyError: The size of a buffer is unknown.
         """
         buffers = _buffers(module)
         partitioned = {
@@ -103,7 +104,7 @@ class AlignPartitionedShared(Pass):
 
 
 def _buffers(module: Module) -> list[tuple[Operation, MemDescType]]:
-    """The allocations in LDS, and their types."""
+    """Returns the allocations in LDS, and their types."""
     table = AliasTable.of(module.aliases)
     allocations = [op for op in module.walk() if op.name == ttg.LocalAllocOp.NAME]
     types = [(op, allocated_type(op, table)) for op in allocations]
@@ -116,12 +117,12 @@ def _align(op: Operation, alignment: int) -> None:
 
 
 def _allow_inlining(partitioned: Iterable[Operation], context: PassContext) -> bool:
-    """Unmarks functions with partitioned values; whether there are any."""
+    """Removes ``noinline`` from functions with partitioned values; returns whether any had it."""
     functions = dict.fromkeys(_function_of(op) for op in partitioned)
     found = [f for f in functions if f.attributes.get("noinline") == "true"]
     for function in found:
         function.set_attribute("noinline", "false")
-        context.remark(function, "inlined: a called function's LDS may start inside of a partition")
+        context.remark(function, "inlined: a called function's LDS may start inside a partition")
     return bool(found)
 
 
@@ -137,10 +138,10 @@ def _function_of(op: Operation) -> Operation:
 def _is_short(
     module: Module, partitioned: Mapping[Operation, MemDescType], context: PassContext
 ) -> bool:
-    """Whether buffers take bytes that the host does not reserve, which alignment keeps free.
+    """Returns whether buffers use bytes that the host does not reserve, but alignment keeps free.
 
     Raises:
-        PassError: Alignment does not.
+        PassError: Alignment does not keep them free.
     """
     found = False
     for op, type_ in partitioned.items():
@@ -151,8 +152,8 @@ def _is_short(
             raise error_at(
                 op,
                 f"Triton reserves {reserved} bytes for each buffer of '{op.results[0].name}', "
-                f"which takes {size}: what lies behind it would be overwritten",
-                "fewer groups, or more padding in each interval, and nothing is cut off",
+                f"which takes {size}: the value after it would be overwritten",
+                "use fewer groups, or more padding in each interval",
             )
         context.remark(
             op, f"buffers are aligned: Triton reserves {reserved} of the {size} bytes of this one"
@@ -162,7 +163,7 @@ def _is_short(
 
 
 def _specializes(module: Module) -> bool:
-    """Whether warps are handed captures and states in LDS, which are aligned to less."""
+    """Returns whether warps get captures and states in LDS, which have smaller alignments."""
     return any(op.name == ttg.WarpSpecializeOp.NAME for op in module.walk())
 
 
@@ -174,18 +175,18 @@ def _make_it_end(
     *,
     is_known: bool,
 ) -> None:
-    """Aligns values so that the host's allocation ends, where it does not by itself.
+    """Aligns values so that the host's allocation terminates.
 
     Raises:
-        PassError: No alignment that was tried makes it end within the LDS.
+        PassError: No tried alignment makes it terminate within the LDS.
     """
     if len(partitioned) < 2 and is_known:
-        # Values are moved apart only because of others.
+        # Only several values conflict with each other.
         return
     features = context.host_features()
     found = None
     if is_known and not unknown_scratch(module, features):
-        # Of a buffer that is not known Triton knows more than we do.
+        # Triton may know the size of a buffer that is unknown here.
         with suppress(VerifyError):
             found = allocate(module, partition_size=lds.partition_bytes, features=features)
     if found is None:
@@ -198,20 +199,20 @@ def _make_it_end(
         if chosen is None:
             raise error_at(
                 values[0],
-                "this release's allocation of LDS does not end for partitioned values that are "
-                f"alive together, or needs more than the {lds.bytes} bytes of {lds.arch}",
-                f"3.9 and newer know partitions from the start: {function.total} bytes are enough",
+                "this release's allocation of LDS does not terminate for partitioned values with "
+                f"overlapping live ranges, or needs more than the {lds.bytes} bytes of {lds.arch}",
+                f"3.9 and newer place them correctly, in {function.total} bytes",
                 "pip install 'triton>=3.9'",
             )
         for op in chosen:
             _align(op, lds.partition_bytes)
-            context.remark(op, "aligned to a partition, so that Triton's allocation ends")
+            context.remark(op, "aligned to a partition, so that Triton's allocation terminates")
 
 
 def _choose(
     values: Sequence[Operation], total: Callable[[Sequence[Operation]], float], capacity: int
 ) -> Sequence[Operation] | None:
-    """The values to align; ``None`` where no choice ends within the LDS."""
+    """Returns the values to align, or ``None`` if no choice fits the LDS."""
     if not values or total(()) <= capacity:
         return ()
     most = len(values) if len(values) <= _MOST else 1
@@ -223,7 +224,7 @@ def _choose(
 def _total_with(
     function: FunctionAllocation, partitioned: Mapping[Operation, MemDescType], lds: Lds
 ) -> Callable[[Sequence[Operation]], float]:
-    """Tells the bytes that the host needs if it aligns some values; infinite if it never ends."""
+    """Returns a function from aligned values to the host's bytes; infinite if it never ends."""
     groups = {b.op: n for n, b in enumerate(function.buffers) if b.index}
     buffers = function.buffers
     ranks = triton_ranks(function.function, buffers)

@@ -1,24 +1,24 @@
-"""``allocate-amdgpu-shared-memory``: every buffer in LDS gets its offset.
+"""``allocate-amdgpu-shared-memory``: assigns an offset to every buffer in LDS.
 
-As ``allocate-shared-memory`` (:mod:`triton_ext.passes.allocate_shared_memory`), for one GPU: the
-buffers of a partitioned value lie in different physical partitions of gfx1250::
+Like ``allocate-shared-memory`` (:mod:`triton_ext.passes.allocate_shared_memory`), for one GPU: the
+buffers of a partitioned value go to different physical partitions of gfx1250::
 
     %0 = ttg.local_alloc {allocation.offset = [0 : i32, 65536 : i32]} : () -> !ttg.memdesc<..>
 
-Where the result differs from the host's pass of this name (hosts with partitioned LDS):
+Differences from the host's pass of this name (hosts with partitioned LDS):
 
-* A partition's buffer is as large as the highest address in it: the host's is too small for some
-  paddings, and the values behind it are overwritten.
-* It ends whatever the sizes; that of 3.8 runs forever for two values that cannot share partitions.
-* A function with partitioned values that is called starts at a partition, wherever its caller's own
-  buffers are.
-* Without the option ``arch`` the GPU of ``ttg.target`` counts; the host's pass then takes a GPU of
-  32 banks without partitions.
+* A partition's buffer covers the highest address in it.  The host reserves too little for some
+  paddings, and the following values are overwritten.
+* It always terminates; that of 3.8 does not for two values that cannot share partitions.
+* A called function with partitioned values starts at a partition, wherever its caller's buffers
+  are.
+* Without the option ``arch`` it uses the GPU of ``ttg.target``; the host's pass then assumes a GPU
+  with 32 banks and no partitions.
 
-The pass refuses nothing that the host's takes.  It remarks on a module that needs more than the
-GPU's LDS, which Triton refuses when it loads the kernel, with what is alive where; and it warns
-about partitioned values for a GPU that has no partitions, fewer, or is not known: as in the host's
-pass, their buffers then lie wherever there is room.
+The pass refuses nothing that the host's accepts.  If a module needs more than the GPU's LDS, which
+Triton refuses when it loads the kernel, a remark lists the live buffers.  It warns about
+partitioned values for a GPU with fewer or no partitions, or an unknown GPU: like the host's pass,
+it then places their buffers anywhere.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = ["AllocateAMDGPUSharedMemory"]
 
 @dataclass(frozen=True, slots=True)
 class AllocateAMDGPUSharedMemory(Pass):
-    """Places buffers in LDS.
+    """Assigns offsets to buffers in LDS.
 
     Attributes:
-        arch: The GPU, ``"gfx1250"``; by default what the module's ``ttg.target`` says, and no GPU
-            in particular for a module that names none of AMD's.
+        arch: The GPU, ``"gfx1250"``; by default that of the module's ``ttg.target``, and no GPU in
+            particular if that is not AMD's.
     """
 
     name: ClassVar[str] = "allocate-amdgpu-shared-memory"
@@ -56,10 +56,10 @@ class AllocateAMDGPUSharedMemory(Pass):
             check_arch(self.arch)
 
     def run(self, module: Module, context: PassContext) -> None:
-        """Writes offsets to the buffers of ``module``.
+        """Sets the offsets of the buffers of ``module``.
 
         Raises:
-            NotModelledError: What an operation or a buffer needs is not known.
+            NotModelledError: The memory of an operation or a buffer is unknown.
         """
         arch = self.arch or _arch_of(module)
         lds = Lds.of(arch)
@@ -77,14 +77,14 @@ class AllocateAMDGPUSharedMemory(Pass):
 
 
 def _arch_of(module: Module) -> str:
-    """The GPU that a module is for; empty where it names none of AMD's."""
+    """Returns the GPU of a module; empty if it is not an AMD GPU."""
     text = module.op.attributes.get("ttg.target", "")
     vendor, _, arch = text.strip('"').partition(":")
     return arch if vendor == "hip" else ""
 
 
 def _check_partitions(module: Module, lds: Lds | None, arch: str, context: PassContext) -> bool:
-    """Warns about values in more partitions than there are, and tells whether there is none."""
+    """Warns about values in more partitions than the LDS has; returns whether all values fit."""
     fits = True
     table = AliasTable.of(module.aliases)
     for op in module.walk():
@@ -99,15 +99,15 @@ def _check_partitions(module: Module, lds: Lds | None, arch: str, context: PassC
         if lds is not None and lds.partition_bytes:
             context.warning(
                 op,
-                f"expected at most {lds.partitions} partitions, which {lds.arch} has, found "
+                f"expected at most {lds.partitions} partitions, the number of {lds.arch}, found "
                 f"{count} in the encoding of '{name}'",
             )
         elif arch:
-            context.warning(op, f"'{name}' lies in {count} partitions, the LDS of {arch} has none")
+            context.warning(op, f"'{name}' has {count} partitions, the LDS of {arch} has none")
         else:
             context.warning(
                 op,
-                f"'{name}' lies in {count} partitions, and for which GPU is not known",
-                "arch=gfx1250 says it, or 'ttg.target' of the module does",
+                f"'{name}' has {count} partitions, but the GPU is not known",
+                "set the option arch=gfx1250 or the module's 'ttg.target'",
             )
     return fits

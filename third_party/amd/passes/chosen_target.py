@@ -1,4 +1,4 @@
-"""The GPU that a pass about asynchronous copies works for: an option's, or the module's."""
+"""Finds the target GPU of a pass about asynchronous copies, from an option or the module."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ __all__ = ["chosen_target"]
 def chosen_target(
     option: str, module: Module, context: PassContext, what: str = "waits"
 ) -> Target | None:
-    """The GPU.
+    """Returns the target GPU.
 
     Args:
-        option: What was asked for, ``"gfx950"``; empty for what the module's ``ttg.target`` says.
+        option: The GPU given as an option, ``"gfx950"``; empty for the module's ``ttg.target``.
         module: The module.
-        context: Takes a warning where a module is left alone because its GPU is not known, and it
-            has asynchronous operations.
-        what: What is left alone then, in words.
+        context: Receives a warning if the GPU is unknown and the module has asynchronous
+            operations.
+        what: Names, in the warning, what the pass leaves alone.
 
     Returns:
-        ``None`` for a module that is left alone: for a GPU that is not known, or one that is known
-        to have no asynchronous copies to LDS.
+        ``None`` for an unknown GPU, or one without asynchronous copies to LDS.
 
     Raises:
-        UnsupportedError: The GPU that was asked for is not known.
-        VerifyError: The module has no such attribute, or one that says something else.
+        UnsupportedError: The given GPU is unknown.
+        VerifyError: The module has no valid ``ttg.target``.
     """
     if option:
         return None if Target.is_known_without(option) else Target.of(option)

@@ -1,6 +1,6 @@
-"""``tritonamdgpu-coalesce-async-copy``: layouts in which copies to LDS have wide instructions.
+"""``tritonamdgpu-coalesce-async-copy``: chooses layouts with wide instructions for LDS copies.
 
-Before (gfx950: 16 elements of a thread, of which an instruction takes 8)::
+Before (gfx950: 16 elements per thread; one instruction copies 8)::
 
     %t = ttg.async_copy_global_to_local %p, %m
         : tensor<64x64x!tt.ptr<f16>, #sixteen> -> <64x64xf16, ..>
@@ -12,39 +12,39 @@ After::
         : tensor<64x64x!tt.ptr<f16>, #eight> -> <64x64xf16, ..>
 
 Copies are ``ttg.async_copy_global_to_local`` and, on gfx942 and gfx950,
-``amdg.buffer_load_to_local``: of those the offsets are what is retargeted, and the alignment of the
-base pointer counts as well.  A copy compiles if (numbers as upstream's lowering checks them)
+``amdg.buffer_load_to_local``.  For the latter the pass changes the layout of the offsets, and the
+alignment of the base pointer counts too.  A copy compiles if (as checked by upstream's lowering)
 
-1. the vector of a lane has a width that the GPU has (:class:`Target`), and
-2. on gfx942 and gfx950, which give all lanes of a wave one address in LDS, the lanes write one run:
-   lane ``i`` writes at ``i`` vectors behind lane 0, a vector is all that lies side by side, and
-   padding comes at the earliest behind the last lane.  The swizzle of a buffer is left out there:
-   the lowering applies it to the addresses that are read, with a shuffle of whole vectors among
-   the lanes of a wave.  So it has to move vectors as a whole, and none out of its wave: Triton
-   compiles other copies as well, to wrong data.
+1. the GPU supports the width of a lane's vector (:class:`Target`), and
+2. on gfx942 and gfx950, where all lanes of a wave share one LDS address, the lanes write one
+   contiguous run: lane ``i`` writes ``i`` vectors after lane 0, a vector is all that is contiguous,
+   and padding comes after the last lane at the earliest.  The swizzle of the buffer is ignored
+   there: the lowering applies it to the source addresses, by shuffling whole vectors among the
+   lanes of a wave.  So a swizzle must move whole vectors within a wave; Triton compiles other
+   copies too, to wrong code.
 
-Upstream's pass of this name rewrites copies of gfx942 and gfx950 that do not compile.  Where the
-result differs from the host's pass:
+Upstream's pass of this name rewrites copies of gfx942 and gfx950 that do not compile.  Differences
+from the host's pass:
 
-* gfx1250 is handled; the host does nothing there.
-* Buffer copies are handled; the host makes them later, out of copies by pointers.
-* The attribute ``contiguity`` is believed, as the lowering believes it.
-* The vector is as wide as pointers, mask and buffer allow, not at most as wide as the layout that
-  the pointers happen to have, and runs along the fastest dimension of the buffer.
-* A copy that compiles gets another layout as well if it then has fewer instructions.
+* It handles gfx1250; the host does nothing there.
+* It handles buffer copies; the host creates them later, from copies by pointers.
+* It trusts the attribute ``contiguity``, as the lowering does.
+* The vector is as wide as pointers, mask and buffer allow, even if the present layout is narrower,
+  and runs along the fastest dimension of the buffer.
+* A copy that compiles gets another layout too if that takes fewer instructions.
 * Pointers may have any encoding, not only a blocked one.
 
-What each copy got, and what kept it from more, is a remark at its source line.  With
-``explicit-layouts`` (Gluon, where a person wrote the layouts) a copy that compiles changes only if
-it is of fewer elements than there are threads and nothing has to be converted.
+A remark at each copy states its new layout or the reason against a wider one.  With
+``explicit-layouts`` (Gluon, where the user chose the layouts) a copy that compiles changes only if
+it has fewer elements than there are threads and needs no conversion.
 
-Like upstream's, the pass wants to stand behind the pipeliner and in front of
-``tritongpu-remove-layout-conversions``, which computes the pointers in the new layout and so takes
-the conversions away again.
+Like upstream's, the pass belongs after the pipeliner and before
+``tritongpu-remove-layout-conversions``, which computes the pointers in the new layout and so
+removes the conversions again.
 
-Safe direction: a vector may be narrower than it could be, never wider than what is known.
-Not handled: buffers that are a part of a padded allocation; buffer copies of gfx1250, which Triton
-refuses from 3.8 on.
+Safe direction: a vector may be narrower than possible, never wider than proven.  Not handled:
+buffers that are part of a padded allocation; buffer copies of gfx1250, which Triton refuses from
+3.8 on.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class CoalesceAsyncCopy(Pass):
     """Chooses the layouts of pointers, masks and ``other`` of copies to LDS.
 
     Attributes:
-        gfx_arch: The GPU, ``"gfx950"``; by default what the module's ``ttg.target`` says.
-        arch_generation_name: The same under its older name.
-        explicit_layouts: Whether a person wrote the layouts, so that only copies change that do not
+        gfx_arch: The GPU, ``"gfx950"``; by default that of the module's ``ttg.target``.
+        arch_generation_name: Older name of the same option.
+        explicit_layouts: Whether the user chose the layouts: change only copies that do not
             compile, and small ones at no cost.
     """
 
@@ -103,11 +103,11 @@ class CoalesceAsyncCopy(Pass):
     explicit_layouts: bool = False
 
     def run(self, module: Module, context: PassContext) -> None:
-        """Retargets the copies of ``module`` that another layout makes better.
+        """Changes the layouts of copies where another layout is better.
 
         Raises:
             VerifyError: The GPU is not given, or a copy is malformed.
-            UnsupportedError: The GPU that was asked for is not known.
+            UnsupportedError: The given GPU is unknown.
         """
         target = self._target(module, context)
         if target is None:
@@ -121,7 +121,7 @@ class CoalesceAsyncCopy(Pass):
         retarget_copies(copies, rules, context, explicit_layouts=self.explicit_layouts)
 
     def _target(self, module: Module, context: PassContext) -> Target | None:
-        """The GPU; ``None`` for one without copies to LDS."""
+        """Returns the GPU; ``None`` for one without copies to LDS."""
         arch = self.gfx_arch or self.arch_generation_name
         if not arch and module.op.attributes.get("ttg.target", "").startswith('"cuda:'):
             return None
@@ -129,14 +129,14 @@ class CoalesceAsyncCopy(Pass):
 
 
 def copies_of(module: Module, target: Target) -> list[AsyncCopy]:
-    """The copies to LDS of a module whose layouts are known here, by pointers and by offsets.
+    """Returns the copies to LDS with known layouts, by pointers and by offsets.
 
     Args:
         module: The module.
         target: The GPU.
 
     Raises:
-        VerifyError: A copy is malformed, or the module does not tell its number of waves.
+        VerifyError: A copy is malformed, or the module has no number of waves.
     """
     analysis = AxisInfoAnalysis.of(module, rules=AXIS_INFO_RULES)
     copies = list(async_copies(module, analysis))
@@ -159,13 +159,13 @@ def copies_of(module: Module, target: Target) -> list[AsyncCopy]:
 
 
 def _problem(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> str:
-    """Why a copy will not compile; empty where it will."""
+    """Returns why a copy will not compile; empty if it will."""
     if _fits(copy, encoding, target):
         return ""
     if not target.lanes_have_addresses and not swizzle_stays_in_a_wave(copy, encoding):
         return (
-            "the swizzle of the buffer moves elements to lanes of other waves, or parts of what a "
-            "lane copies; it will not compile, or to wrong data"
+            "the swizzle of the buffer moves elements to lanes of other waves, or splits the "
+            "vector of a lane; it will not compile, or to wrong code"
         )
     elements, least = prod(copy.share), copy.threads_per_warp * min(target.load_widths) // 8
     if not target.lanes_have_addresses and elements * copy.bits < 8 * least:
@@ -179,14 +179,14 @@ def _problem(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> 
 
 
 def swizzle_stays_in_a_wave(copy: AsyncCopy, encoding: DistributedEncoding) -> bool:
-    """Whether the swizzle of a buffer moves vectors as a whole, and none out of its wave.
+    """Returns whether the swizzle of a buffer moves whole vectors within a wave.
 
-    The lowering of gfx942 and gfx950 applies it to the addresses that are read, with a shuffle
-    among the lanes of a wave.
+    The lowering of gfx942 and gfx950 applies it to the source addresses, with a shuffle among the
+    lanes of a wave.
 
     Args:
         copy: The copy.
-        encoding: Of its pointers.
+        encoding: Encoding of its pointers.
     """
     alloc_shape, size = copy.buffer.full_alloc_shape, copy.vector(encoding).size
     return _stays_in_a_wave(
@@ -195,11 +195,11 @@ def swizzle_stays_in_a_wave(copy: AsyncCopy, encoding: DistributedEncoding) -> b
 
 
 def lowers(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> bool:
-    """Whether a copy compiles on every host if its pointers lie in an encoding."""
+    """Returns whether a copy compiles on every host if its pointers have an encoding."""
     size, run = copy.vector(encoding).size, copy.vector(encoding).run
     if encoding == copy.encoding:
-        # The attribute may ask for more than the widest instruction: then hosts abort.  Up to 3.7
-        # they refuse any attribute of more than a run where the lanes have to write one.
+        # Hosts abort if the attribute exceeds the widest instruction.  Up to 3.7 they also refuse
+        # one that exceeds a contiguous run where the lanes have to write one.
         asked = copy.attribute
         if size < (min(asked, run) if target.lanes_have_addresses else asked):
             return False
@@ -207,7 +207,7 @@ def lowers(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> bo
 
 
 def _fits(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> bool:
-    """Whether it compiles if the attribute says no more than what is copied at once."""
+    """Returns whether a copy compiles, provided that the attribute does not exceed the vector."""
     vector = copy.vector(encoding)
     if vector.size * copy.bits not in target.load_widths:
         return False
@@ -224,7 +224,7 @@ def _fits(copy: AsyncCopy, encoding: DistributedEncoding, target: Target) -> boo
 
 
 def lowers_at_best(tensor: str, buffer: str, threads: int, target: Target) -> bool:
-    """Whether a copy compiles if all that is asked of pointers and mask is known.
+    """Returns whether a copy compiles if pointers and mask are as well aligned as needed.
 
     Args:
         tensor: Type of its pointers or offsets, as text without aliases.
@@ -258,7 +258,7 @@ def _is_one_run(
     size: int,
     threads: int,
 ) -> bool:
-    """Whether the lanes of a wave write one run in LDS, of vectors of a size."""
+    """Returns whether the lanes of a wave write one contiguous run of vectors in LDS."""
     if isinstance(shared, PaddedSharedEncoding):
         least = min(interval for interval, _ in shared.interval_padding_pairs)
         if least < size * threads:
@@ -294,16 +294,16 @@ def _without_swizzle(shared: SharedEncoding) -> SharedEncoding:
 
 
 def _moves(swizzled: LinearLayout, plain: LinearLayout, name: str) -> list[int]:
-    """The bits of the offset that a swizzle flips, per bit of a dimension."""
+    """Returns the offset bits that a swizzle flips, for each bit of a dimension."""
     one, other = swizzled.out_dim_names.index("offset"), plain.out_dim_names.index("offset")
     pairs = zip(swizzled.in_bases(name), plain.in_bases(name), strict=True)
     return [ours[one] ^ theirs[other] for ours, theirs in pairs]
 
 
 def _layout_for(copy: AsyncCopy, target: Target) -> DistributedEncoding | None:
-    """The encoding with the widest instructions; ``None`` where it is no better than the present.
+    """Returns the encoding with the widest instructions; ``None`` if it is no improvement.
 
-    The present one where only the attribute has to change.
+    Returns the present encoding if only the attribute has to change.
     """
     compiles = lowers(copy, copy.encoding, target)
     fits = compiles or _fits(copy, copy.encoding, target)
@@ -324,7 +324,7 @@ def _layout_for(copy: AsyncCopy, target: Target) -> DistributedEncoding | None:
 
 
 def _encoding_with(copy: AsyncCopy, size: int) -> DistributedEncoding | None:
-    """The encoding whose threads hold vectors of a size and walk as the buffer's offsets do."""
+    """Returns the encoding with vectors of a size whose threads follow the buffer's offsets."""
     shared = copy.shared
     if isinstance(shared, PaddedSharedEncoding):
         return _along_offsets(copy, shared, size)
@@ -340,7 +340,7 @@ def _encoding_with(copy: AsyncCopy, size: int) -> DistributedEncoding | None:
 def _along_offsets(
     copy: AsyncCopy, shared: PaddedSharedEncoding, size: int
 ) -> DistributedEncoding | None:
-    """Registers of a vector, then lanes, then waves, then more registers enumerate the offsets."""
+    """Enumerates the offsets by the registers of a vector, lanes, waves, then other registers."""
     rank = len(copy.shape)
     if copy.buffer.full_alloc_shape[-rank:] != copy.shape:
         return None

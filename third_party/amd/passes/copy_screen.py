@@ -1,6 +1,6 @@
-"""Tells from a module's text whether a copy to LDS may want another layout.
+"""Screens a module's text for copies to LDS that may want another layout.
 
-See :mod:`triton_ext.passes.copy_screen`; what compiles is defined in
+See :mod:`triton_ext.passes.copy_screen`; the rules are in
 :mod:`triton_ext.backends.amd.passes.coalesce_async_copy`.
 """
 
@@ -20,7 +20,7 @@ _TARGET = re.compile(r'ttg\.target = "hip:([\w-]+)"')
 
 
 def has_narrow_copies(text: str) -> bool:
-    """Whether a module for an AMD GPU with copies to LDS has a candidate."""
+    """Returns whether a module for an AMD GPU has a copy to LDS that may want another layout."""
     found = _TARGET.search(text)
     if found is None:
         return False
@@ -42,16 +42,16 @@ def _is_refused(copy: PrintedCopy, target: Target) -> bool:
 
 
 def _lanes_write_one_run(copy: PrintedCopy) -> bool:
-    """Whether the lanes of a wave follow each other in the buffer, as far as the text tells."""
+    """Returns whether the text shows that the lanes of a wave write one contiguous run."""
     blocked, swizzled = copy.blocked, copy.swizzled
     if blocked is None or swizzled is None or not blocked.threads_per_warp:
         return False
     if blocked.order != swizzled.order:
         return False
     if swizzled.reach > blocked.size_per_thread[blocked.order[0]] * copy.threads:
-        return False  # Unless rows are shorter, lanes of another wave are meant.
+        return False  # Unless rows are shorter, the base moves to another wave's lanes.
     if blocked.size_per_thread[blocked.order[0]] != copy.run():
-        return False  # What lies between two vectors of a thread belongs to itself.
+        return False  # The elements between two vectors of a thread are its own.
     for place, dim in enumerate(blocked.order):
         size, lanes = blocked.size_per_thread[dim], blocked.threads_per_warp[dim]
         if size * lanes > copy.shape[dim] or (place > 0 and size > 1):
@@ -66,7 +66,7 @@ def _lanes_write_one_run(copy: PrintedCopy) -> bool:
 
 @lru_cache(maxsize=256)
 def _lowers_at_best(tensor: str, buffer: str, threads: int, arch: str) -> bool:
-    # Imported here, because a kernel without such copies should not pay for it.
+    # Imported here: kernels without such copies should not pay for the import.
     from .coalesce_async_copy import lowers_at_best
 
     return lowers_at_best(tensor, buffer, threads, Target.of(arch))

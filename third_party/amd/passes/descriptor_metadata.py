@@ -1,9 +1,9 @@
-"""What the launcher has to know of a kernel's descriptor arguments with partitioned encodings.
+"""Adds the padding of partitioned encodings to the launcher's descriptor metadata.
 
-A descriptor that is made for a launch holds the padding of its block in LDS; Triton's launcher
-takes it from the metadata of the compiled kernel.  Triton 3.8 and 3.9 note it for padded encodings
-and forget it where they are the pieces of a partitioned one: TDM would write without padding what
-the kernel reads with it.
+A descriptor made at launch holds the padding of its block in LDS; Triton's launcher takes it from
+the metadata of the compiled kernel.  Triton 3.8 and 3.9 record it for padded encodings but not for
+padded pieces of a partitioned one: TDM would write without padding, and the kernel would read with
+it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def annotate_metadata(module: Module, entries: list[Any]) -> list[Any]:
     """Adds the padding of the pieces to a kernel's descriptor metadata.
 
     Args:
-        module: The module as it is compiled.
+        module: The compiled module.
         entries: Triton's metadata: one entry per descriptor argument of the kernel, in order.
 
     Returns:
-        The entries; those of partitioned and padded encodings have their padding.
+        The entries, with padding for partitioned and padded encodings.
     """
     found = []
     for encoding, entry in zip(_encodings(module), entries, strict=True):
@@ -42,7 +42,7 @@ def annotate_metadata(module: Module, entries: list[Any]) -> list[Any]:
 
 
 def _encodings(module: Module) -> list[object]:
-    """The encodings of the kernel's descriptor arguments, in order."""
+    """Returns the encodings of the kernel's descriptor arguments, in order."""
     types = AliasTable(module.aliases)
     for op in module.walk():
         if op.name == "tt.func" and " private " not in op.text.partition("@")[0]:

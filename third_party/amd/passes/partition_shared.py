@@ -1,4 +1,4 @@
-"""``triton-ext-partition-shared``: the operands of dots in several physical partitions of LDS.
+"""``triton-ext-partition-shared``: spreads dot operands over several physical partitions of LDS.
 
 Before (gfx1250: waves 0 and 1 read the same 64 KiB of LDS, one after the other)::
 
@@ -12,21 +12,21 @@ After (they read different ones, at the same time)::
         partitionDim = 0, partitionLayout = #padded_shared}>
     %b = ttg.local_alloc : () -> !ttg.memdesc<2x128x64xf16, #partitioned_shared, #smem, mutable>
 
-Only encodings in types change, and an alignment where Triton's own allocation needs one: those of
-the buffers, of their views and of the descriptors that fill them
-(:mod:`~triton_ext.backends.amd.analysis.partition_group`); and, where waves that issue together
-read the same rows of an operand, the order of the waves in the encoding of the dot
-(:mod:`~triton_ext.backends.amd.analysis.partition_waves`).  So the same elements are written and
-read.  What is chosen has fewer wavefronts by the model, and fits
-(:mod:`~triton_ext.backends.amd.analysis.partition_choice`); everything else is left alone.  Each
-allocation that feeds a dot gets a remark at its source line: what was chosen, or what kept it.
+The pass changes only encodings in types, and adds an alignment where Triton's allocation needs
+one.  It re-encodes the buffers, their views and the descriptors that fill them
+(:mod:`~triton_ext.backends.amd.analysis.partition_group`).  If waves that issue together read the
+same rows of an operand, it also reorders the waves in the encoding of the dot
+(:mod:`~triton_ext.backends.amd.analysis.partition_waves`).  The kernel reads and writes the same
+elements as before.  The chosen encoding has fewer wavefronts by the model, and fits
+(:mod:`~triton_ext.backends.amd.analysis.partition_choice`); otherwise nothing changes.  Each
+allocation that feeds a dot gets a remark with the choice or the reason against one.
 
 TDM loads may take more instructions, one for each piece of a wave.  Waits that count operations
-follow by themselves; those that were counted in instructions already, and still say of how many
-operations, are counted anew.
+remain valid; waits already converted to instructions are recounted if they still carry their
+number of operations.
 
-Safe direction: left alone.  Not handled: functions that are called, ``ttg.async_copy_global_to_
-local`` (Triton cannot lower it), operands that TDM stores from as well.
+Safe direction: no change.  Not handled: called functions, ``ttg.async_copy_global_to_local``
+(Triton cannot lower it), operands that TDM also stores from.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class PartitionShared(Pass):
     """Chooses partitioned and padded encodings for the operands of dots.
 
     Attributes:
-        arch: The GPU, ``"gfx1250"``; by default what the module's ``ttg.target`` says.
-        reorder_waves: Whether the waves of a dot may be put into another order.
-        capacity: Bytes of LDS that the kernel may take, so that several workgroups fit; 0 for all.
+        arch: The GPU, ``"gfx1250"``; by default that of the module's ``ttg.target``.
+        reorder_waves: Whether to allow another order of the waves of a dot.
+        capacity: Bytes of LDS that the kernel may use, so that several workgroups fit; 0 for all.
     """
 
     name: ClassVar[str] = "triton-ext-partition-shared"
@@ -81,7 +81,7 @@ class PartitionShared(Pass):
         """Checks the options.
 
         Raises:
-            ValueError: The GPU is not known, or the capacity is negative.
+            ValueError: The GPU is unknown, or the capacity is negative.
         """
         if self.arch and Lds.of(self.arch) is None:
             known = ", ".join(Lds.archs())
@@ -96,10 +96,10 @@ class PartitionShared(Pass):
             )
 
     def run(self, module: Module, context: PassContext) -> None:
-        """Changes the encodings of ``module`` that the model says to be worth it.
+        """Changes the encodings of ``module`` where the model predicts a gain.
 
         Raises:
-            PassError: The Triton that compiles the module does not know partitioned encodings.
+            PassError: The host's Triton does not know partitioned encodings.
         """
         lds = Lds.of_module(module, self.arch)
         if lds is None or not lds.partition_bytes:
@@ -112,7 +112,7 @@ class PartitionShared(Pass):
         if not plan.known:
             return
         features = context.host_features()
-        # Of one release: whatever is known of partitions is from 3.8 or from 3.9 on.
+        # All partition features come from the same release, 3.8 or 3.9.
         is_new = features is not None and _PLACEMENT in features
         orders = wave_orders(module, links, lowers_more=is_new) if self.reorder_waves else ()
         chosen = plan.choose(orders)
@@ -121,7 +121,7 @@ class PartitionShared(Pass):
             raise error_at(
                 first,
                 "the Triton that compiles this does not know #ttg.partitioned_shared, which "
-                f"'{self.name}' chose here; 3.8 is the first release that does",
+                f"'{self.name}' chose here; 3.8 is the first release with it",
                 "pip install 'triton>=3.8'",
             )
         plan.apply(chosen)
@@ -129,14 +129,14 @@ class PartitionShared(Pass):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chosen:
-    """What fits into LDS.
+    """Choices that fit into LDS.
 
     Attributes:
-        order: Of the waves, if it changes.
-        choices: For each group that changes, by its number.
-        reasons: Why others do not.
+        order: Order of the waves, if it changes.
+        choices: New encoding by group number, for each group that changes.
+        reasons: Reasons against changing the other groups.
         total: Wavefronts and instructions of all groups.
-        needed: Bytes of LDS; ``None`` where nothing changes.
+        needed: Bytes of LDS; ``None`` if nothing changes.
     """
 
     order: WaveOrder | None
@@ -147,7 +147,7 @@ class _Chosen:
 
 
 class _Plan:
-    """What is chosen for the groups of a module."""
+    """The choices for the groups of a module."""
 
     def __init__(self, module: Module, lds: Lds, context: PassContext, capacity: int) -> None:
         self.module, self.lds, self.context = module, lds, context
@@ -163,7 +163,7 @@ class _Plan:
             self.context.count("buffers-left")
 
     def add(self, group: BufferGroup) -> None:
-        """Takes a group that can be changed, and says of others why it cannot."""
+        """Adds a group that can change; reports why if it cannot."""
         if group.trouble is not None:
             line = group.trouble.op.loc.resolve() if group.trouble.op.loc is not None else None
             where = f" ({line[0]}:{line[1]})" if line is not None else ""
@@ -181,7 +181,7 @@ class _Plan:
         self.known.append(accesses)
 
     def choose(self, orders: Iterable[WaveOrder]) -> _Chosen:
-        """The best encodings that fit, with the order of waves that makes them best."""
+        """Returns the best encodings that fit, with the best order of waves."""
         best = self._fitting(None, self._best({}))
         reasons: dict[str, None] = {}
         others = []
@@ -191,7 +191,7 @@ class _Plan:
                 continue
             options = self._best(order.renamed)
             others.append((_total(each[0] for each in options), order, options))
-        # What fits is never better than what might: most orders need not be tried.
+        # Restricting to LDS never improves a total, so most orders need not be tried.
         for total, order, options in sorted(others, key=lambda other: other[0]):
             if total >= best.total:
                 break
@@ -203,7 +203,7 @@ class _Plan:
         return best
 
     def _best(self, renamed: Renamed) -> list[list[Choice]]:
-        """For each group the best choice, and behind it the best ones in fewer partitions."""
+        """Returns for each group its best choice, followed by the best in fewer partitions."""
         found = []
         for accesses in self.known:
             now = accesses.now(renamed)
@@ -216,15 +216,15 @@ class _Plan:
         return found
 
     def _gain(self, i: int, choice: Choice) -> int:
-        """Wavefronts that a choice saves against the encoding and the waves before."""
+        """Returns the wavefronts that a choice saves against the present encoding and waves."""
         if choice.encoding == self.known[i].encoding:
             return 0
         return self.before[i].wavefronts - choice.wavefronts
 
     def _fitting(self, order: WaveOrder | None, options: list[list[Choice]]) -> _Chosen:
-        """What of the options fits; what does not gets fewer partitions or is left out.
+        """Reduces options until they fit: to fewer partitions, then to no change.
 
-        The smallest gain is given up first.  The module stays as it is.
+        Gives up the smallest gain first.  Leaves the module unchanged.
         """
         reasons: dict[int, str] = {}
         while True:
@@ -252,9 +252,9 @@ class _Plan:
     def _attempt(
         self, order: WaveOrder | None, choices: Mapping[int, Choice]
     ) -> tuple[int | None, str]:
-        """The bytes that the kernel needs with some choices, and why they cannot be made.
+        """Returns the bytes of LDS that some choices need, and why they are impossible.
 
-        What says that they can is an empty text.  The module stays as it is.
+        The reason is empty if they are possible.  Leaves the module unchanged.
         """
         unheard = PassContext(self.context.pass_name, self.context.host_features)
         attributes = [(op, dict(op.attributes)) for op in _aligned(self.module)]
@@ -270,20 +270,20 @@ class _Plan:
             for op, before in attributes:
                 _set_attributes(op, before)
         if needed is None:
-            return None, "the allocation of Triton up to 3.8 would never end"
+            return None, "the allocation of Triton up to 3.8 would not terminate"
         if needed > self.capacity:
             return needed, f"the kernel would take {needed} bytes of LDS, of {self.capacity}"
         return needed, ""
 
     def first_partitioned(self, chosen: _Chosen) -> Operation | None:
-        """The first allocation that gets a partitioned encoding."""
+        """Returns the first allocation that gets a partitioned encoding."""
         for i, choice in sorted(chosen.choices.items()):
             if isinstance(choice.encoding, PartitionedSharedEncoding):
                 return self.known[i].group.allocations[0]
         return None
 
     def apply(self, chosen: _Chosen) -> None:
-        """Changes the types, and says what was chosen or why nothing was."""
+        """Changes the types and reports the choices."""
         if chosen.needed is not None:
             before = needed_bytes(self.module, self.lds, self.context.host_features())
             instead = f" instead of {before}" if before is not None else ""
@@ -301,7 +301,7 @@ class _Plan:
     def _types(
         self, order: WaveOrder | None, choices: Mapping[int, Choice]
     ) -> Mapping[Value, Type]:
-        """The new types of the buffers and descriptors of some groups, and of tensors."""
+        """Returns the new types of the tensors and of some groups' buffers and descriptors."""
         types = AliasTable(self.module.aliases)
         buffers = {
             value: _with(types.type(value.type), viewed(choice.encoding, dims))
@@ -313,8 +313,8 @@ class _Plan:
     def _retype(
         self, wanted: Mapping[Value, Type], types: AliasTable | None = None
     ) -> list[tuple[Value, str]]:
-        """Gives values their new types; returns their old ones, to go back."""
-        # In the order of the program: what an operation does not print follows from its operands.
+        """Sets new types of values; returns the old ones to restore them."""
+        # In program order: operands determine the types that an operation does not print.
         ordered = [value for value in _values(self.module) if value in wanted]
         saved = [(value, value.type) for value in ordered]
         for value in ordered:
@@ -350,7 +350,7 @@ class _Plan:
         if self.known[i].is_transposed:
             notes.append(
                 "Triton reads it with transposing instructions, whose bank conflicts are not "
-                "known: these are wavefronts of reads element by element"
+                "documented: these wavefronts are for element-wise reads"
             )
         if choice.instructions > 1:
             notes.append(f"each TDM load of a wave takes {choice.instructions} instructions")
@@ -360,7 +360,7 @@ class _Plan:
 
 
 def _values(module: Module) -> Iterator[Value]:
-    """Every value, in front of what uses it."""
+    """Yields every value before its users."""
     yield from module.op.results
     for op in module.walk():
         yield from op.results
@@ -370,7 +370,7 @@ def _values(module: Module) -> Iterator[Value]:
 
 
 def _aligned(module: Module) -> Iterator[Operation]:
-    """What :class:`AlignPartitionedShared` may write attributes to."""
+    """Yields the operations that :class:`AlignPartitionedShared` may change."""
     for op in module.walk():
         if op.name == ttg.LocalAllocOp.NAME or op.name in FUNCTIONS:
             yield op
@@ -411,7 +411,7 @@ def _with(type_: Type, encoding: SharedEncoding) -> Type:
 
 
 def _name(module: Module, encoding: object) -> None:
-    """Gives an encoding and those in it an alias."""
+    """Creates aliases for an encoding and its nested encodings."""
     inner = getattr(encoding, "partition_layout", getattr(encoding, "parent", None))
     if inner is not None:
         _name(module, inner)
@@ -424,7 +424,7 @@ def _name(module: Module, encoding: object) -> None:
 
 
 def _split(op: Operation) -> None:
-    """Writes an allocation of a tensor as an allocation and a store."""
+    """Splits an allocation with an initial tensor into an allocation and a store."""
     builder = Builder.before(op)
     made = builder.create(
         op.name, [], [op.results[0].type], text="{results} = ttg.local_alloc : () -> {results.type}"
@@ -444,7 +444,7 @@ def _split(op: Operation) -> None:
 
 
 def _count_waits_anew(module: Module, context: PassContext) -> None:
-    """Turns waits for instructions that say of how many operations back, and counts again."""
+    """Recounts instruction waits that carry their number of operations."""
     again = False
     for op in list(module.walk()):
         number = op.attributes.get(_OPERATIONS)

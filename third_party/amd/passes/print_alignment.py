@@ -19,5 +19,5 @@ class PrintAMDAlignment(PrintAlignment):
     name: ClassVar[str] = "test-print-amd-alignment"
 
     def rules(self) -> Rules | None:
-        """Returns the rules of AMD's operations."""
+        """Returns the rules of ``amdg`` operations."""
         return AXIS_INFO_RULES

@@ -1,7 +1,7 @@
-"""``test-tritonamdgpu-membar``: inserts the barriers between accesses to LDS, for tests.
+"""``test-tritonamdgpu-membar``: inserts barriers between accesses to LDS, for tests.
 
-As ``test-print-membar``, with what Triton's lowering for AMD knows: reads of LDS that only see what
-an asynchronous wait has waited for need no barrier before the next copy into the same buffer.  They
+Like ``test-print-membar``, with the rules of Triton's lowering for AMD: a read of LDS that an
+asynchronous wait guards needs no barrier before the next copy into the same buffer.  Such reads
 get the attribute ``ttg.amdg.syncedViaAsyncWait``, which the lowering reads.
 """
 
@@ -30,7 +30,7 @@ class PrintMembar(Pass):
         """Inserts the barriers.
 
         Raises:
-            PassError: The scratch of an operation is not known.
+            PassError: The scratch memory of an operation is unknown.
             VerifyError: An operation is malformed.
         """
         features = context.host_features()

@@ -1,10 +1,10 @@
 """``test-tritonamdgpu-range-analysis``: prints ranges of integers as remarks, for tests.
 
 The remarks have the form of upstream's pass of this name: ``unsigned : [..] signed : [..]`` for
-arguments of functions and for results, ``non-neg``, ``result is true`` or ``result is false`` for
-comparisons, and ``inferred total trip count: ..`` for loops.  The module stays as it is.
+function arguments and results, ``non-neg``, ``result is true`` or ``result is false`` for
+comparisons, and ``inferred total trip count: ..`` for loops.  The pass does not change the module.
 
-Attributes ``test.pid-bound-x``, ``-y`` and ``-z`` of the module are the greatest program ids.
+The module attributes ``test.pid-bound-x``, ``-y`` and ``-z`` give the greatest program ids.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class PrintRanges(Pass):
     name: ClassVar[str] = "test-tritonamdgpu-range-analysis"
 
     def run(self, module: Module, context: PassContext) -> None:
-        """Makes the remarks.
+        """Emits the remarks.
 
         Raises:
-            PassError: An attribute of the module is no program id.
+            PassError: A module attribute is not a valid program id.
             VerifyError: An operation is malformed.
         """
         analysis = RangeAnalysis.of(module, RANGE_RULES, _programs(module))
@@ -57,7 +57,9 @@ def _programs(module: Module) -> dict[int, int]:
             continue
         value = parse_attribute(text)
         if not isinstance(value, IntegerAttr) or value.number < 0:
-            raise error_at(module.op, f"expected an integer from 0 on as '{name}', found '{text}'")
+            raise error_at(
+                module.op, f"expected a non-negative integer as '{name}', found '{text}'"
+            )
         found[axis] = value.number
     return found
 

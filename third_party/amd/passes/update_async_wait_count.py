@@ -1,4 +1,4 @@
-"""``tritonamdgpu-update-async-wait-count``: waits count instructions instead of operations.
+"""``tritonamdgpu-update-async-wait-count``: converts waits to counts of instructions.
 
 Before (two groups may stay in flight; each copy is 4 instructions of a wave)::
 
@@ -10,30 +10,30 @@ After::
     %w = amdg.async_wait {num_inst = 8 : i32, ttg.num_commit_groups = 2 : i32}
     %t = amdg.async_tdm_intrinsic_wait  {count = 1 : i32, ttg.num_tdm_ops = 1 : i32}
 
-Upstream's pass of this name does the same (pull request 9352 for the TDM).  Waits that a person
-wrote with a number of instructions stay as they are.  On gfx942 and gfx950 of hosts that lower
-waits to LLVM's asynchronous marks, ``ttg.async_wait`` stays: LLVM counts instructions there, but
-looks at ``num`` alone, so ``num`` becomes what the tokens ask for.  A negative ``num`` becomes 0:
-behind an asynchronous mark it would wait for nothing.
+Upstream's pass of this name does the same (pull request 9352 for the TDM).  Waits that the user
+wrote in instructions stay as they are.  On gfx942 and gfx950 of hosts that lower waits to LLVM's
+asynchronous marks, ``ttg.async_wait`` stays: LLVM counts instructions itself but reads only
+``num``, so ``num`` becomes what the tokens require.  A negative ``num`` becomes 0: after an
+asynchronous mark it would wait for nothing.
 
-Safe direction: a number may be too low (the wait is longer than it has to be), never too high.
-What the numbers are is defined in :mod:`triton_ext.backends.amd.analysis.wait_distance`, what an
-operation issues in :mod:`triton_ext.backends.amd.analysis.instruction_count`.  Precondition: the
-module is canonical, as Triton's own passes leave it; of arithmetic that the host simplifies behind
-this pass only single identities are foreseen.
+Safe direction: a number may be too low (a longer wait than necessary), never too high.
+:mod:`triton_ext.backends.amd.analysis.wait_distance` defines the numbers,
+:mod:`triton_ext.backends.amd.analysis.instruction_count` the instructions of an operation.
+Precondition: the module is canonical, as Triton's own passes leave it; of the arithmetic that the
+host simplifies after this pass only single identities are covered.
 
-Where the result differs from the host's pass:
+Differences from the host's pass:
 
 * Loads and stores of ASYNCcnt retire out of order against each other on gfx1250: only those of the
   awaited direction count.
-* Calls are walked through, so are ``tt.scan``, ``scf.index_switch``, blocks and partitions.
-* Nothing is outstanding at the start of a kernel or partition, or behind an earlier wait for it.
-* A loop with a known number of iterations is walked that often.
-* Tokens that a loop carries unchanged or exchanges are followed to where they come from.
-* A number above 63, which the hardware cannot hold, becomes 63.
-* A masked copy that the host branches around counts nothing, nor does one whose types are not
-  known here; of the latter a warning tells.
-* A wait to which too many ways lead waits for everything, and a warning tells of it.
+* It follows calls, ``tt.scan``, ``scf.index_switch``, blocks and partitions.
+* Nothing is outstanding at the start of a kernel or partition, or after an earlier wait for it.
+* It walks a loop with a known trip count that often.
+* It follows tokens that a loop carries unchanged or permutes to their definition.
+* A number above 63, which exceeds the hardware counter, becomes 63.
+* A masked copy that the host branches around counts nothing, nor does one with unknown types; the
+  latter gets a warning.
+* A wait with too many incoming paths waits for everything, with a warning.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class UpdateAsyncWaitCount(Pass):
     """Replaces waits for groups and operations by waits for instructions.
 
     Attributes:
-        gfx_arch: The GPU, ``"gfx950"``; by default what the module's ``ttg.target`` says.
-        arch_generation_name: The same under its older name.
+        gfx_arch: The GPU, ``"gfx950"``; by default that of the module's ``ttg.target``.
+        arch_generation_name: Older name of the same option.
     """
 
     name: ClassVar[str] = "tritonamdgpu-update-async-wait-count"
@@ -74,7 +74,7 @@ class UpdateAsyncWaitCount(Pass):
 
         Raises:
             VerifyError: The GPU is not given, or an operation cannot be read.
-            UnsupportedError: The GPU that was asked for is not known.
+            UnsupportedError: The given GPU is unknown.
         """
         target = self._target(module, context)
         if target is None:
@@ -88,18 +88,20 @@ class UpdateAsyncWaitCount(Pass):
                 )
         flow = BackwardFlow(module, events.is_event)
         waits = [w for w in events.waits if _needs_number(w, events)]
-        # All of them first: the walks read the module as it is.
+        # Compute all distances first: the walks read the unchanged module.
         distances = [distance_of(wait, events, flow) for wait in waits]
         for wait, distance in zip(waits, distances, strict=True):
             if distance.gave_up:
-                context.warning(wait.op, "too many ways lead to this wait: it waits for everything")
+                context.warning(
+                    wait.op, "too many paths lead to this wait: it waits for everything"
+                )
             _rewrite(wait, distance, events)
             context.count("waits-rewritten")
             if not distance.constrained:
                 context.count("waits-for-nothing")
 
     def _target(self, module: Module, context: PassContext) -> Target | None:
-        """The GPU; ``None`` for one whose waits have nothing to count."""
+        """Returns the GPU; ``None`` if waits have nothing to count there."""
         arch = self.gfx_arch or self.arch_generation_name
         if not arch and module.op.attributes.get("ttg.target", "").startswith('"cuda:'):
             return None
@@ -117,7 +119,7 @@ def _needs_number(wait: Wait, events: AsyncEvents) -> bool:
 def _rewrite(wait: Wait, distance: Distance, events: AsyncEvents) -> None:
     op = wait.op
     if wait.counter is not Counter.TENSORCNT and events.counts_groups:
-        # The smaller one: the author of the number may have meant it.
+        # The user may have chosen the smaller one on purpose.
         op.set_attribute("num", f"{min(wait.num, distance.count)} : i32")
         return
     count = events.target.clamp(distance.count)
@@ -132,7 +134,7 @@ def _rewrite(wait: Wait, distance: Distance, events: AsyncEvents) -> None:
 
 
 def _replace(op: Operation, name: str, numbers: dict[str, str]) -> None:
-    """Puts a wait of another name and with other numbers in the place of one."""
+    """Replaces a wait by one with another name and other numbers."""
     entries = {k: v for k, v in op.attributes.items() if k != "num"} | numbers
     text = ", ".join(k if v == "unit" else f"{k} = {v}" for k, v in sorted(entries.items()))
     operands = ", ".join(f"{{{i}}}" for i in range(len(op.operands)))

@@ -1,30 +1,30 @@
-"""``triton-ext-verify-async-waits``: every use of LDS is covered by a wait, or is an error.
+"""``triton-ext-verify-async-waits``: verifies that waits cover every use of LDS.
 
-For every read of LDS, every copy from it, every write to it and the end of every kernel the pass
-shows that the copies that may be in its way were retired by a wait, on every path; what that means
-is defined in :mod:`triton_ext.backends.amd.analysis.wait_coverage`.  Numbers that a person wrote
-and those that a pass made are treated alike: run it before ``tritonamdgpu-update-async-wait-count``
-to check what the waits ask for, behind it to check what the hardware will wait for.
+For every read of LDS, copy from it, write to it and end of a kernel, the pass proves that a wait
+retired the conflicting copies on every path, as defined in
+:mod:`triton_ext.backends.amd.analysis.wait_coverage`.  It treats numbers written by users and by
+passes alike: run it before ``tritonamdgpu-update-async-wait-count`` to check what the waits
+request, after it to check what the hardware will wait for.
 
-What it tells:
+Output:
 
 * an error for each use or end that is not covered, with the copy, what each wait lets through, and
-  the way that leads there; the pass fails if there is one;
+  the path between; the pass fails if there is one;
 * with ``report=all``, remarks about waits that could let more through, that wait for nothing, or
-  whose number lets through what their tokens ask for.
+  whose number lets through what their tokens request.
 
-With ``fix=unsafe`` numbers that are too high are lowered to the largest that is safe.  With
-``fix=all`` those that are lower than need be are raised as well.  Left alone are waits that nothing
-of this relies on, and those that others may rely on: for copies of buffers that another partition
-uses, and in front of arrivals, barriers, fences and atomic operations
-(:mod:`triton_ext.backends.amd.analysis.handed_over`).  Neither is told by a remark to be too long.
-Waits for tokens have no number to fix.  A wait that is missing is not added.
+``fix=unsafe`` lowers numbers that are too high to the largest safe value.  ``fix=all`` also raises
+those that are lower than necessary.  It leaves waits alone that nothing here relies on, and those
+that others may rely on: for copies of buffers that another partition uses, and before arrivals,
+barriers, fences and atomic operations
+(:mod:`triton_ext.backends.amd.analysis.handed_over`); these get no remark about their length.
+Waits for tokens have no number to fix.  The pass does not add missing waits.
 
-Safe direction: a kernel that passes is right about its waits; one that is right may be refused
-where conditions exclude each other or slots are not understood.  Not covered: see the analysis.
-NVIDIA's ``cp.async`` groups are treated alike, with shared memory for LDS; what the TMA unit copies
-and what the tensor cores read is not looked at, and a warning names these operations.  Nor is a
-module for a GPU without asynchronous copies to LDS; one for a GPU that is not known gets a warning.
+Safe direction: a kernel that passes has correct waits; a correct kernel may be refused where
+conditions exclude each other or slots are not understood.  Not covered: see the analysis.
+NVIDIA's ``cp.async`` groups are treated alike, with shared memory for LDS; copies of the TMA unit
+and reads of the tensor cores are not checked, and a warning names these operations.  Modules for a
+GPU without asynchronous copies to LDS are skipped; for an unknown GPU with a warning.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class VerifyAsyncWaits(Pass):
     """Checks the waits of a kernel.
 
     Attributes:
-        gfx_arch: The GPU, ``"gfx950"``; by default what the module's ``ttg.target`` says.
+        gfx_arch: The GPU, ``"gfx950"``; by default that of the module's ``ttg.target``.
         report: ``errors``, or ``all`` for remarks as well.
-        fix: Which numbers to change: ``none``, ``unsafe`` ones, or ``all`` that are not the best.
+        fix: Which numbers to change: ``none``, ``unsafe`` ones, or ``all`` that are not optimal.
     """
 
     name: ClassVar[str] = "triton-ext-verify-async-waits"
@@ -69,7 +69,7 @@ class VerifyAsyncWaits(Pass):
 
         Raises:
             PassError: A use of LDS or an end is not covered; further ones are in its ``others``.
-            UnsupportedError: The GPU that was asked for is not known.
+            UnsupportedError: The given GPU is unknown.
         """
         target = chosen_target(self.gfx_arch, module, context)
         if target is None:
@@ -84,7 +84,7 @@ class VerifyAsyncWaits(Pass):
             _lower(numbers, events)
         if self.fix == "all":
             _raise(numbers, events)
-        # Several queues may have the same to say about an operation.
+        # Several queues may report the same operation.
         told: dict[object, PassError] = {}
         for obligation, found in numbers.results.items():
             error = _error(obligation, found, numbers)
@@ -104,7 +104,7 @@ class VerifyAsyncWaits(Pass):
 
 
 def _warn_of_others(module: Module, context: PassContext) -> None:
-    """Warns of operations that run on after their issue and are not checked."""
+    """Warns about asynchronous operations that are not checked."""
     others: dict[str, Operation] = {}
     for op in module.walk():
         if op.name not in others and runs_on_apart(op.name):
@@ -113,8 +113,8 @@ def _warn_of_others(module: Module, context: PassContext) -> None:
         names = ", ".join(f"'{name}'" for name in others)
         context.warning(
             next(iter(others.values())),
-            f"no wait for {names} is checked: these end at mbarriers or at waits of their own",
-            "triton_ext.emulator runs kernels for sm_90 and checks what these leave open",
+            f"waits for {names} are not checked: these end at mbarriers or at waits of their own",
+            "triton_ext.emulator runs kernels for sm_90 and checks them",
         )
 
 
@@ -122,12 +122,12 @@ def _error(obligation: Obligation, checked: Checked, numbers: WaitNumbers) -> Pa
     if checked.gave_up:
         return error_at(
             obligation.op,
-            f"cannot tell whether this {obligation.use.value} is covered: there are too many ways "
-            "that lead to it",
+            f"cannot decide whether this {obligation.use.value} is covered: too many paths lead to "
+            "it",
         )
     if not checked.violations:
         return None
-    # The others lead to the same operation.
+    # The other violations concern the same operation.
     first = checked.violations[0]
     return error_at(obligation.op, message_of(first), *notes_of(first, numbers.coverage))
 
@@ -145,9 +145,9 @@ def _together(first: PassError, others: list[PassError]) -> PassError:
 
 
 def _lower(numbers: WaitNumbers, events: AsyncEvents) -> None:
-    """Lowers numbers until every obligation that this can help holds."""
+    """Lowers numbers until every obligation holds that this can fix."""
     for obligation in list(numbers.results):
-        # Each wait is lowered at most once for each way that was found.
+        # Each wait is lowered at most once for each violating path.
         for _ in range(len(events.waits)):
             checked = numbers.results[obligation]
             if checked.holds or not checked.violations:
@@ -158,7 +158,7 @@ def _lower(numbers: WaitNumbers, events: AsyncEvents) -> None:
 
 
 def _raise(numbers: WaitNumbers, events: AsyncEvents) -> None:
-    """Raises numbers as far as everything that holds still does."""
+    """Raises numbers as far as all obligations that hold still hold."""
     for wait in events.waits:
         best = numbers.largest(wait)
         if best is not None and best > (numbers.number(wait) or 0):
@@ -171,10 +171,10 @@ def _remark(numbers: WaitNumbers, events: AsyncEvents, context: PassContext) -> 
         if numbers.disagrees(wait):
             context.remark(
                 wait.op,
-                f"num = {wait.num} lets through what the tokens of this wait ask for",
-                "the host looks at the number alone"
+                f"num = {wait.num} lets through what the tokens of this wait request",
+                "the host reads only the number"
                 if number is not None
-                else "the host looks at the tokens alone",
+                else "the host reads only the tokens",
             )
         if numbers.is_useless(wait):
             context.remark(wait.op, "useless wait: nothing that it waits for can be in flight")

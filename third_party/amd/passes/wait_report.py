@@ -1,4 +1,4 @@
-"""Violations in words: where the copy is, what each wait lets through, which way leads there."""
+"""Formats violations: the copy, what each wait lets through, and the path to the use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..analysis.wait_coverage import Violation, WaitCoverage
 
 __all__ = ["message_of", "notes_of", "place_text", "waits_on"]
 
-#: Waits and edges that are told; the nearest ones.
+#: Maximum number of waits and edges in a message, nearest first.
 _MOST: Final = 6
 
 _DANGERS: Final = {
@@ -38,7 +38,7 @@ _AT_END: Final = {
 
 
 def place_text(op: Operation) -> str:
-    """``file:line:col`` of an operation; its place in the text where it has no location."""
+    """Returns ``file:line:col`` of an operation, or its place in the text without a location."""
     place = place_of(op)
     if place.line:
         return f"{place.filename}:{place.line}:{place.column}"
@@ -47,7 +47,7 @@ def place_text(op: Operation) -> str:
 
 
 def message_of(violation: Violation) -> str:
-    """What is wrong."""
+    """Returns the message of a violation."""
     obligation = violation.obligation
     danger = _DANGERS[obligation.use]
     issue = violation.issue
@@ -59,11 +59,11 @@ def message_of(violation: Violation) -> str:
 
 
 def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
-    """The copy, the waits and the way between."""
+    """Returns notes about the copy, the waits and the path between."""
     obligation, issue = violation.obligation, violation.issue
     if issue is None:
         what = f"'{violation.last.name}' at {place_text(violation.last)}" if violation.last else ""
-        return (f"nothing is known of what ran before {what or 'this function'}",)
+        return (f"it is not known what ran before {what or 'this function'}",)
     direction = "into" if issue.writes and Looked.INTO in obligation.looked else "from"
     buffer = obligation.buffer or (*issue.writes, *issue.reads)[0]
     notes = [
@@ -78,9 +78,9 @@ def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
     if told:
         notes += told
     elif _is_uncommitted(violation, coverage):
-        notes.append("the copy is not committed before this, and no wait lies between them")
+        notes.append("the copy is not committed before this, and there is no wait in between")
     else:
-        notes.append("no wait lies between them on this way")
+        notes.append("there is no wait in between on this path")
     way = [text for step in violation.steps if (text := _edge(step))]
     if way:
         shown = way[:_MOST] + (["..."] if len(way) > _MOST else [])
@@ -91,7 +91,7 @@ def notes_of(violation: Violation, coverage: WaitCoverage) -> tuple[str, ...]:
 
 
 def _allocated(buffer: Value, coverage: WaitCoverage) -> Iterator[str]:
-    """What the IR's name of a buffer stands for: variables, and where they are allocated."""
+    """Yields the variables and allocations that a buffer in the IR refers to."""
     allocations = coverage.references.allocations(buffer) or ()
     for allocation in sorted(allocations, key=lambda each: each.name)[:_MOST]:
         if not isinstance(allocation, OpResult):
@@ -106,7 +106,7 @@ def _allocated(buffer: Value, coverage: WaitCoverage) -> Iterator[str]:
 
 
 def waits_on(violation: Violation, coverage: WaitCoverage) -> list[Wait]:
-    """The waits on the way that look at the counter of the copy, the nearest to the use first."""
+    """Returns the waits on the path for the counter of the copy, nearest to the use first."""
     counter = violation.obligation.queue.counter
     found = []
     for step in violation.steps:
@@ -117,13 +117,13 @@ def waits_on(violation: Violation, coverage: WaitCoverage) -> list[Wait]:
 
 
 def _arithmetic(wait: Wait, violation: Violation, coverage: WaitCoverage) -> str:
-    """What a wait lets through, and what lies between it and the copy."""
+    """Returns what a wait lets through, and what was issued between it and the copy."""
     unit, number, _ = coverage.rule(wait)
     head = f"the wait at {place_text(wait.op)}"
     if number is None and any(token in violation.last_results for token in wait.tokens):
         return f"{head} waits for committed groups; the copy, which it names, is not committed"
     if number is None:
-        return f"{head} waits for what its tokens name, which is not this copy or a newer one"
+        return f"{head} waits for its tokens only; none is of this copy or a newer one"
     behind = _behind(wait, violation, coverage, unit)
     if unit is WaitUnit.GROUPS and behind == 0:
         return f"{head} waits for committed groups; the copy is not committed before it"
@@ -131,7 +131,7 @@ def _arithmetic(wait: Wait, violation: Violation, coverage: WaitCoverage) -> str
         behind -= 1  # the copy's own group is the last of those
     return (
         f"{head} lets {_counted(number, unit)} in flight, but only {_counted(behind, unit)} "
-        f"{'was' if behind == 1 else 'were'} surely issued behind the copy: "
+        f"{'was' if behind == 1 else 'were'} certainly issued after the copy: "
         f"at most {behind} is safe"
     )
 
@@ -141,7 +141,7 @@ def _counted(number: int, unit: WaitUnit) -> str:
 
 
 def _behind(wait: Wait, violation: Violation, coverage: WaitCoverage, unit: WaitUnit) -> int:
-    """What surely lies between a wait and the copy, in what the wait counts."""
+    """Returns how much was certainly issued between copy and wait, in the wait's unit."""
     behind, is_behind_wait = 0, False
     for step in violation.steps[:-1]:
         if step.kind is not StepKind.EVENT or step.op is None:
@@ -160,7 +160,7 @@ def _behind(wait: Wait, violation: Violation, coverage: WaitCoverage, unit: Wait
 
 def _is_uncommitted(violation: Violation, coverage: WaitCoverage) -> bool:
     if violation.obligation.queue.counter is Counter.TENSORCNT:
-        return False  # that has no groups
+        return False  # has no groups
     return not any(
         step.kind is StepKind.EVENT
         and step.op is not None

@@ -1,4 +1,4 @@
-"""The analysis of a module, and the questions that passes ask it."""
+"""The analysis of a module, and the queries of passes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .visit import Rules, Types
 
 __all__ = ["RULES", "AxisInfoAnalysis"]
 
-#: The rules that need no vendor.
+#: The vendor-independent rules.
 RULES: Rules = MappingProxyType({**ARITH, **SHAPES})
 
 
 class AxisInfoAnalysis:
-    """What is known of the values of a module; see the package for what it means.
+    """The axis info of the values of a module; the package defines the terms.
 
-    The module is read once, when this is made; after an edit, make another one.
+    Reads the module once, when created; create another one after an edit.
     """
 
     __slots__ = ("_inlined", "_layouts", "_module", "_rules", "_states", "_types")
@@ -42,11 +42,11 @@ class AxisInfoAnalysis:
 
     @classmethod
     def of(cls, root: Module | Operation, rules: Rules | None = None) -> AxisInfoAnalysis:
-        """Analyses a module, or one function with those that call it.
+        """Analyses a module, or one function with its callers.
 
         Args:
-            root: A module, or a function that is part of one.
-            rules: Rules of a vendor by the operation's name; they come before ours.
+            root: A module, or a function inside a module.
+            rules: Rules of a vendor by the operation's name; they take precedence.
 
         Raises:
             VerifyError: An operation is malformed, or ``root`` is no function of a module.
@@ -62,12 +62,12 @@ class AxisInfoAnalysis:
         made._run(functions, root if isinstance(root, Operation) else None)
         return made
 
-    # ---- questions
+    # ---- queries
 
     def info(self, value: Value) -> AxisInfo:
-        """What is known of a value.
+        """Returns the state of a value.
 
-        Nothing of one that no path reaches, with a gap: whether a host finds the same is its own.
+        An unreachable value has no claims, and a gap, because a host may not find it unreachable.
         """
         found = self._states.get(value)
         if found is not None:
@@ -80,12 +80,12 @@ class AxisInfoAnalysis:
         element_bits: int | None = None,
         encoding: DistributedEncoding | None = None,
     ) -> int:
-        """Elements that stand in a row, from a multiple of as many on, in the fastest dimension.
+        """Returns the aligned run of contiguous elements in the fastest dimension.
 
         Args:
             value: A tensor of pointers, or of offsets from a pointer.
-            element_bits: Bits of what is pointed to; read from the type if left out.
-            encoding: Whose fastest dimension it is; that of the value if left out.
+            element_bits: Bits of the pointee; by default read from the type.
+            encoding: Determines the fastest dimension; by default the value's.
 
         Returns:
             A number of elements; 1 for a scalar.
@@ -107,15 +107,15 @@ class AxisInfoAnalysis:
         element_bits: int | None = None,
         encoding: DistributedEncoding | None = None,
     ) -> int:
-        """Elements that one thread may access at once: :meth:`alignment`, and in its registers.
+        """Returns the elements that one thread may access at once: in its registers and aligned.
 
         Args:
             value: A tensor of pointers, or of offsets from a pointer.
-            element_bits: Bits of what is pointed to; read from the type if left out.
+            element_bits: Bits of the pointee; by default read from the type.
             encoding: Another encoding than that of the value.
 
         Returns:
-            A number of elements; no limit of the hardware is applied.
+            A number of elements; no hardware limit is applied.
         """
         if not self._types.kind(value).is_tensor:
             return 1
@@ -123,7 +123,7 @@ class AxisInfoAnalysis:
         return min(run, self.alignment(value, element_bits, encoding))
 
     def mask_alignment(self, mask: Value, encoding: DistributedEncoding | None = None) -> int:
-        """Neighbours in the fastest dimension of which a mask selects all or none.
+        """Returns the group size, in the fastest dimension, in which a mask is constant.
 
         Args:
             mask: A tensor of ``i1``.
@@ -139,7 +139,7 @@ class AxisInfoAnalysis:
         used = encoding if encoding is not None else type_.encoding
         if not isinstance(used, DistributedEncoding):
             value._holder.fail(
-                f"expected a tensor with the encoding of registers as '{value.name}', found"
+                f"expected a tensor with a register encoding as '{value.name}', found"
                 f" '{value.type}'"
             )
         key = (used, type_.static_shape)
@@ -147,10 +147,10 @@ class AxisInfoAnalysis:
             self._layouts[key] = order_and_run(*key)
         return self._layouts[key]
 
-    # ---- the work
+    # ---- solving
 
     def _run(self, functions: list[Operation], target: Operation | None) -> None:
-        """Analyses callers before what they call."""
+        """Analyses callers before callees."""
         calls: dict[Operation, list[Operation]] = {function: [] for function in functions}
         by_symbol = {symbol_of(function): function for function in functions}
         self._inlined = frozenset(
@@ -190,7 +190,7 @@ class AxisInfoAnalysis:
     def _arguments(
         self, function: Operation, calls: list[Operation], recursive: bool
     ) -> tuple[AxisInfo, ...]:
-        """What is known of the arguments: what the header promises, and what all calls pass."""
+        """Returns the states of the arguments: from their attributes and all calls."""
         if not function.regions:
             return ()
         arguments = function.regions[0].blocks[0].args
@@ -209,7 +209,7 @@ class AxisInfoAnalysis:
                 )
             if passed is not None:
                 info = _both(passed, info)
-                # In place of a call a host may know what that call passes.
+                # After inlining a host may know what this call passes.
                 if is_inlined(function) and any(claims_less(info, one) for one in each):
                     info = info.with_gap(function)
             found.append(info)
@@ -217,7 +217,7 @@ class AxisInfoAnalysis:
 
 
 def _both(passed: AxisInfo, promised: AxisInfo) -> AxisInfo:
-    """Two truths about one value."""
+    """Combines two states that both hold for a value."""
     return AxisInfo(
         tuple(map(max, passed.contiguity, promised.contiguity)),
         tuple(map(max, passed.divisibility, promised.divisibility)),

@@ -24,7 +24,7 @@ _INTEGER = re.compile(
 
 def _constant(visit: Visit) -> AxisInfo | None:
     shape, width = visit.shape, visit.width
-    # To read the encoding in the type of a splat costs more than all else here.
+    # Parsing the encoding in the type of a splat takes longer than the rest of the rule.
     printed = _INTEGER.search(visit.op.text)
     if printed is not None and width is not None:
         number = int(printed[1]) if printed[1][-1] != "e" else int(printed[1] == "true")
@@ -37,7 +37,7 @@ def _constant(visit: Visit) -> AxisInfo | None:
         return AxisInfo.splat(exact(int(scalar.value), width), shape)
     if isinstance(scalar, (FloatAttr, IntegerAttr)):
         ones = (1,) * len(shape)
-        return AxisInfo(ones, ones, shape)  # (3) of a number that is no integer.
+        return AxisInfo(ones, ones, shape)  # (3) for a constant that is no integer.
     return None
 
 
@@ -45,7 +45,7 @@ def _constant(visit: Visit) -> AxisInfo | None:
 
 
 def _constancy(visit: Visit) -> tuple[int, ...]:
-    """(3) of an operation on elements: where all operands repeat, so does the result."""
+    """(3) for elementwise operations: the result repeats where all operands repeat."""
     first, *others = (x.constancy for x in visit.operands)
     for other in others:
         first = tuple(map(math.gcd, first, other))
@@ -67,7 +67,7 @@ def add(visit: Visit) -> AxisInfo:
             math.gcd(lhs.contiguity[d], rhs.constancy[d]),
             math.gcd(lhs.constancy[d], rhs.contiguity[d]),
         )
-        # (2) The first of a group is the sum of what stands first in both operands.
+        # (2) The first element of a group is the sum of the operands' first elements.
         divisor = math.gcd(
             lhs.group_divisor(d, run, stride), _scaled(rhs.group_divisor(d, run), stride)
         )
@@ -87,7 +87,7 @@ def _subtract(visit: Visit) -> AxisInfo:
     lhs, rhs = visit.operands
     runs, divisors = [], []
     for d in range(lhs.rank):
-        # (1) A contiguous group behind the minus would fall.
+        # (1) A contiguous right operand would make the result descend.
         run = math.gcd(lhs.contiguity[d], rhs.constancy[d])
         divisor = math.gcd(lhs.group_divisor(d, run), rhs.group_divisor(d, run))
         both = min(lhs.contiguity[d], rhs.contiguity[d])
@@ -104,12 +104,12 @@ def _subtract(visit: Visit) -> AxisInfo:
 
 
 def _like(info: AxisInfo, constancy: tuple[int, ...]) -> AxisInfo:
-    """The same number, with what repeats as computed for the operation."""
+    """Returns the same state with another constancy."""
     return replace(info, constancy=tuple(map(max, info.constancy, constancy)), constant=None)
 
 
 def _everywhere(divisor: int, constancy: tuple[int, ...]) -> AxisInfo:
-    """A result without contiguous groups, every element of which has a divisor."""
+    """Returns a state without contiguous groups whose divisor holds for every element."""
     ones = (1,) * len(constancy)
     return AxisInfo(ones, (divisor,) * len(constancy), constancy)
 
@@ -128,10 +128,10 @@ def _multiply(visit: Visit) -> AxisInfo:
 
 
 def _blocks(lhs: AxisInfo, rhs: AxisInfo, d: int) -> int:
-    """Length of the groups that a division by ``rhs`` cannot cut.
+    """Returns the length of the groups that a division by ``rhs`` cannot cut.
 
-    In such a group ``lhs`` is contiguous and starts at a multiple of the length, and ``rhs`` is one
-    multiple of it: the quotient is one number, and the remainder is contiguous.
+    In such a group ``lhs`` is contiguous and starts at a multiple of the length, and ``rhs`` is a
+    single multiple of it: the quotient is constant, and the remainder is contiguous.
     """
     return math.gcd(lhs.contiguity[d], lhs.divisibility[d], rhs.constancy[d], rhs.divisibility[d])
 
@@ -179,7 +179,7 @@ def _shift_right(visit: Visit) -> AxisInfo:
         return _like(lhs, constancy)
     if amount.constant is None or not 0 < amount.constant < (visit.width or 64):
         return _everywhere(1, constancy)
-    # A division by a power of two that rounds down, whatever the sign.
+    # A division by a power of two that rounds towards minus infinity.
     by = AxisInfo.splat(1 << amount.constant, visit.shape)
     constancy = tuple(max(x, _blocks(lhs, by, d)) for d, x in enumerate(constancy))
     return _everywhere(max(1, lhs.divisor >> amount.constant), constancy)
@@ -187,7 +187,7 @@ def _shift_right(visit: Visit) -> AxisInfo:
 
 def _bits(visit: Visit) -> AxisInfo:
     lhs, rhs = visit.operands
-    # Low bits that are zero in both stay zero; for ``andi`` those that are zero in either.
+    # Low bits that are zero in both operands stay zero; for ``andi``, in either.
     choose = max if visit.op.name == "arith.andi" else math.gcd
     return _everywhere(choose(lhs.divisor, rhs.divisor), _constancy(visit))
 
@@ -196,7 +196,7 @@ def _bits(visit: Visit) -> AxisInfo:
 
 
 def _extreme(visit: Visit) -> AxisInfo:
-    # Each group comes from one side: base + t and base' + t are in the same order for every t.
+    # Each group comes from one side: base + t and base' + t compare alike for every t.
     lhs, rhs = visit.operands
     return join(lhs, rhs)
 
@@ -206,8 +206,8 @@ def _compare(visit: Visit) -> AxisInfo:
     constancy = _constancy(visit)
     predicate = predicate_of(visit)
     kind = predicate[-2:] if predicate is not None else ""
-    # (3) Where one side is a multiple of n and the other contiguous from a multiple of n on, n
-    # elements are on the same side of it: all below, or the first of them equal and none below.
+    # (3) If one side is a multiple of n and the other contiguous from a multiple of n on, n
+    # elements compare alike: all are below, or the first is equal and none is below.
     if kind in ("gt", "le"):
         constancy = tuple(max(x, _blocks(rhs, lhs, d)) for d, x in enumerate(constancy))
     elif kind in ("lt", "ge"):

@@ -1,4 +1,4 @@
-"""The data flow: states of all values of a function, brought to a fixed point."""
+"""The data-flow solver: computes the states of all values of a function up to a fixed point."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .visit import Rule, Rules, Types, Visit
 
 __all__ = ["Solver"]
 
-#: Structured operations whose results and block arguments are joined from what flows into them.
+#: Structured operations whose results and block arguments are joins of incoming values.
 #: Its condition may be a scalar.
 _SELECT = "arith.select"
 _STRUCTURED = frozenset({"scf.execute_region", "scf.for", "scf.if", "scf.while"})
@@ -27,16 +27,16 @@ _LOOPS_BACK = frozenset({"scf.condition", "scf.yield", "ttg.warp_yield"})
 
 
 class Solver:
-    """Finds the states of the values of one function.
+    """Computes the states of the values of one function.
 
-    A value has no state before something is known to flow into it; then its state only loses
-    claims, so that loops end.  An operation is visited when all operands have a state, and again
-    when one of them changed.
+    A value has no state until something flows into it; afterwards its state only loses claims, so
+    loops terminate.  An operation is visited when all operands have a state, and again when one of
+    them changes.
 
     Args:
         types: The types of the module's values.
         rules: The rule of each operation, by name.
-        inlined: Symbols of the functions that a host puts in the place of their calls.
+        inlined: Symbols of the functions that a host inlines.
     """
 
     def __init__(self, types: Types, rules: Rules, inlined: frozenset[str] = frozenset()) -> None:
@@ -44,18 +44,18 @@ class Solver:
         self.rules = rules
         self.inlined = inlined
         self.states: dict[Value, AxisInfo] = {}
-        # Operations in the order of the text, the places of those to visit again, and which.
+        # Operations in program order, positions of those to revisit, and the same as a set.
         self._ops: list[Operation] = []
         self._places: dict[Operation, int] = {}
         self._pending: list[int] = []
         self._waiting: set[int] = set()
 
     def run(self, function: Operation, arguments: Iterable[AxisInfo]) -> None:
-        """Visits everything in a function.
+        """Solves a function.
 
         Args:
             function: The function.
-            arguments: What is known of its arguments.
+            arguments: The states of its arguments.
         """
         if not function.regions:
             return
@@ -73,7 +73,7 @@ class Solver:
     # ---- states
 
     def _meet(self, value: Value, info: AxisInfo) -> None:
-        """Lets a state flow into a value; what uses it is visited again if that changed it."""
+        """Joins a state into a value; revisits the users if that changed it."""
         old = self.states.get(value)
         new = info.normalized()
         if old is not None:
@@ -95,7 +95,7 @@ class Solver:
     def _flow_all(
         self, sources: Iterable[Value], targets: Iterable[Value], gap: Operation | None = None
     ) -> None:
-        """Lets states flow along an edge; ``gap`` where a host may know if it is taken."""
+        """Propagates states along an edge; ``gap`` if a host may decide whether it is taken."""
         # Ranges are as long as the IR says; one that is malformed is the verifier's to report.
         for source, target in zip(sources, targets, strict=False):
             state = self.states.get(source)
@@ -104,7 +104,7 @@ class Solver:
                 self._meet(target, state.with_gap(gap))
 
     def nothing(self, value: Value, gap: Operation | None = None) -> AxisInfo:
-        """What is true of every value of a type."""
+        """Returns the state that is true of every value of a type."""
         return AxisInfo.nothing(len(self.types.shape(value)), gap)
 
     # ---- visits
@@ -135,10 +135,10 @@ class Solver:
             self._meet(result, apply_hints(op, info))
 
     def _infer(self, op: Operation, operands: tuple[AxisInfo, ...]) -> Iterator[AxisInfo]:
-        """What is known of each result."""
+        """Yields the state of each result."""
         rule = self.rules.get(op.name)
         if rule is None:
-            # Hosts fold constants before they decide which branches are taken.
+            # Hosts fold constants before they decide branches.
             folds = op.name.startswith(("arith.", "math."))
             constants = bool(operands) and all(
                 _is_constant(value, known) or (folds and not known.complete)
@@ -171,7 +171,7 @@ class Solver:
                 yield found.with_gap(gap)
 
     def _is_less(self, visit: Visit, found: AxisInfo | None) -> bool:
-        """Whether a host may put something in the place of an operation of which more is known."""
+        """Returns whether a host may replace an operation by one it knows more about."""
         if found is not None and found.constant is not None:
             return False
         return any(
@@ -199,7 +199,7 @@ class Solver:
 
     @staticmethod
     def _may_fold(visit: Visit) -> bool:
-        """Whether it is worth to read the types."""
+        """Returns whether reading the types is worthwhile."""
         operands = visit.op.operands
         if len(operands) == 2 and operands[0] is operands[1]:
             return True
@@ -212,7 +212,7 @@ class Solver:
         taken = op.successors
         gap = None
         if op.name != "cf.br" and not op.operands:
-            gap = op  # of a dialect that is not known
+            gap = op  # of an unknown dialect
         elif op.name != "cf.br":
             condition = self.states.get(op.operands[0])
             if condition is None:
@@ -233,7 +233,7 @@ class Solver:
             self._enter_for(op)
         elif op.name == "scf.while":
             self._flow_all(op.operands, op.regions[0].blocks[0].args)
-        # What is yielded may flow elsewhere now that more is known of bounds and conditions.
+        # Yielded values may flow elsewhere now that bounds or conditions changed.
         for region in op.regions:
             for block in region.blocks:
                 if block.terminator is not None:
@@ -255,7 +255,7 @@ class Solver:
             self._flow_all(inits, op.results, unsure)
 
     def _trips(self, op: Operation) -> tuple[int | None, Operation | None]:
-        """How often the body of an ``scf.for`` runs, and the gap that this rests on."""
+        """Returns the trip count of an ``scf.for``, and the gap that it depends on."""
         bounds = [self.states.get(value) for value in op.operands[:3]]
         numbers = [x.constant if x is not None else None for x in bounds]
         trips = iterations(op, *numbers)
@@ -287,7 +287,7 @@ class Solver:
             condition = self.states.get(op.operands[0])
             if condition is None:
                 return
-            # Both ways count as taken; a host may know better.
+            # Both edges count as taken; a host may decide.
             gap = condition.gap or (op if condition.constant is not None else None)
             self._flow_all(op.operands[1:], after.args, gap)
             self._flow_all(op.operands[1:], loop.results, gap)
@@ -306,7 +306,7 @@ class Solver:
         self._flow_all(op.operands, choice.results, gap)
 
     def _visit_partitions(self, op: Operation) -> None:
-        """Captures of ``ttg.warp_specialize``; the default region sees the names around it."""
+        """Captures of ``ttg.warp_specialize``; the default region uses outer values directly."""
         for region in op.regions:
             for block in region.blocks[:1]:
                 if block.args:
@@ -322,7 +322,7 @@ class Solver:
 
 
 def _bounds_are_related(loop: Operation) -> bool:
-    """Whether a host may know the number of iterations without knowing the bounds."""
+    """Returns whether a host may know the trip count without knowing the bounds."""
     lower, upper = loop.operands[:2]
     owner = upper.owner
     return lower is upper or (isinstance(owner, Operation) and lower in owner.operands)

@@ -1,7 +1,7 @@
-"""Constants (property 4): the number that an operation gives for constant operands.
+"""Constant folding (property 4) of operations with constant operands.
 
-An operation that is poison for its operands has none: one that breaks a flag such as ``nsw``,
-divides by zero, overflows in a signed division, or shifts by the width of its type or more.
+An operation that is poison has no constant: one that breaks a flag such as ``nsw``, divides by
+zero, overflows in a signed division, or shifts by the width of its type or more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Poison:
     """The type of :data:`POISON`."""
 
 
-#: Stands for the result of an operation that is poison for its operands.
+#: Represents a result that is poison.
 POISON: Final = Poison()
 Folded = int | Poison | None
 
@@ -65,7 +65,7 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
 
 
 def _same_operands(visit: Visit) -> bool:
-    # Hosts decide branches with MLIR's folder, which knows this much.
+    # Hosts decide branches with MLIR's folder, which knows this too.
     return visit.op.operands[0] is visit.op.operands[1]
 
 
@@ -74,7 +74,7 @@ def _fits(number: int, width: int) -> bool:
 
 
 def _read(number: int, name: str, width: int) -> int:
-    """Returns a constant with the sign that an operation reads; true is -1 as a signed number."""
+    """Returns a constant with the signedness that an operation reads; signed true is -1."""
     if name in _UNSIGNED:
         return number & ((1 << width) - 1)
     return -number if width == 1 else number
@@ -103,7 +103,7 @@ def _fold_binary(visit: Visit, width: int) -> Folded:
 
 
 def _breaks_flag(visit: Visit, a: int, b: int, number: int, width: int) -> bool:
-    """Returns whether ``number``, the result for ``a`` and ``b``, is poison by a flag."""
+    """Returns whether ``number``, the result for ``a`` and ``b``, violates a flag."""
     name, mask = visit.op.name, (1 << width) - 1
     if name not in _WRAPS | _QUOTIENTS | _SHIFTS:
         return False
@@ -165,13 +165,13 @@ def _fold_compare(visit: Visit, width: int) -> Folded:
 
 
 def predicate_of(visit: Visit) -> str | None:
-    """Returns the predicate of an ``arith.cmpi``; ``None`` for one that is not known."""
+    """Returns the predicate of an ``arith.cmpi``, or ``None`` if it is unknown."""
     view = arith.CmpIOp.match(visit.op)
     predicate = view.predicate if view is not None else ""
     return predicate if predicate[-2:] in _COMPARE else None
 
 
-#: The constant that an operation gives for constant operands, before it is cut to its width.
+#: Constant folders by operation; the result is truncated to the width afterwards.
 FOLDS: dict[str, Callable[[Visit, int], Folded]] = {
     **dict.fromkeys((*_SIGNED, *_UNSIGNED), _fold_binary),
     "arith.cmpi": _fold_compare,
@@ -181,7 +181,7 @@ FOLDS: dict[str, Callable[[Visit, int], Folded]] = {
     "arith.index_castui": _fold_index_cast,
     "arith.trunci": _fold_trunci,
 }
-#: Those whose low bits are the same whether the operands are read as signed or not.
+#: Those whose low bits do not depend on the signedness of the operands.
 FOLDS_MODULO = frozenset(
     {"arith.addi", "arith.andi", "arith.extsi", "arith.extui", "arith.index_cast", "arith.muli"}
     | {"arith.ori", "arith.shli", "arith.subi", "arith.trunci", "arith.xori"}

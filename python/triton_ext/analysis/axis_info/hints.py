@@ -1,4 +1,4 @@
-"""What the attributes ``tt.divisibility``, ``tt.contiguity`` and ``tt.constancy`` promise."""
+"""Claims of the attributes ``tt.divisibility``, ``tt.contiguity`` and ``tt.constancy``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPACE = re.compile(r"\s*")
 
 
 def apply_hints(op: Operation, info: AxisInfo) -> AxisInfo:
-    """Adds what an operation's own attributes promise about its results."""
+    """Adds the claims of an operation's own attributes to its results."""
     if op._segments is None and not _may_promise(op):
         return info
     attributes = op.attributes
@@ -33,7 +33,7 @@ def apply_hints(op: Operation, info: AxisInfo) -> AxisInfo:
 
 
 def _may_promise(op: Operation) -> bool:
-    """Whether the attributes are worth to be read."""
+    """Returns whether the attributes are worth reading."""
     spans, text = op._attr_spans, op.source.text
     return any(text.find("tt.", spans[i], spans[i + 1]) >= 0 for i in range(0, len(spans), 2))
 
@@ -45,15 +45,15 @@ def _promised(
     divisibility: tuple[int, ...],
     constancy: tuple[int, ...],
 ) -> AxisInfo:
-    # What was found and what is promised are both true; a divisor of the first elements of short
-    # groups is one of those of longer groups.
+    # Inferred and attributed claims both hold; a divisor of the first elements of short groups
+    # also divides those of longer groups.
     found = replace(
         info,
         contiguity=_larger(info.contiguity, contiguity),
         divisibility=_larger(info.divisibility, divisibility),
         constancy=_larger(info.constancy, constancy),
     )
-    # Of 24, say, 8 is used; hosts go on with 24.
+    # For 24, say, 8 is used; hosts use 24.
     odd = any(x != largest_power(x) for x in (*contiguity, *divisibility, *constancy))
     return found.with_gap(op if odd else None)
 
@@ -63,7 +63,7 @@ def _larger(found: tuple[int, ...], promised: tuple[int, ...]) -> tuple[int, ...
 
 
 def _numbers(text: str | None, rank: int) -> tuple[int, ...]:
-    """A number for each dimension; ones where the attribute is none of this rank."""
+    """Returns a number for each dimension; ones if the attribute has another rank."""
     found = parse_attribute(text) if text is not None else None
     numbers: tuple[object, ...] = ()
     if isinstance(found, IntegerAttr):
@@ -76,7 +76,7 @@ def _numbers(text: str | None, rank: int) -> tuple[int, ...]:
 
 
 def argument_infos(function: Operation, ranks: tuple[int, ...]) -> tuple[AxisInfo, ...]:
-    """What the header of a function promises about its arguments.
+    """Returns the claims of a function's argument attributes.
 
     Args:
         function: The function.

@@ -1,10 +1,9 @@
-"""What a host may put in the place of an operation before it looks at it.
+"""Rewrites that a host may apply to an operation before it analyses it.
 
-Between our analysis and its own a host runs MLIR's canonicalizer, which knows the identities of
-integers.  A rule sees the operation as it is printed: where an identity gives more than the rule
-claims, the host may know more than we do (property 6).  The identities are those of one operation
-and of a pair of which one undoes the other; larger expressions are taken to be canonical, which is
-how Triton's own passes leave them.
+Between our analysis and its own a host runs MLIR's canonicalizer, which knows integer identities.
+A rule sees the printed operation: if an identity gives more than the rule claims, the host may know
+more than we do (property 6).  Covered are identities of one operation and of a pair that cancels;
+larger expressions are assumed canonical, as Triton's own passes leave them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _EXTREMES = frozenset({"arith.maxsi", "arith.maxui", "arith.minsi", "arith.minui
 _SUMS = frozenset({"arith.addi", "arith.subi"})
 _COMMUTE = _BITS | _EXTREMES | {"arith.addi", "arith.muli"}
 _LIKE_MULTIPLY = frozenset({"arith.mulsi_extended", "arith.mului_extended"})
-#: Of each operation those that it may undo, or whose result it may leave as it is.
+#: For each operation those that it may undo, or whose result it may pass through.
 _UNDOES = {
     "arith.addi": frozenset({"arith.subi"}),
     "arith.subi": _SUMS,
@@ -39,7 +38,7 @@ _UNDOES = {
     **dict.fromkeys(_SHIFTS, _SHIFTS),
 }
 
-#: What two constants of operations of the same name become.
+#: Combines the constants of two nested operations of the same name.
 _COMBINE: dict[str, Callable[[int, int], int]] = {
     "arith.andi": and_,
     "arith.maxsi": max,
@@ -50,12 +49,12 @@ _COMBINE: dict[str, Callable[[int, int], int]] = {
     "arith.ori": or_,
     "arith.xori": xor,
 }
-#: What is known about a value, if anything.
+#: Returns the state of a value, if any.
 State = Callable[[Value], "AxisInfo | None"]
 
 
 def claims_less(found: AxisInfo | None, other: AxisInfo) -> bool:
-    """Whether something is claimed that was not found; nothing was where ``found`` is ``None``."""
+    """Returns whether ``found`` (``None``: nothing) lacks a claim of ``other``."""
     found = (AxisInfo.nothing(other.rank) if found is None else found).normalized()
     other = other.normalized()
     if other.constant is not None and other.constant != found.constant:
@@ -69,11 +68,11 @@ def claims_less(found: AxisInfo | None, other: AxisInfo) -> bool:
 
 
 def simpler(visit: Visit, state: State, rules: Rules) -> Iterator[AxisInfo]:
-    """What is known of each value that a host may put in the place of an operation's result.
+    """Yields the state of each value that a host may replace an operation's result by.
 
     Args:
         visit: The operation.
-        state: What is known about any value.
+        state: Returns the state of any value.
         rules: The rule of each operation, by name.
     """
     name, width = visit.op.name, visit.width
@@ -95,11 +94,11 @@ def simpler(visit: Visit, state: State, rules: Rules) -> Iterator[AxisInfo]:
 
 
 def is_decided(op: Operation, value: Value | None = None) -> bool:
-    """Whether a branch around an operation, or to it, tells what a condition is there.
+    """Returns whether a branch around or to an operation decides a condition there.
 
     Args:
         op: The operation.
-        value: The condition; the first operand if left out.
+        value: The condition; by default the first operand.
     """
     condition = op.operands[0] if value is None else value
     if condition.known_type != "i1" or len(condition._users) < 2:
@@ -115,7 +114,7 @@ def is_decided(op: Operation, value: Value | None = None) -> bool:
 
 
 def is_inlined(function: Operation) -> bool:
-    """Whether a host puts the body of a function in the place of its calls."""
+    """Returns whether a host inlines a function into its callers."""
     return bool(function.regions) and function.attributes.get("noinline") != "true"
 
 
@@ -125,7 +124,7 @@ def _everything(visit: Visit) -> AxisInfo:
 
 
 def _with_constant(visit: Visit, width: int) -> Iterator[AxisInfo]:
-    """``x op c`` that is ``x``, or a constant."""
+    """``x op c`` that simplifies to ``x``, or to a constant."""
     name = visit.op.name
     for place in (0, 1):
         number, other = visit.operands[place].constant, visit.operands[1 - place]
@@ -138,7 +137,7 @@ def _with_constant(visit: Visit, width: int) -> Iterator[AxisInfo]:
 
 
 def _neutral(name: str, width: int) -> tuple[int, ...]:
-    """The constants on the right that change nothing."""
+    """Returns the neutral constants on the right."""
     if name in _SUMS or name in _SHIFTS or name in ("arith.ori", "arith.xori", "arith.maxui"):
         return (0,)
     if name in _QUOTIENTS or name in _LIKE_MULTIPLY or name == "arith.muli":
@@ -153,7 +152,7 @@ def _neutral(name: str, width: int) -> tuple[int, ...]:
 
 
 def _absorbing(name: str, place: int, width: int) -> tuple[int, ...]:
-    """The constants that are the result, whatever the other operand is (0 of remainders)."""
+    """Returns the constants that determine the result (0 for remainders)."""
     if name in ("arith.andi", "arith.minui", "arith.muli") or name in _LIKE_MULTIPLY:
         return (0,)
     if name in ("arith.ori", "arith.maxui"):
@@ -173,12 +172,12 @@ def _least(width: int) -> int:
 
 
 def _greatest(width: int) -> int:
-    # Of i1, whose true is -1: what is printed as 0.
+    # For i1, whose signed true is -1, the greatest prints as 0.
     return (1 << (width - 1)) - 1
 
 
 def _with_itself(visit: Visit) -> Iterator[AxisInfo]:
-    """``x op x``; where it is 0, the rules know."""
+    """``x op x``; the rules cover results of 0."""
     lhs, rhs = visit.op.operands
     if lhs is rhs and visit.op.name in _BITS | _EXTREMES:
         yield visit.operands[0]
@@ -189,7 +188,7 @@ def _with_itself(visit: Visit) -> Iterator[AxisInfo]:
 
 
 def _undone(visit: Visit, state: State) -> Iterator[AxisInfo]:
-    """``(x op n) op' n``: the host may have ``x``, ``n`` or 0."""
+    """``(x op n) op' n``: the host may use ``x``, ``n`` or 0."""
     undoes = _UNDOES.get(visit.op.name, frozenset())
     for place in (0, 1):
         inner, other = visit.op.operands[place].owner, visit.op.operands[1 - place]
@@ -216,7 +215,7 @@ def _is_same(one: Value, other: Value, state: State) -> bool:
 
 
 def _combined(visit: Visit, width: int, state: State, rules: Rules) -> Iterator[AxisInfo]:
-    """``(x op c) op' c'``: the host may have ``x op c''``."""
+    """``(x op c) op' c'``: the host may use ``x op c''``."""
     name = visit.op.name
     if name not in _COMMUTE | _SUMS:
         return
@@ -242,7 +241,7 @@ def _combined(visit: Visit, width: int, state: State, rules: Rules) -> Iterator[
 
 
 def _splat(visit: Visit, width: int, name: str, first: int, last: int) -> AxisInfo:
-    """``c''`` of ``x op c''``."""
+    """Returns ``c''`` of ``x op c''``."""
     if name[-2:] == "ui":
         mask = (1 << width) - 1
         first, last = first & mask, last & mask
@@ -251,7 +250,7 @@ def _splat(visit: Visit, width: int, name: str, first: int, last: int) -> AxisIn
 
 
 def _sum(inner: str, at: int, first: int, outer: str, place: int, last: int) -> tuple[bool, int]:
-    """Whether ``x`` is behind a minus in ``(x +- c) +- c'``, and the constant that is added."""
+    """Returns whether ``(x +- c) +- c'`` negates ``x``, and the constant that it adds."""
     negative, number = False, first
     if inner == "arith.subi":
         negative, number = at == 0, first if at == 0 else -first
@@ -273,7 +272,7 @@ def _added(
 
 
 def _compares_with_extreme(visit: Visit) -> bool:
-    """Whether a comparison has the same outcome for every number."""
+    """Returns whether a comparison has the same outcome for every number."""
     view = arith.CmpIOp.match(visit.op)
     bits = visit.types.kind(visit.op.operands[0]).element.bit_width
     if view is None or bits is None:
@@ -298,7 +297,7 @@ def _extends_truth(value: Value, visit: Visit) -> bool:
 
 
 def _selected(visit: Visit) -> Iterator[AxisInfo]:
-    """``select``: one of its arms where the condition compares them, or is that of an arm."""
+    """``select``: one of its arms, if the condition compares the arms or both are equal."""
     condition, *arms = visit.op.operands
     decides = condition.owner
     if isinstance(decides, Operation) and decides.name == "arith.cmpi":

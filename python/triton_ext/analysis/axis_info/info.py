@@ -1,4 +1,4 @@
-"""What is known about one value, and how two such facts are joined."""
+"""The state of one value (axis info), and the join of two states."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ...ir import Operation
 
 __all__ = ["LIMIT", "AxisInfo", "exact", "join", "largest_power"]
 
-#: What divides 0: the largest power of two in a signed 64-bit number, as in upstream.
+#: Divisibility of 0: the largest power of two in a signed 64-bit number, as in upstream.
 LIMIT = 1 << 62
 
 
 def largest_power(number: int) -> int:
-    """The largest power of two that divides a number; :data:`LIMIT` for 0."""
+    """Returns the largest power of two that divides a number; :data:`LIMIT` for 0."""
     return min(number & -number, LIMIT) if number else LIMIT
 
 
 @dataclass(frozen=True, slots=True)
 class AxisInfo:
-    """What is known about a value; a scalar has one dimension of one element.
+    """Known properties of a value; a scalar has one dimension of one element.
 
     Attributes:
         contiguity: Property 1, for each dimension.
         divisibility: Property 2.
         constancy: Property 3.
-        constant: Property 4; ``None`` where the elements differ or are not known.
-        gap: Property 6: the first operation met for which the host may know more than we do, or
+        constant: Property 4; ``None`` if the elements differ or are unknown.
+        gap: Property 6: the first operation about which the host may know more than we do, or
             ``None``.
     """
 
@@ -40,7 +40,7 @@ class AxisInfo:
 
     @property
     def complete(self) -> bool:
-        """Whether the host cannot know more than this says; see property 6."""
+        """Returns whether the host cannot know more than this; see property 6."""
         return self.gap is None
 
     @property
@@ -50,67 +50,67 @@ class AxisInfo:
 
     @property
     def divisor(self) -> int:
-        """A power of two that divides every element (property 5)."""
+        """Returns a power of two that divides every element (property 5)."""
         if self.constant is not None:
             return largest_power(self.constant)
         pairs = zip(self.contiguity, self.divisibility, strict=True)
-        # Where not even single elements are free of groups, only the first of a group is known.
+        # Without a dimension of contiguity 1 only the first elements of groups are known.
         return max((divisor for run, divisor in pairs if run == 1), default=1)
 
     def group_divisor(self, dim: int, size: int, stride: int = 1) -> int:
-        """What divides the first element of every aligned group of ``size`` elements.
+        """Returns a divisor of the first element of every aligned group of ``size`` elements.
 
         Args:
             dim: The dimension.
-            size: A power of two; it need not be the contiguity.
+            size: A power of two; may differ from the contiguity.
             stride: Distance of neighbours in a contiguous group: 1, or a pointer's bytes.
         """
         known = self.divisibility[dim]
         if self.contiguity[dim] > size:
-            # The group may start inside a contiguous one, some multiple of size behind its start.
+            # The group may start inside a contiguous one, at a multiple of size from its start.
             known = math.gcd(known, size * stride)
         return max(known, self.divisor)
 
     def normalized(self) -> AxisInfo:
-        """The same with property 5 applied to every dimension."""
+        """Returns the same with property 5 applied to every dimension."""
         divisor = self.divisor
         if all(known >= divisor for known in self.divisibility):
             return self
         return replace(self, divisibility=tuple(max(x, divisor) for x in self.divisibility))
 
     def with_gap(self, gap: Operation | None) -> AxisInfo:
-        """The same claims, incomplete if an operation is given."""
+        """Returns the same claims, incomplete if an operation is given."""
         return self if gap is None or self.gap is not None else replace(self, gap=gap)
 
     def of_rank(self, rank: int) -> AxisInfo:
-        """Returns the same claims for a value of this rank, or none for one of another rank.
+        """Returns the same claims for a value of this rank; no claims if the rank differs.
 
-        A value of another dialect's type may have the claims of a tensor that was cast to it.
+        A value of another dialect's type may carry the claims of a tensor that was cast to it.
         """
         return self if self.rank == rank else AxisInfo.nothing(rank, self.gap)
 
     @staticmethod
     def nothing(rank: int, gap: Operation | None = None) -> AxisInfo:
-        """What is true of every value."""
+        """Returns the state that is true of every value."""
         ones = (1,) * rank
         return AxisInfo(ones, ones, ones, None, gap)
 
     @staticmethod
     def splat(constant: int, shape: Iterable[int]) -> AxisInfo:
-        """A constant; ``shape`` is ``(1,)`` for a scalar."""
+        """Returns the state of a constant; ``shape`` is ``(1,)`` for a scalar."""
         constancy = tuple(shape)
         rank = len(constancy)
         return AxisInfo((1,) * rank, (largest_power(constant),) * rank, constancy, constant)
 
 
 def join(lhs: AxisInfo, rhs: AxisInfo, stride: int = 1) -> AxisInfo:
-    """What is true of a value that is one of two.
+    """Returns the state of a value that is one of two.
 
-    It is also true of a value whose every contiguous or constant group comes from one of the two.
+    It also holds for a value whose every contiguous or constant group comes from one of the two.
 
     Args:
-        lhs: One.
-        rhs: The other.
+        lhs: The state of the one.
+        rhs: The state of the other.
         stride: Bytes of an element for pointers, else 1.
     """
     contiguity = tuple(map(math.gcd, lhs.contiguity, rhs.contiguity))
@@ -127,6 +127,6 @@ def join(lhs: AxisInfo, rhs: AxisInfo, stride: int = 1) -> AxisInfo:
 
 
 def exact(number: int, width: int) -> int:
-    """A number as a two's complement integer of ``width`` bits; one bit is 0 or 1."""
+    """Returns a number as a two's complement integer of ``width`` bits; one bit is 0 or 1."""
     number &= (1 << width) - 1
     return number - (1 << width) if width > 1 and number >> (width - 1) else number

@@ -1,4 +1,4 @@
-"""Which dimension a thread's registers run along first, and how far."""
+"""Finds the fastest dimension of a register layout."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["order_and_run"]
 
 
 def order_and_run(encoding: DistributedEncoding, shape: tuple[int, ...]) -> tuple[int, int]:
-    """The fastest dimension of a register layout, and its elements in a row in one thread.
+    """Returns the fastest dimension of a register layout, and its contiguous elements per thread.
 
     Args:
         encoding: Encoding of a tensor.
-        shape: Its sizes.
+        shape: Its shape.
 
     Returns:
-        The dimension that the lowest register bit moves in (the last one where no register moves),
-        and the length of the run of registers that starts there.
+        The dimension that the lowest register bit moves in (the last one if no register moves),
+        and the length of the run of registers along it.
     """
     bases = layout_of(encoding, shape).in_bases("register")
     moved = [dim for basis in bases for dim, x in enumerate(basis) if x]

@@ -1,7 +1,7 @@
-"""Operations of which no host's axis analysis knows anything, by name.
+"""Names of operations whose results no host's axis analysis knows anything about.
 
-Their results are values of which nothing is known, here and there: a claim that rests on one of
-them is complete.  An operation that is neither here nor has a rule leaves a gap (property 6).
+Claims that depend only on such results are complete.  An operation that is neither here nor has a
+rule leaves a gap (property 6).
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ _NAMES = frozenset(
 
 
 def is_opaque(name: str) -> bool:
-    """Whether no host knows anything of the results of an operation."""
+    """Returns whether no host knows anything about the results of an operation."""
     return name in _NAMES or name.partition(".")[0] in _DIALECTS

@@ -1,4 +1,4 @@
-"""Rules for operations that make, move and reshape tensors (``tt``, ``ttg`` and casts)."""
+"""Rules for operations that create, move and reshape tensors (``tt``, ``ttg`` and casts)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _make_range(visit: Visit) -> AxisInfo | None:
     view = tt.MakeRangeOp.match(visit.op)
     if view is None:
         return None
-    # Hosts take 0 here for a multiple of 2**30, the largest power of two in a signed i32.
+    # Hosts treat 0 here as a multiple of 2**30, the largest power of two in a signed i32.
     divisor = min(largest_power(view.start), 1 << 30)
     return AxisInfo((view.end - view.start,), (divisor,), (1,))
 
 
 def _poison(visit: Visit) -> AxisInfo:
-    # Nothing may depend on it, so everything may be claimed.
+    # No execution may depend on poison, so every claim holds.
     most = (LIMIT,) * len(visit.shape)
     return AxisInfo(most, most, most)
 
@@ -49,7 +49,7 @@ def _same(visit: Visit) -> AxisInfo:
 def _unrealized(visit: Visit) -> AxisInfo | None:
     """``builtin.unrealized_conversion_cast`` of a value to another type, and back.
 
-    A type of another dialect, such as an LLVM structure, has the claims of the tensor in it.
+    A type of another dialect, such as an LLVM structure, keeps the claims of the tensor in it.
     """
     if len(visit.operands) != 1 or len(visit.op.results) != 1:
         return None
@@ -63,7 +63,7 @@ def _unrealized(visit: Visit) -> AxisInfo | None:
 
 
 def _cast_from(value: Value) -> Value:
-    """Returns the value that a chain of such casts begins with."""
+    """Returns the start of a chain of such casts."""
     owner = value.owner
     while isinstance(owner, Operation) and owner.name == _CAST and len(owner.operands) == 1:
         value = owner.operands[0]
@@ -72,12 +72,12 @@ def _cast_from(value: Value) -> Value:
 
 
 def _reinterpret(visit: Visit) -> AxisInfo:
-    """``tt.bitcast``, ``tt.ptr_to_int``, ``tt.int_to_ptr``: the same bits, other steps."""
+    """``tt.bitcast``, ``tt.ptr_to_int``, ``tt.int_to_ptr``: same bits, other element steps."""
     source = visit.operands[0]
     before = visit.types.kind(visit.op.operands[0]).stride
     if before == visit.stride:
         return source if visit.width is not None else replace(source, constant=None)
-    # (2) Every element of a contiguous group starts a group of its own now.
+    # (2) Each element of a contiguous group now starts its own group.
     divisor = max(source.divisor, *(math.gcd(x, before) for x in source.divisibility))
     rank = source.rank
     found = AxisInfo((1,) * rank, (divisor,) * rank, source.constancy, source.constant)
@@ -132,7 +132,7 @@ def _trans(visit: Visit) -> AxisInfo | None:
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:
-    """How many elements lie behind one step in each dimension; in front, the size of all."""
+    """Returns the elements per step in each dimension, preceded by the total size."""
     return list(accumulate(reversed(shape), int.__mul__, initial=1))[::-1]
 
 
@@ -141,7 +141,7 @@ def _reshape(visit: Visit) -> AxisInfo:
     if source.constant is not None:
         return _same(visit)
     if "allow_reorder" in visit.op.attributes or " allow_reorder" in visit.op.text:
-        # Elements may go anywhere: only what holds for each of them is left.
+        # Elements may be permuted: only what holds for each of them remains.
         ones = (1,) * len(shape)
         return AxisInfo(ones, (source.divisor,) * len(shape), ones).with_gap(visit.op)
     before = visit.types.shape(visit.op.operands[0])
@@ -149,11 +149,11 @@ def _reshape(visit: Visit) -> AxisInfo:
     runs, divisors, repeats = [], [], []
     for d, size in enumerate(shape):
         step = new[d + 1]
-        # The source dimension that one step in this dimension moves in.
+        # The source dimension of one step in this dimension.
         at = next((i for i in range(len(before)) if old[i + 1] <= step < old[i]), None)
         run, divisor, repeat = 1, source.divisor, 1
         if at is None:
-            repeat = size  # Only a dimension of size 1 steps beyond the source.
+            repeat = size  # Only a dimension of size 1 steps outside of the source.
         elif old[at + 1] == step and source.contiguity[at] > 1:
             run = min(source.contiguity[at], size)
             divisor = source.group_divisor(at, run, visit.stride)
@@ -166,9 +166,9 @@ def _reshape(visit: Visit) -> AxisInfo:
 
 
 def _repeats(source: AxisInfo, before: tuple[int, ...], at: int, inside: int, size: int) -> int:
-    """(3) of a dimension that begins ``inside`` equal elements of source dimension ``at``."""
+    """(3) of a dimension that starts ``inside`` equal elements of source dimension ``at``."""
     repeat = min(size, inside)
-    # It may go on through the dimensions outside of one that is constant as a whole.
+    # A dimension that is entirely constant extends the run into the next outer one.
     while source.constancy[at] == before[at] and at > 0 and repeat < size:
         at -= 1
         piece = min(before[at], size // repeat)
@@ -195,7 +195,7 @@ def _split(visit: Visit) -> AxisInfo:
 
 
 def _load(visit: Visit) -> AxisInfo:
-    # (3) Equal addresses hold equal values; a mask decides for, and `other` stands for, a group.
+    # (3) Equal addresses hold equal values, if mask and `other` are constant in the group too.
     pointer, *others = (x.constancy for x in visit.operands)
     constancy = claimed = pointer
     for position, other in enumerate(others):
@@ -204,7 +204,7 @@ def _load(visit: Visit) -> AxisInfo:
             claimed = constancy
     ones = (1,) * len(constancy)
     found = AxisInfo(ones, ones, constancy)
-    # Hosts do not look at `other`.
+    # Hosts ignore `other`.
     return found if claimed == constancy else found.with_gap(visit.op)
 
 

@@ -1,4 +1,4 @@
-"""What a rule sees of the operation that it is asked about."""
+"""The view of an operation that a rule gets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TENSOR = re.compile(r"tensor<((?:\d{1,19}x)*)(!tt\.ptr<[^<>]*>|\w+)(?=[,>])", r
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What rules need of a type; encodings are left unread, which would take most of the time.
+    """The properties of a type that rules need; skips encodings, which are slow to parse.
 
     Attributes:
-        shape: Sizes of a tensor, or of what a pointer to one points to; ``(1,)`` for others.
-        element: The type of an element; the type itself of what is no tensor.
+        shape: Shape of a tensor, or of the tensor a pointer points to; ``(1,)`` for others.
+        element: Element type; the type itself for other types.
         is_tensor: Whether it is a tensor.
     """
 
@@ -34,24 +34,24 @@ class Kind:
 
     @property
     def stride(self) -> int:
-        """Bytes from one pointer to the next one of a contiguous group; 1 for numbers."""
+        """Bytes between neighbouring pointers of a contiguous group; 1 for numbers."""
         if not isinstance(self.element, PointerType):
             return 1
         return max(1, (self.element.pointee.bit_width or 8) // 8)
 
     @property
     def width(self) -> int | None:
-        """Bits of an integer (64 for ``index``); ``None`` for what is none."""
+        """Bits of an integer (64 for ``index``); ``None`` for other types."""
         if isinstance(self.element, IndexType):
             return 64
         return self.element.width if isinstance(self.element, IntegerType) else None
 
 
 class Types:
-    """The types of values, each text read once.
+    """The types of values; parses each text once.
 
     Args:
-        aliases: The module's.
+        aliases: The module's type aliases.
     """
 
     __slots__ = ("_aliases", "_kinds", "_types")
@@ -62,18 +62,18 @@ class Types:
         self._types: dict[str, Type] = {}
 
     def of(self, value: Value) -> Type:
-        """The whole type.
+        """Returns the complete type.
 
         Raises:
-            VerifyError: The printed form does not tell it.
+            VerifyError: The printed form does not contain it.
         """
         return self._parse(value.type)
 
     def kind(self, value: Value) -> Kind:
-        """What rules need of it; a scalar without properties where the type is not told.
+        """Returns the properties that rules need; those of a plain scalar if the type is unknown.
 
         Raises:
-            VerifyError: The sizes of the type are not known.
+            VerifyError: The sizes of the type are unknown.
         """
         text = value.known_type or "none"
         found = self._kinds.get(text)
@@ -86,7 +86,7 @@ class Types:
         return found
 
     def shape(self, value: Value) -> tuple[int, ...]:
-        """The shape as in :class:`Kind`."""
+        """Returns the shape as in :class:`Kind`."""
         return self.kind(value).shape
 
     def _parse(self, text: str) -> Type:
@@ -110,12 +110,12 @@ class Types:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One operation with what is known about its operands.
+    """One operation with the states of its operands.
 
     Attributes:
         op: The operation; it has a result.
-        operands: What is known about each operand.
-        types: To ask for types.
+        operands: The state of each operand.
+        types: The types of values.
     """
 
     op: Operation
@@ -124,20 +124,20 @@ class Visit:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the result; ``(1,)`` for a scalar."""
+        """Shape of the result; ``(1,)`` for a scalar."""
         return self.types.shape(self.op.results[0])
 
     @property
     def width(self) -> int | None:
-        """Bits of the result's integers (64 for ``index``); ``None`` where it has none."""
+        """Bits of the result's integers (64 for ``index``); ``None`` for other results."""
         return self.types.kind(self.op.results[0]).width
 
     @property
     def stride(self) -> int:
-        """Bytes of what the result points to; 1 where it holds no pointers."""
+        """Bytes of the result's pointee; 1 for results without pointers."""
         return self.types.kind(self.op.results[0]).stride
 
 
-#: What an operation's results are, all of them alike; ``None``: nothing is known of them.
+#: Returns the state of all results of an operation; ``None``: nothing is known.
 Rule = Callable[[Visit], "AxisInfo | None"]
 Rules = Mapping[str, Rule]

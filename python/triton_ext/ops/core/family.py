@@ -3,7 +3,7 @@
 The planner (``planner.py``) compares families; nothing else asks which configuration belongs to
 which kernel.  A rewrite is a family, too: it turns a case into another one that other families
 compute, and adds what its copies cost.  A new kernel is a module with a :class:`Family` and a line
-in ``registry.py``.
+in ``planner.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.refusals import Refusal
+from triton_ext.ops.core.refusals import Refusals, refused
 
 Config = TypeVar("Config")
 
@@ -70,9 +70,7 @@ class Family(ABC, Generic[Config]):
     is_gemm: ClassVar[bool] = False
     tile_fields: ClassVar[tuple[str, ...]] = ()
 
-    def refusals(
-        self, case: Case, device: Device, config: Config | None = None
-    ) -> tuple[Refusal, ...]:
+    def refusals(self, case: Case, device: Device, config: Config | None = None) -> Refusals:
         """Returns why it does not compute a case, or not with a configuration.
 
         Where a table holds the configuration, it warns of those that are ``in_key``; others, as for
@@ -84,16 +82,16 @@ class Family(ABC, Generic[Config]):
         wrong = self.number_refusals(config, case, device)
         return (*found, *(wrong or self.fit_refusals(config, case, device)))
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         """Returns why it does not compute a case."""
         return ()
 
-    def number_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
         """Returns why its kernel cannot be compiled so for the types of a case."""
-        found: tuple[Refusal, ...] = config.refusals()
+        found: Refusals = config.refusals()
         return found
 
-    def fit_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
         """Returns why a configuration that can be compiled does not compute a case."""
         return ()
 
@@ -122,3 +120,27 @@ class Family(ABC, Generic[Config]):
 def ranked(times: Mapping[Config, Expected]) -> dict[Config, Expected]:
     """Returns configurations in the order of their times."""
     return dict(sorted(times.items(), key=lambda item: item[1].counted_us))
+
+
+#: All families, which ``planner.py`` lists.
+FAMILIES: list[Family[Any]] = []
+
+
+def families_of(direction: Direction) -> tuple[Family[Any], ...]:
+    """Returns the families that compute a direction."""
+    return tuple(family for family in FAMILIES if family.direction == direction)
+
+
+def family_of(config: object, direction: Direction) -> Family[Any] | None:
+    """Returns the family of a configuration; ``None`` where no family of the direction has it."""
+    found = (each for each in families_of(direction) if each.config_type is type(config))
+    return next(found, None)
+
+
+def config_refusals(config: object, case: Case, device: Device) -> Refusals:
+    """Returns why a table cannot hold a configuration for a case; nothing where it can."""
+    family = family_of(config, case.direction)
+    if family is None:
+        kinds = ", ".join(each.kind for each in families_of(case.direction))
+        return refused(f"no kernel of {case.direction}, which has {kinds}")
+    return tuple(each for each in family.refusals(case, device, config) if each.in_key)

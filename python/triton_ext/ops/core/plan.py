@@ -21,7 +21,6 @@ from triton_ext.ops.core.descriptors import (
     aligned_rows,
     empty_channels_last,
 )
-from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import (
     NO_OPERANDS,
     PLAIN,
@@ -272,12 +271,6 @@ def vector_inputs(
     return x, weight.permute(TO_LAST[weight.dim() - 2]).contiguous()
 
 
-def dot_dtype(dtype: torch.dtype) -> tl.dtype:
-    """Returns the type of ``tl.dot``'s operands for that of tensors."""
-    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
-    return tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype]
-
-
 def long_row_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns why a kernel that counts elements of a padded row of x in 32 bits does not."""
     pixels = problem.input_size[-1] + sum(problem.padding[-1])
@@ -299,11 +292,6 @@ class ConvSizes(NamedTuple):
         """Returns those of a problem or of its geometry."""
         low = tuple(low for low, _ in conv.padding)
         return cls(conv.output_size, conv.stride, low, conv.dilation)
-
-
-def config_constants(config: Any, *names: str) -> dict[str, Any]:
-    """Returns fields of a configuration as constants, whose names are the same in capitals."""
-    return {name.upper(): getattr(config, name) for name in names}
 
 
 def three(values: Iterable[int], missing: int | None = None) -> tuple[int | None, ...]:

@@ -20,7 +20,7 @@ from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, device_of
-from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.family import FAMILIES, Expected, Family, families_of, family_of
 from triton_ext.ops.core.packing import geometry_refusals as forward_refusals
 from triton_ext.ops.core.refusals import (
     DTYPES,
@@ -31,12 +31,35 @@ from triton_ext.ops.core.refusals import (
     refused,
     tf32_refusals,
 )
-from triton_ext.ops.core.registry import FAMILIES, families_of, family_of
 from triton_ext.ops.core.stride_phases import geometry_refusals as dgrad_refusals
 from triton_ext.ops.core.tables import Entry, entry_for, find
 from triton_ext.ops.families.by_torch import TORCH
+from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
+from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
+from triton_ext.ops.families.few_channels import FEW_CHANNELS
+from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
+from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
+from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
+from triton_ext.ops.families.kn2row import KN2ROW
+from triton_ext.ops.families.merged_groups import MERGED, MERGED_DGRAD
+from triton_ext.ops.families.partial_im2col import (
+    AS_FPROP,
+    OPERAND_SWAP,
+    PARTIAL_IM2COL,
+    PARTIAL_IM2COL_WGRAD,
+)
+from triton_ext.ops.families.patches import PATCHES
+from triton_ext.ops.families.wgrad import WGRAD
 
 descriptor_error = backends.load("nvidia", "descriptor_error")
+
+# A kernel that is not here is never launched.  The first of two families of a direction that are
+# expected to take the same time is chosen.
+FAMILIES += (
+    *(GLUON, GEMM, PARTIAL_IM2COL, FEW_CHANNELS, KN2ROW, DEPTHWISE, MERGED, DIRECT),  # fprop
+    *(GEMM_DGRAD, GLUON_DGRAD, AS_FPROP, PATCHES, DEPTHWISE_DGRAD, MERGED_DGRAD, DIRECT_DGRAD),
+    *(WGRAD, GLUON_WGRAD, PARTIAL_IM2COL_WGRAD, OPERAND_SWAP, DEPTHWISE_WGRAD),
+)
 
 #: How much faster than a measured kernel torch has to be in its model.
 MEASURED_MARGIN = 1.35

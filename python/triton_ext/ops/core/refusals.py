@@ -62,7 +62,10 @@ class Refusal:
         return self.kind(self.text)
 
 
-def refused(*texts: str, in_key: bool = True) -> tuple[Refusal, ...]:
+Refusals = tuple[Refusal, ...]
+
+
+def refused(*texts: str, in_key: bool = True) -> Refusals:
     """Returns refusals of texts."""
     return tuple(Refusal(text, in_key=in_key) for text in texts)
 
@@ -73,7 +76,7 @@ def refuse(where: str, found: Iterable[Refusal]) -> None:
         raise UnsupportedError(f"{where}: {text}")
 
 
-def beyond_keys(found: Iterable[Refusal]) -> tuple[Refusal, ...]:
+def beyond_keys(found: Iterable[Refusal]) -> Refusals:
     """Returns the refusals of a case that depends on more than the key of the one asked for."""
     return tuple(replace(each, in_key=False) for each in found)
 
@@ -81,7 +84,7 @@ def beyond_keys(found: Iterable[Refusal]) -> tuple[Refusal, ...]:
 # --- configurations -----------------------------------------------------------------------------
 
 
-def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> tuple[Refusal, ...]:
+def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> Refusals:
     """Returns which fields that are annotated as int or bool hold something else, or too little.
 
     Ints are at least 1, those of ``may_be_zero`` at least 0.  The module of the dataclass postpones
@@ -98,7 +101,7 @@ def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> tuple[R
     return refused(*found)
 
 
-def power_refusals(config: object, least: int, most: int, *names: str) -> tuple[Refusal, ...]:
+def power_refusals(config: object, least: int, most: int, *names: str) -> Refusals:
     """Returns which fields are no powers of two from ``least`` to ``most``."""
     return refused(
         *(
@@ -109,7 +112,7 @@ def power_refusals(config: object, least: int, most: int, *names: str) -> tuple[
     )
 
 
-def range_refusals(config: object, least: int, most: int, *names: str) -> tuple[Refusal, ...]:
+def range_refusals(config: object, least: int, most: int, *names: str) -> Refusals:
     """Returns which fields are not from ``least`` to ``most``."""
     return refused(
         *(
@@ -120,7 +123,7 @@ def range_refusals(config: object, least: int, most: int, *names: str) -> tuple[
     )
 
 
-def depth_refusals(config: object, element_bytes: int, name: str) -> tuple[Refusal, ...]:
+def depth_refusals(config: object, element_bytes: int, name: str) -> Refusals:
     """Returns why a field is fewer columns of a product's operand than ``tl.dot`` takes.
 
     Elements of the operands have ``element_bytes``: 1, 2 or 4.
@@ -138,7 +141,7 @@ def depth_refusals(config: object, element_bytes: int, name: str) -> tuple[Refus
 
 def smem_refusals(
     smem_bytes: int, device: Device, reserved_bytes: int = _RESERVED_BYTES
-) -> tuple[Refusal, ...]:
+) -> Refusals:
     """Returns why a CTA has no shared memory for tiles and stages of so many bytes."""
     needed = smem_bytes + reserved_bytes
     if needed <= device.smem_bytes:
@@ -152,7 +155,7 @@ def smem_refusals(
 # --- cases and tensors --------------------------------------------------------------------------
 
 
-def dtype_refusals(case: Case) -> tuple[Refusal, ...]:
+def dtype_refusals(case: Case) -> Refusals:
     """Returns which dtypes and groups no kernel of the direction takes."""
     problem, direction = case.problem, case.direction
     found = []
@@ -175,7 +178,7 @@ def dtype_refusals(case: Case) -> tuple[Refusal, ...]:
     return refused(*found)
 
 
-def epilogue_refusals(case: Case, device: torch.device) -> tuple[Refusal, ...]:
+def epilogue_refusals(case: Case, device: torch.device) -> Refusals:
     """Returns why no kernel ends in the epilogue of a case, or stores its dtype of y."""
     spec = case.epilogue
     found = []
@@ -194,7 +197,7 @@ def epilogue_refusals(case: Case, device: torch.device) -> tuple[Refusal, ...]:
     return refused(*found)
 
 
-def tf32_refusals(dtype: torch.dtype, device: torch.device) -> tuple[Refusal, ...]:
+def tf32_refusals(dtype: torch.dtype, device: torch.device) -> Refusals:
     """Returns why fp32 may not be multiplied as tf32, where kernels do so."""
     # Triton's interpreter multiplies fp32 as it is.
     if dtype != torch.float32 or device.type != "cuda" or allows_tf32():

@@ -22,7 +22,7 @@ from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.family import Expected, Family
-from triton_ext.ops.core.refusals import Refusal, refused
+from triton_ext.ops.core.refusals import Refusals, refused
 
 # Multiplications and additions per microsecond of 16-bit types: 8192^3 matrix products of cuBLAS
 # reach 704 to 780 TFLOP/s (docs/performance.md, 2026-11-20 to 22).
@@ -40,77 +40,41 @@ _LEAST_CHANNELS = 16
 _PADDED_CHANNELS, _PADDING_US = 8, 6.0
 # Depthwise kernels: a launch, and multiplications per microsecond.
 _DEPTHWISE_US, _DEPTHWISE_PER_US = 6.3, 5.3e6
+_DEPTHWISE_FILTERS = ((3, 3), (5, 5), (7, 7))
 # Torch is chosen where it is expected to be faster by more than this.
 _MARGIN = 1.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Numbers of a direction; factors are those of the multiplications, as logarithms.
+    """Numbers of a direction, logarithms; from ``taps`` on factors of the multiplications."""
 
-    Attributes:
-        launch: Logarithm of a launch in microseconds.
-        multiply: Of all layers.
-        dram: Of DRAM's time.
-        taps: Of several filter taps.
-        in_channels: Of input channels that are no multiple of 64.
-        out_channels: Likewise of output channels.
-        stride: Of a stride.
-        few: Of fewer than 16 channels.
-        volume: Of several taps in three dimensions.
-        narrow: Of several taps over up to 32 channels.
-    """
-
-    launch: float
-    multiply: float
-    dram: float
-    taps: float
-    in_channels: float
-    out_channels: float
-    stride: float
-    few: float
-    volume: float
-    narrow: float
+    launch: float  # of a launch in microseconds
+    multiply: float  # factor of the multiplications of all layers
+    dram: float  # factor of DRAM's time
+    taps: float  # of several filter taps
+    in_channels: float  # of input channels that are no multiple of 64
+    out_channels: float  # likewise of output channels
+    stride: float  # of a stride
+    few: float  # of fewer than 16 channels
+    volume: float  # of several taps in three dimensions
+    narrow: float  # of several taps over up to 32 channels
 
 
 FITTED: dict[Direction, Fitted] = {
     "fprop": Fitted(
-        launch=2.02,
-        multiply=-0.36,
-        dram=0.06,
-        taps=0.30,
-        in_channels=0.35,
-        out_channels=-0.06,
-        stride=0.22,
-        few=0.76,
-        volume=0.32,
-        narrow=-0.56,
+        launch=2.02, multiply=-0.36, dram=0.06, taps=0.30, in_channels=0.35, out_channels=-0.06,
+        stride=0.22, few=0.76, volume=0.32, narrow=-0.56,
     ),
     "dgrad": Fitted(
-        launch=2.02,
-        multiply=-0.12,
-        dram=0.06,
-        taps=0.01,
-        in_channels=0.04,
-        out_channels=0.04,
-        stride=0.20,
-        few=0.22,
-        volume=-0.04,
-        narrow=-0.22,
+        launch=2.02, multiply=-0.12, dram=0.06, taps=0.01, in_channels=0.04, out_channels=0.04,
+        stride=0.20, few=0.22, volume=-0.04, narrow=-0.22,
     ),
     "wgrad": Fitted(
-        launch=2.40,
-        multiply=-0.28,
-        dram=0.29,
-        taps=0.26,
-        in_channels=0.37,
-        out_channels=-0.11,
-        stride=0.33,
-        few=1.22,
-        volume=-0.07,
-        narrow=0.20,
+        launch=2.40, multiply=-0.28, dram=0.29, taps=0.26, in_channels=0.37, out_channels=-0.11,
+        stride=0.33, few=1.22, volume=-0.07, narrow=0.20,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,30 +86,7 @@ def _is_fast_depthwise(case: Case) -> bool:
     """Tells whether cuDNN has a kernel of its own: fprop of square filters over 3 to 7 pixels."""
     problem = case.problem
     is_depthwise = problem.groups == problem.in_channels == problem.out_channels
-    sizes = {*problem.filter_size}
-    return (
-        case.direction == "fprop"
-        and is_depthwise
-        and problem.dims == 2
-        and len(sizes) == 1
-        and sizes <= {3, 5, 7}
-    )
-
-
-def _depthwise_us(case: Case, device: Device) -> float:
-    problem = case.problem
-    products = math.prod(problem.y_shape) * problem.taps
-    return (
-        _DEPTHWISE_US + products / _DEPTHWISE_PER_US + _dram_bytes(case) / device.dram_bytes_per_us
-    )
-
-
-def _dram_bytes(case: Case) -> int:
-    problem = case.problem
-    x, w, y = map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape))
-    if problem.taps == 1 and case.direction != "dgrad":
-        x = problem.batch * problem.in_channels * math.prod(problem.output_size)
-    return (x + w + y) * case.dtype.itemsize
+    return case.direction == "fprop" and is_depthwise and problem.filter_size in _DEPTHWISE_FILTERS
 
 
 def _matrix(case: Case) -> tuple[float, float, float]:
@@ -177,21 +118,26 @@ def _tiles_us(case: Case, num_sms: int) -> float:
 
 
 def _expected_us(case: Case, device: Device) -> float:
-    problem, fitted = case.problem, FITTED[case.direction]
-    ci, co, has_taps = problem.in_channels, problem.out_channels, problem.taps > 1
-    least = min(ci, co)
+    problem, fitted, has_taps = case.problem, FITTED[case.direction], case.problem.taps > 1
+    x, w, y = map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape))
+    if not has_taps and case.direction != "dgrad":
+        x = problem.batch * problem.in_channels * math.prod(problem.output_size)
+    dram_us = (x + w + y) * case.dtype.itemsize / device.dram_bytes_per_us
+    if problem.groups > 1:
+        return _DEPTHWISE_US + y * problem.taps / _DEPTHWISE_PER_US + dram_us
+    ci, co = problem.in_channels, problem.out_channels
     factors = (
         (fitted.taps, has_taps),
         (fitted.in_channels, ci % 64 > 0),
         (fitted.out_channels, co % 64 > 0),
         (fitted.stride, max(problem.stride) > 1),
-        (fitted.few, least < _LEAST_CHANNELS),
+        (fitted.few, min(ci, co) < _LEAST_CHANNELS),
         (fitted.volume, has_taps and problem.dims == 3),
-        (fitted.narrow, has_taps and least <= 32),
+        (fitted.narrow, has_taps and min(ci, co) <= 32),
     )
     log = fitted.multiply + sum(value for value, applies in factors if applies)
     multiply_us = _tiles_us(case, device.num_sms) * math.exp(log)
-    dram_us = _dram_bytes(case) / device.dram_bytes_per_us * math.exp(fitted.dram)
+    dram_us *= math.exp(fitted.dram)
     padding_us = _PADDING_US if case.direction == "dgrad" and ci < _PADDED_CHANNELS else 0.0
     launch_us = math.exp(fitted.launch) + padding_us
     return launch_us + float((multiply_us**3 + dram_us**3) ** (1 / 3))
@@ -206,7 +152,7 @@ class _Torch(Family[TorchConfig]):
     def __init__(self, direction: Direction) -> None:
         self.direction = direction  # type: ignore[misc]
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16) or case.output_dtype != case.dtype:
             found.append(f"no measured rate of {case.dtype} to {case.output_dtype}")
@@ -223,14 +169,11 @@ class _Torch(Family[TorchConfig]):
             found.append("torch pads both sides alike")
         return refused(*found)
 
-    def number_refusals(
-        self, config: TorchConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: TorchConfig, case: Case, device: Device) -> Refusals:
         return refused("torch's convolution is no choice of a table")
 
     def candidates(self, case: Case, device: Device) -> Mapping[TorchConfig, Expected]:
-        us = _depthwise_us(case, device) if case.problem.groups > 1 else _expected_us(case, device)
-        return {TorchConfig(): Expected.of(us, correction=_MARGIN)}
+        return {TorchConfig(): Expected.of(_expected_us(case, device), correction=_MARGIN)}
 
     def passed_over(self, case: Case, device: Device) -> str:
         return 'prefer="fastest" compares its largest expected time'

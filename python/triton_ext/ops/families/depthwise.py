@@ -19,7 +19,7 @@ from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan, three
-from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals, refused
+from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals, refused
 from triton_ext.ops.families.direct import PixelStrides, Sampling
 from triton_ext.ops.families.wgrad import FilterGradientPlan
 from triton_ext.ops.kernels.depthwise import (
@@ -57,7 +57,7 @@ class DepthwiseConfig:
         """Neighbouring channels of a thread, the elements of its loads and stores."""
         return self.block_p * self.block_c // (32 * self.num_warps)
 
-    def refusals(self, unrolled: int, most: int) -> tuple[Refusal, ...]:
+    def refusals(self, unrolled: int, most: int) -> Refusals:
         """Returns why a program is too large; a thread has ``unrolled`` of ``most`` elements."""
         found = (
             *power_refusals(self, 1, 4096, "block_p"),
@@ -114,7 +114,7 @@ class DepthwiseWgradConfig(DepthwiseConfig):
         return math.ceil(tiles / part_tiles), part_tiles
 
 
-def _case_refusals(case: Case) -> tuple[Refusal, ...]:
+def _case_refusals(case: Case) -> Refusals:
     problem = case.problem
     if 1 < problem.groups == problem.in_channels == problem.out_channels:
         return ()
@@ -129,20 +129,16 @@ class Depthwise(Family[DepthwiseConfig]):
     config_type = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         found = _case_refusals(case)
         if not found and Sampling.of(case).up[-1] > _MAX_UP:
             return refused(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
         return found
 
-    def number_refusals(
-        self, config: DepthwiseConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> Refusals:
         return config.refusals(config.qw, _MOST_OUTPUTS)
 
-    def fit_refusals(
-        self, config: DepthwiseConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> Refusals:
         up = Sampling.of(case).up[-1]
         if config.qw % up == 0:
             return ()
@@ -291,12 +287,10 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
     config_type = DepthwiseWgradConfig
     supersedes = ("wgrad", "gluon_wgrad")
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         return _case_refusals(case)
 
-    def number_refusals(
-        self, config: DepthwiseWgradConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: DepthwiseWgradConfig, case: Case, device: Device) -> Refusals:
         return (
             *range_refusals(config, 1, _MOST_SUMS, "lines", "taps", "sums"),
             *range_refusals(config, 24, 255, "max_registers"),

@@ -27,7 +27,7 @@ from triton_ext.ops.core.plan import (
     three,
     vector_inputs,
 )
-from triton_ext.ops.core.refusals import Refusal, power_refusals, range_refusals
+from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals
 from triton_ext.ops.kernels.groups import (
     conv_direct_kernel,
 )
@@ -219,9 +219,7 @@ class Direct(Family[DirectConfig]):
     config_type = DirectConfig
     supersedes = ("gemm",)
 
-    def number_refusals(
-        self, config: DirectConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: DirectConfig, case: Case, device: Device) -> Refusals:
         return (
             *power_refusals(config, 1, 1024, "block_m", "block_n"),
             *power_refusals(config, 1, 32, "num_warps"),

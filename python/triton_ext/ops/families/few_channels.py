@@ -21,7 +21,7 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import ForwardPlan, long_row_refusals, vector_inputs
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
-    Refusal,
+    Refusals,
     beyond_keys,
     power_refusals,
     range_refusals,
@@ -66,7 +66,7 @@ class GatherConfig:
     # and more can be.
     loads_ahead: int = 0
 
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> Refusals:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
         return (
             *power_refusals(self, 16, 256, "block_m", "block_n"),
@@ -157,7 +157,7 @@ class FewChannels(Family[GatherConfig]):
     direction = "fprop"
     config_type = GatherConfig
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16):
             found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
@@ -172,7 +172,7 @@ class FewChannels(Family[GatherConfig]):
             found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
         return (*refused(*found), *long_row_refusals(problem))
 
-    def fit_refusals(self, config: GatherConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: GatherConfig, case: Case, device: Device) -> Refusals:
         # Columns depend on strides.
         smem_bytes = config.smem_bytes(Window.make(case).columns)
         return beyond_keys(smem_refusals(smem_bytes, device, reserved_bytes=0))

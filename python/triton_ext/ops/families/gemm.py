@@ -32,11 +32,12 @@ from triton_ext.ops.core.loads import dram_us, outside_share
 from triton_ext.ops.core.packing import filling_us
 from triton_ext.ops.core.plan import TO_LAST, ConvSizes, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusal, refuse, refused, smem_refusals
+from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
     OutputTile,
+    Product,
     channel_block,
     expected_times,
     pointer_store_ns,
@@ -61,11 +62,33 @@ _Tiled = tuple[list[int], list[int], list[int]]
 _GROUP_UNIT = 16
 
 
-def tap_refusals(case: Case) -> tuple[Refusal, ...]:
+def tap_refusals(case: Case) -> Refusals:
     """Returns why im2col does not walk x tap by tap; nothing where it does, or rows are packed."""
     if case.packing is not None or not conv_violations(case.problem.geometry):
         return ()
     return refused("im2col cannot walk x tap by tap: expected a configuration of packed rows")
+
+
+def product_of(case: Case) -> Product:
+    """Returns the product that a case of fprop or dgrad is to the kernels."""
+    size, out_size = case.dtype.itemsize, case.output_dtype.itemsize
+    if case.direction == "dgrad":
+        problem, groups = _padded(case.problem), case.problem.groups
+        pixels, taps, repeats = phase_taps(phases_of(problem))
+        return Product(
+            pixels=problem.batch * pixels, columns=problem.in_channels // groups,
+            channels=problem.out_channels // groups, taps=taps, repeats=repeats, groups=groups,
+            element_bytes=size, out_bytes=out_size, is_dgrad=True,
+            outside=outside_share(problem, is_dgrad=True),
+        )  # fmt: skip
+    read = _Read.of(case)
+    problem, groups = read.problem, read.problem.groups
+    return Product(
+        pixels=problem.geometry.m_gemm, columns=problem.out_channels // groups,
+        channels=read.group_ci, taps=(problem.taps,), groups=groups,
+        element_bytes=size, out_bytes=out_size, outside=outside_share(problem),
+        pitch_bytes=(read.strides[-2] if groups == 1 else read.group_ci) * size,
+    )  # fmt: skip
 
 
 class _Gemm(Family[ConvConfig]):
@@ -76,9 +99,7 @@ class _Gemm(Family[ConvConfig]):
     is_gemm = True
     tile_fields = ("block_m", "block_n")
 
-    def number_refusals(
-        self, config: ConvConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> Refusals:
         # With an output tile in parts, of elements of the operands' size.
         size = case.dtype.itemsize
         return config.refusals(size) or smem_refusals(config.smem_bytes(size), device)
@@ -97,41 +118,27 @@ class Gemm(_Gemm):
     direction = "fprop"
     reads_packed = True
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         return tap_refusals(case)
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
-        read = _Read.of(case)
-        problem, size = read.problem, case.dtype.itemsize
+        product, read = product_of(case), _Read.of(case)
         # Steps that end where the group does, or few long ones whose last one is masked.
         blocks = {read.block_k}
-        if problem.groups > 1:
-            blocks.add(channel_block(read.group_ci, size, 1))
+        if product.groups > 1:
+            blocks.add(channel_block(read.group_ci, product.element_bytes, 1))
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
         if read.missing:
             copies_us = H200.launch_us
-        return ranked(
-            {
-                config: Expected.of(us, copies_us)
-                for block_k in sorted(blocks)
-                for config, us in expected_times(
-                    problem.geometry.m_gemm,
-                    problem.out_channels // problem.groups,
-                    read.group_ci,
-                    (problem.taps,),
-                    device.num_sms,
-                    element_bytes=size,
-                    groups=problem.groups,
-                    block_k=block_k,
-                    output=_output_tile(case, device, _stores_through_tma(case, 16)),
-                    crossing=_output_tile(case, device, False),
-                    available_bytes=device.smem_bytes,
-                    pitch_bytes=(read.strides[-2] if problem.groups == 1 else read.group_ci) * size,
-                    outside=outside_share(problem),
-                    dram_us=dram_us(case, device),
-                ).items()
-            }
-        )
+        times: dict[ConvConfig, float] = {}
+        crossing = _output_tile(case, device, False)
+        output = _output_tile(case, device, True) if _stores_through_tma(case, 16) else crossing
+        for block_k in sorted(blocks):
+            times |= expected_times(
+                product, device, block_k,
+                output=output, crossing=crossing, dram_us=dram_us(case, device),
+            )  # fmt: skip
+        return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         self._check(config, case, device)
@@ -291,7 +298,7 @@ class GemmDgrad(_Gemm):
 
     direction = "dgrad"
 
-    def fit_refusals(self, config: ConvConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: ConvConfig, case: Case, device: Device) -> Refusals:
         # k iterations end where a group does.
         groups = case.problem.groups
         channels = group_channels(case.problem.out_channels, groups)
@@ -300,29 +307,20 @@ class GemmDgrad(_Gemm):
         return refused(f"block_k is {config.block_k}: expected a divisor of {channels}, a group's")
 
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
-        problem, size = _padded(case.problem), case.dtype.itemsize
-        groups, co = problem.groups, problem.out_channels // problem.groups
-        pixels, taps, repeats = phase_taps(phases_of(problem))
-        pointer_ns = pointer_store_ns(problem.in_channels // groups, size)
+        product, problem, size = product_of(case), _padded(case.problem), case.dtype.itemsize
+        groups, co = product.groups, product.channels
+        pointer_ns = pointer_store_ns(product.columns, size)
         # Measured: what goes through pointers takes less than its parts.
         whole = _is_packed(case) and groups == 1 and device.capability >= (10, 0)
+        crossing = OutputTile(element_bytes=size, whole=whole, element_ns=pointer_ns)
         times = expected_times(
-            problem.batch * pixels,
-            problem.in_channels // groups,
-            co,
-            taps,
-            device.num_sms,
-            is_dgrad=True,
-            repeats=repeats,
-            groups=groups,
-            element_bytes=size,
+            product,
+            device,
             # A 128-byte row, or a part of one that stays in its group.
-            block_k=channel_block(co, size, groups) if groups > 1 else 128 // size,
-            output=OutputTile(element_bytes=size, whole=whole),
-            available_bytes=device.smem_bytes,
-            outside=outside_share(problem, is_dgrad=True),
+            channel_block(co, size, groups) if groups > 1 else 128 // size,
+            output=replace(crossing, element_ns=0.0) if _is_packed(case) else crossing,
+            crossing=crossing,
             dram_us=dram_us(case, device),
-            store_ns=(0.0 if _is_packed(case) else pointer_ns, pointer_ns),
         )
         pixels = problem.batch * math.prod(problem.output_size)
         copies_us = filling_us(pixels, co, size)

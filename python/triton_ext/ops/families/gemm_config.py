@@ -12,11 +12,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
 from triton_ext.ops.core import loads
-from triton_ext.ops.core.device import SMEM_BYTES
+from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.loads import (
     FITTED_BYTES,
     LINE_BYTES,
@@ -26,7 +26,7 @@ from triton_ext.ops.core.loads import (
     step_us,
 )
 from triton_ext.ops.core.refusals import (
-    Refusal,
+    Refusals,
     depth_refusals,
     field_refusals,
     power_refusals,
@@ -44,6 +44,7 @@ class OutputTile:
     # Whether the output tile lies in shared memory as a whole, whatever ``store_parts`` says:
     # where y is not stored by TMA, and on sm_100.
     whole: bool = False
+    element_ns: float = 0.0  # time in which an element is stored through pointers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,11 @@ class ConvConfig:
     group_size_m: int = 8  # neighbouring rows of tiles that go before the next columns
     taps_inner: bool = True  # whether filter taps are the inner loop, blocks of channels the outer
 
-    def refusals(self, element_bytes: int) -> tuple[Refusal, ...]:
+    # As in a TileConfig.
+    rows_from_w: ClassVar[bool] = False
+    filter_steps: ClassVar[int] = 0
+
+    def refusals(self, element_bytes: int) -> Refusals:
         """Returns why kernels of operands of a size cannot be compiled so."""
         # Numbers are compared below.
         if wrong := field_refusals(self):
@@ -110,29 +115,103 @@ class Cost:
     step_us: float  # one step of the K loop: block_k channels of one tap
     # A tile besides its steps: filling the pipeline, the part of the store that does not overlap.
     tile_us: float
-    launch_us: float  # the kernel besides its tiles
+    launch_us: float = 0.0  # the kernel besides its tiles
+    # ``step_us`` and ``tile_us`` where WGMMAs are joined; ``None`` where they never are.
+    joined: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """The matrix product that fprop or dgrad is to the kernels; of dgrad, in one stride phase."""
+
+    pixels: int  # of the output; of dgrad, of a phase
+    columns: int  # channels of the output, of a group
+    channels: int  # channels that are summed over, of a tap and a group
+    taps: tuple[float, ...]  # filter taps of each phase; fprop has one phase
+    repeats: int = 1  # how often there are these phases
+    groups: int = 1
+    element_bytes: int = FITTED_BYTES  # of the operands
+    out_bytes: int = FITTED_BYTES  # of an element of the output
+    is_matrix: bool = False  # whether x is read as a matrix: fprop may turn the product round
+    is_dgrad: bool = False
+    pitch_bytes: int = 0  # from a pixel, or its group, to the next one; by default all channels
+    outside: float = 0.0  # share of the pixels that a step loads from the padding
+
+    def steps(self, block_k: int) -> int:
+        """Returns the steps of a reduction whose filter can stay; 0 with several phases."""
+        is_one = len(self.taps) * self.repeats == 1
+        return round(self.taps[0]) * math.ceil(self.channels / block_k) if is_one else 0
+
+    def tiles(self, config: Any) -> tuple[int, int]:
+        """Returns the tiles of a phase and a group along the product's rows and its columns."""
+        rows, columns = self.pixels, self.columns
+        if config.rows_from_w:
+            rows, columns = columns, rows
+        return math.ceil(rows / config.block_m), math.ceil(columns / config.block_n)
+
+    def programs(self, config: Any, num_sms: int) -> int:
+        """Returns the CTAs; where the filter stays, a multiple of the tiles along the columns."""
+        num_m, num_n = self.tiles(config)
+        tiles = num_m * num_n * len(self.taps) * self.repeats * self.groups
+        return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
 
     def expected_us(
-        self, tiles: int, steps: Sequence[float], programs: int, dram_us: float = 0.0
+        self,
+        config: Any,
+        cost: Cost,
+        num_sms: int,
+        *,
+        counts_part: bool,
+        dram_us: float = 0.0,
+        store_us: float = 0.0,
     ) -> float:
-        """Returns the time of a kernel, from the steps of a tile by class."""
-        tiles_us = [count * self.step_us + self.tile_us for count in steps]
-        return kernel_us(self.launch_us, busiest(tiles, tiles_us, programs), dram_us)
-
-    def loading(self, rows: Rows, busy: float, part: float, store_us: float = 0.0) -> Cost:
-        """Returns the cost with the time of what a step loads.
+        """Returns the time of a kernel.  Tiles are dealt out phase by phase.
 
         Args:
-            rows: What a step loads.
-            busy: As for :func:`~triton_ext.ops.core.loads.step_us`.
-            part: Its multiplications, as part of those of a step of 128 bytes.
+            config: A configuration of ``gemm_config`` or ``gluon_config``.
+            cost: Its cost.
+            num_sms: Multiprocessors; those that a tile of columns has, where its filter stays.
+            counts_part: Whether a step of less than 128 bytes counts as its part of one.
+            dram_us: Time in which operands and output come from and go to DRAM.
             store_us: What a tile takes longer to store.
         """
-        return replace(
-            self,
-            step_us=step_us(self.step_us * part, rows, busy),
-            tile_us=self.tile_us * loads.FITTED.tile + store_us,
-        )
+        (num_m, num_n), programs = self.tiles(config), num_sms
+        tiles = num_m * num_n * self.groups * self.repeats
+        busy = min(1.0, tiles * len(self.taps) / num_sms)
+        if config.filter_steps:
+            tiles, programs = num_m, num_sms // num_n
+        part = config.block_k * self.element_bytes / LINE_BYTES if counts_part else 1.0
+        blocks = math.ceil(self.channels / config.block_k)
+        step, tile_us, is_fitted = cost.step_us, cost.tile_us, self.element_bytes == FITTED_BYTES
+        if is_fitted:
+            step = step_us(step * part, self._rows(config), busy)
+            tile_us = tile_us * loads.FITTED.tile + store_us
+        steps = [taps * blocks * (1.0 if is_fitted else part) for taps in self.taps]
+        busiest_us = busiest(tiles, [count * step + tile_us for count in steps], programs)
+        return kernel_us(cost.launch_us, busiest_us, dram_us if is_fitted else 0.0)
+
+    def _rows(self, config: Any) -> Rows:
+        """Returns the rows of boxes that a step loads."""
+        pixels, block_n, block_k = config.block_m, config.block_n, config.block_k
+        if config.rows_from_w:
+            pixels, block_n = block_n, pixels
+        depth, columns, size = self.channels, self.columns, FITTED_BYTES
+        blocks = math.ceil(depth / block_k)
+        pixel = row_shares(depth, block_k, blocks, self.pitch_bytes or depth * size, size)
+        rows = pixel.times(pixels * (1 - self.outside)).plus(Rows(outside=pixels * self.outside))
+        if config.filter_steps:  # the filter is not loaded again
+            return rows
+        tiles = math.ceil(columns / block_n)
+        if not self.is_dgrad:
+            inside = columns / tiles
+            of_filter = row_shares(depth, block_k, blocks, depth * size, size).times(inside)
+            return rows.plus(of_filter).plus(Rows(outside=block_n - inside))
+        # Rows of the filter are columns of the output.
+        width = min(LINE_BYTES // size, block_n)
+        boxes, inside = math.ceil(block_n / width), depth / blocks
+        of_filter = row_shares(columns, width, tiles * boxes, columns * size, size)
+        rows = rows.plus(of_filter.times(boxes * inside))
+        return rows.plus(Rows(outside=boxes * (block_k - inside)))
 
 
 def _config(m: int, n: int, stages: int, warps: int, **others: Any) -> ConvConfig:
@@ -202,112 +281,56 @@ _MASK_STEP_US, _MASK_BYTES_US, _MASK_TILE_US = 0.09, 0.35, 0.6
 
 
 def expected_times(
-    m_gemm: int,  # pixels of the output, or of a stride phase of it
-    columns: int,  # channels of the output, of a group
-    depth: int,  # channels that are multiplied, of a group
-    taps: Sequence[float],  # filter taps of every stride phase; fprop has one
-    num_sms: int,
+    product: Product,
+    device: Device,
+    block_k: int = 0,
     *,
-    is_dgrad: bool = False,
-    repeats: int = 1,  # how often there are these stride phases
-    element_bytes: int = 2,  # size of an element of the operands, in bytes
-    groups: int = 1,
-    block_k: int | None = None,  # channels per step; by default as in the table
-    # How the output tile is stored, as for :meth:`ConvConfig.smem_bytes`.
     output: OutputTile | None = None,
-    # Likewise where it reaches into the next group; by default the same, but there is none where
-    # TMA stores whole tiles of fprop.
     crossing: OutputTile | None = None,
-    available_bytes: int = SMEM_BYTES,  # shared memory that a CTA can use
-    pitch_bytes: int = 0,  # from a pixel to the next one, or a group; by default all ``depth``
-    outside: float = 0.0,  # share of the pixels that a step loads from the padding
-    dram_us: float = 0.0,  # time in which operands and output come from and go to DRAM
-    # What an element of a tile takes to be stored; of one that reaches into the next group.
-    store_ns: tuple[float, float] = (0.0, 0.0),
+    dram_us: float = 0.0,
 ) -> dict[ConvConfig, float]:
     """Returns the configurations that fit, with the expected microseconds.
 
     They are those of ``CONFIGS`` or ``DGRAD_CONFIGS``; narrower ones for few columns; in fprop
     with fewer stages where a residual or 32-bit outputs need their memory.
+
+    Args:
+        product: The product.
+        device: The device.
+        block_k: Channels per step; by default as in the table.
+        output: How the output tile is stored, as for :meth:`ConvConfig.smem_bytes`.
+        crossing: Likewise where it reaches into the next group; ``None`` where it may not.
+        dram_us: Time in which operands and output come from and go to DRAM.
     """
-    inside = output or OutputTile(element_bytes=element_bytes)
-    crossing = inside if inside.through_pointers or is_dgrad else crossing
+    size, groups, is_dgrad = product.element_bytes, product.groups, product.is_dgrad
+    inside = output or OutputTile(element_bytes=size)
     table = DGRAD_COSTS if is_dgrad else COSTS
-    if columns <= NARROW_COLUMNS or (groups > 1 and not is_dgrad):
+    if product.columns <= NARROW_COLUMNS or (groups > 1 and not is_dgrad):
         table = table | NARROW_COSTS
     # Up to two stages less for a residual or 32-bit outputs; what that costs was not measured.
     needs_more = not is_dgrad and inside.element_bytes + inside.residual_bytes > 2
     times = {}
     for less, (shipped, cost) in itertools.product(range(3 if needs_more else 1), table.items()):
-        crosses = groups > 1 and columns % shipped.block_n
+        crosses = groups > 1 and product.columns % shipped.block_n
         tile, stages = crossing if crosses else inside, shipped.num_stages - less
         config = replace(shipped, block_k=block_k or shipped.block_k, num_stages=stages)
-        is_masked = groups > 1 and depth % config.block_k
+        is_masked = groups > 1 and product.channels % config.block_k
         # What both cost is measured with all stages.
         if tile is None or stages < 2 or (less and (crosses or is_masked)):
             continue
-        if not config.fits(element_bytes, tile, available_bytes):
-            continue
-        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(columns / config.block_n)
-        tiles *= groups * repeats
-        steps: list[float] = [count * math.ceil(depth / config.block_k) for count in taps]
-        cost = _masked(cost, config, element_bytes) if is_masked else cost
-        # A shorter step counts as its part of one.
-        part = config.block_k * element_bytes / LINE_BYTES
-        if element_bytes != FITTED_BYTES:
-            steps = [count * part if is_dgrad else count for count in steps]
-            times[config] = cost.expected_us(tiles, steps, num_sms)
-            continue
-        rows = step_rows(
-            (config.block_m, config.block_n), columns, depth, config.block_k,
-            pitch_bytes=pitch_bytes, outside=outside, is_dgrad=is_dgrad,
-        )  # fmt: skip
-        busy = min(1.0, tiles * len(taps) / num_sms)
-        # Several short steps take as long as whole ones: 0.34 us each over 72 channels, 16 a step.
-        part = part if depth <= config.block_k else 1.0
-        cost = cost.loading(rows, busy, part, _store_us(config, store_ns[bool(crosses)]))
-        times[config] = cost.expected_us(tiles, steps, num_sms, dram_us)
+        if config.fits(size, tile, device.smem_bytes):
+            # Several short steps take as long as whole ones: 0.34 us each over 72 channels, 16 a
+            # step.
+            counts_part = is_dgrad if size != FITTED_BYTES else product.channels <= config.block_k
+            times[config] = product.expected_us(
+                config,
+                _masked(cost, config, size) if is_masked else cost,
+                device.num_sms,
+                counts_part=counts_part,
+                dram_us=dram_us,
+                store_us=_store_us(config, tile.element_ns),
+            )
     return times
-
-
-def step_rows(
-    tile: tuple[int, int],
-    columns: int,
-    depth: int,
-    block_k: int,
-    *,
-    pitch_bytes: int = 0,
-    outside: float = 0.0,
-    is_dgrad: bool = False,
-    keeps_filter: bool = False,
-) -> Rows:
-    """Returns the rows of boxes that a step of fprop or dgrad loads.
-
-    Args:
-        tile: Its pixels and columns.
-        columns: Channels of the output.
-        depth: Channels that are multiplied.
-        block_k: Those of a step.
-        pitch_bytes: As for :func:`expected_times`.
-        outside: Likewise.
-        is_dgrad: Whether rows of the filter are columns of the output.
-        keeps_filter: Whether the filter is not loaded again.
-    """
-    pixels, block_n = tile
-    blocks, size = math.ceil(depth / block_k), FITTED_BYTES
-    pixel = row_shares(depth, block_k, blocks, pitch_bytes or depth * size, size)
-    rows = pixel.times(pixels * (1 - outside)).plus(Rows(outside=pixels * outside))
-    if keeps_filter:
-        return rows
-    tiles = math.ceil(columns / block_n)
-    if not is_dgrad:
-        inside = columns / tiles
-        of_filter = row_shares(depth, block_k, blocks, depth * size, size).times(inside)
-        return rows.plus(of_filter).plus(Rows(outside=block_n - inside))
-    width = min(LINE_BYTES // size, block_n)
-    boxes, inside = math.ceil(block_n / width), depth / blocks
-    of_filter = row_shares(columns, width, tiles * boxes, columns * size, size)
-    return rows.plus(of_filter.times(boxes * inside)).plus(Rows(outside=boxes * (block_k - inside)))
 
 
 def _store_us(config: ConvConfig, element_ns: float) -> float:

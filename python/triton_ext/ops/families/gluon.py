@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,13 +25,14 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.loads import FITTED_BYTES, dram_us, outside_share
+from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
 from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusal, refuse, refused
-from triton_ext.ops.core.stride_phases import phase_taps, phases_of
-from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.gluon_config import Product, TileConfig, expected_times
+from triton_ext.ops.core.refusals import Refusals, refuse, refused
+from triton_ext.ops.core.stride_phases import phases_of
+from triton_ext.ops.families import gemm
+from triton_ext.ops.families.gemm_config import Product
+from triton_ext.ops.families.gluon_config import TileConfig, expected_times
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
@@ -49,7 +50,7 @@ _MOST_EXPECTED, _MOST_EXPECTED_NARROW = 1.025, 1.08
 
 def common_refusals(
     problem: ConvProblem, dtype: torch.dtype, device: Device, *, fp8: bool = False, co_unit: int = 8
-) -> tuple[Refusal, ...]:
+) -> Refusals:
     """Returns why no Gluon kernel computes a problem; rows of Co are multiples of ``co_unit``."""
     gluon, (major, minor) = capabilities()["im2col-gluon"], device.capability
     host = [] if gluon.available else [gluon.reason]
@@ -110,25 +111,15 @@ def tiled(
 
 def product_of(case: Case) -> Product:
     """Returns the product that a case of fprop or dgrad is."""
-    size, out_size = case.dtype.itemsize, case.output_dtype.itemsize
+    product = gemm.product_of(case)
     if case.direction == "dgrad":
-        problem = case.problem
-        pixels, taps, repeats = phase_taps(phases_of(problem))
-        return Product(
-            pixels=problem.batch * pixels, columns=problem.in_channels,
-            channels=problem.out_channels, taps=taps, repeats=repeats, element_bytes=size,
-            out_bytes=out_size, is_dgrad=True, outside=outside_share(problem, is_dgrad=True),
-        )  # fmt: skip
+        return product
     problem, x_strides = _read(case)
     # Whether pixels of x [N, Ci, *input_size] are rows of a matrix, and y's the same.
     order = TO_LAST[problem.dims][-2::-1]
     sizes, strides = ([values[i] for i in order] for values in (problem.x_shape, x_strides))
-    return Product(
-        pixels=problem.geometry.m_gemm, columns=problem.out_channels, channels=problem.in_channels,
-        taps=(problem.taps,), element_bytes=size, out_bytes=out_size,
-        is_matrix=problem.is_pointwise and row_stride_of(sizes, strides) is not None,
-        pitch_bytes=x_strides[-1] * size, outside=outside_share(problem),
-    )  # fmt: skip
+    is_matrix = problem.is_pointwise and row_stride_of(sizes, strides) is not None
+    return replace(product, channels=problem.in_channels, is_matrix=is_matrix)
 
 
 def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
@@ -171,8 +162,8 @@ class _Gluon(Family[TileConfig]):
     is_gemm = True
     tile_fields = ("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest")
 
-    def fit_refusals(self, config: TileConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
-        return product_of(case).refusals(config, device.num_sms)
+    def fit_refusals(self, config: TileConfig, case: Case, device: Device) -> Refusals:
+        return config.fit_refusals(product_of(case), device.num_sms)
 
     def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
         copies_us = 0.0 if case.packing is None else case.packing.copy_us
@@ -206,7 +197,7 @@ class GluonFprop(_Gluon):
     direction = "fprop"
     reads_packed = True
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, out_dtype = _read(case)[0], case.output_dtype
         allowed, expected = {*DTYPES}, "float16 or bfloat16"
         if case.dtype in FP8_DTYPES:
@@ -214,7 +205,7 @@ class GluonFprop(_Gluon):
             expected = "float32, float16, bfloat16 or fp8"
         co_unit = 16 if out_dtype in FP8_DTYPES else 8
         found = common_refusals(problem, case.dtype, device, fp8=True, co_unit=co_unit)
-        found += tap_refusals(case)
+        found += gemm.tap_refusals(case)
         if case.epilogue.out_dtype not in {None, *allowed}:
             found += refused(f"out_dtype is {out_dtype}, expected {expected}")
         if case.epilogue.function is not None:
@@ -279,7 +270,7 @@ class GluonDgrad(_Gluon):
 
     direction = "dgrad"
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         return common_refusals(case.problem, case.dtype, device)
 
     def bind(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:

@@ -7,7 +7,6 @@ arithmetic: nothing here imports a kernel, which only hosts with im2col loads in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,16 +14,15 @@ from typing import Any
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
 from triton_ext.ops.core.device import SMEM_BYTES
-from triton_ext.ops.core.loads import FITTED_BYTES, LINE_BYTES, Rows
+from triton_ext.ops.core.loads import FITTED_BYTES, LINE_BYTES
 from triton_ext.ops.core.refusals import (
-    Refusal,
+    Refusals,
     field_refusals,
     power_refusals,
     range_refusals,
     refused,
 )
-from triton_ext.ops.families import gemm_config
-from triton_ext.ops.families.gemm_config import channel_block, step_rows
+from triton_ext.ops.families.gemm_config import Cost, Product, channel_block
 
 RESERVED_BYTES = 1024  # Triton's own: alignment of the buffers, a few words for the warp groups
 ELEMENT_BYTES = 2  # of fp16 and bf16
@@ -153,7 +151,7 @@ class TileConfig:
         """Registers per producer thread."""
         return {1: 24, 2: 40, 3: 56}[self.consumers]
 
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> Refusals:
         """Returns why the configuration cannot run; nothing where it can."""
         size, out_size = self.element_bytes, self.out_bytes
         found = range_refusals(self, 1, 3, "consumers")
@@ -184,6 +182,22 @@ class TileConfig:
         # Some 30 registers hold addresses and counters beside the accumulators of 128 threads.
         return found + capacity_refusals(self, self.rows * self.block_n // 128, 30)
 
+    def fit_refusals(self, product: Product, num_sms: int) -> Refusals:
+        """Returns why a configuration that can run does not compute a product."""
+        found = []
+        for name in ("element_bytes", "out_bytes"):
+            value, expected = getattr(self, name), getattr(product, name)
+            if value != expected:
+                found.append(f"{name} is {value}, the convolution has {expected}")
+        if self.rows_from_w and not product.is_matrix:
+            found.append("rows_from_w: rows are output channels where forward x is a matrix only")
+        steps, num_n = product.steps(self.block_k), product.tiles(self)[1]
+        if self.filter_steps not in (0, steps):
+            found.append(f"filter_steps is {self.filter_steps}, the convolution has {steps}")
+        if self.filter_steps and num_n > num_sms:
+            found.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
+        return refused(*found)
+
     def __str__(self) -> str:
         rest = f"+{self.block_n_rest}" if self.block_n_rest else ""
         role = "pp" if self.ping_pong else f"co{self.consumers}"
@@ -198,7 +212,7 @@ class TileConfig:
         )
 
 
-def capacity_refusals(config: Any, accumulators: int, others: int) -> tuple[Refusal, ...]:
+def capacity_refusals(config: Any, accumulators: int, others: int) -> Refusals:
     """Returns why a CTA has no room for a configuration: stages, shared memory, registers.
 
     A consumer's thread has so many registers of fp32 accumulators, and needs others beside them.
@@ -249,65 +263,6 @@ def _with_stages(config: TileConfig, stages: int) -> TileConfig:
         if not deeper.refusals() and deeper.joins == config.joins:
             return deeper
     return config
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
-    """The matrix product that fprop or dgrad is to the kernels; of dgrad, in one stride phase."""
-
-    pixels: int  # of the output; of dgrad, of a phase
-    columns: int  # channels of the output
-    channels: int  # channels that are summed over, of a tap
-    taps: tuple[float, ...]  # filter taps of each phase; fprop has one phase
-    repeats: int = 1  # how often there are these phases
-    element_bytes: int = ELEMENT_BYTES  # of the operands
-    out_bytes: int = ELEMENT_BYTES  # of an element of the output
-    is_matrix: bool = False  # whether x is read as a matrix: fprop may turn the product round
-    is_dgrad: bool = False
-    pitch_bytes: int = 0  # from a pixel to the next one; by default all channels
-    outside: float = 0.0  # share of the pixels that a step loads from the padding
-
-    def steps(self, block_k: int) -> int:
-        """Returns the steps of a reduction whose filter can stay; 0 with several phases."""
-        is_one = len(self.taps) * self.repeats == 1
-        return round(self.taps[0]) * math.ceil(self.channels / block_k) if is_one else 0
-
-    def tiles(self, config: TileConfig) -> tuple[int, int]:
-        """Returns the tiles of a phase along the rows of the product and along its columns."""
-        rows, columns = self.pixels, self.columns
-        if config.rows_from_w:
-            rows, columns = columns, rows
-        return math.ceil(rows / config.block_m), math.ceil(columns / config.block_n)
-
-    def programs(self, config: TileConfig, num_sms: int) -> int:
-        """Returns the CTAs; where the filter stays, a multiple of the tiles along the columns."""
-        num_m, num_n = self.tiles(config)
-        tiles = num_m * num_n * len(self.taps) * self.repeats
-        return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
-
-    def refusals(self, config: TileConfig, num_sms: int) -> tuple[Refusal, ...]:
-        """Returns why a configuration that can run does not compute this product."""
-        found = []
-        for name in ("element_bytes", "out_bytes"):
-            value, expected = getattr(config, name), getattr(self, name)
-            if value != expected:
-                found.append(f"{name} is {value}, the convolution has {expected}")
-        if config.rows_from_w and not self.is_matrix:
-            found.append("rows_from_w: rows are output channels where forward x is a matrix only")
-        steps, num_n = self.steps(config.block_k), self.tiles(config)[1]
-        if config.filter_steps not in (0, steps):
-            found.append(f"filter_steps is {config.filter_steps}, the convolution has {steps}")
-        if config.filter_steps and num_n > num_sms:
-            found.append(f"{num_n} tiles of columns on {num_sms} multiprocessors: filters change")
-        return refused(*found)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost(gemm_config.Cost):
-    """What a configuration costs on one multiprocessor, in microseconds."""
-
-    # ``step_us`` and ``tile_us`` where WGMMAs are joined; ``None`` where they never are.
-    joined: tuple[float, float] | None = None
 
 
 # What an element of a tile takes longer to be stored in dgrad's stride phases.
@@ -409,50 +364,34 @@ def expected_times(
         dram_us: Time in which operands and output come from and go to DRAM.
     """
     block_k = block_k or step_channels(product.channels, product.element_bytes)
-    blocks = math.ceil(product.channels / block_k)
-    # Steps of fewer than 128 bytes multiply their part of one.  fp8 over 320 channels, in steps of
-    # 64 instead of 128, with tiles of 256+64 columns: 0.500 of a step's time (H200, Triton 3.9.0,
-    # 2026-11-23).
-    part = block_k * product.element_bytes / LINE_BYTES
-    steps = [taps * blocks for taps in product.taps]
-    has_phases = product.is_dgrad and len(steps) * product.repeats > 1
+    has_phases = product.is_dgrad and len(product.taps) * product.repeats > 1
+    is_fitted = product.element_bytes == FITTED_BYTES
     times = {}
-    for config, cost in _tried(product, block_k, part if blocks > 1 else 1.0):
-        (tiles, num_n), programs = product.tiles(config), num_sms
-        busy = min(1.0, tiles * num_n * len(steps) * product.repeats / num_sms)
-        if config.filter_steps:
-            programs //= num_n
-        else:
-            tiles *= num_n * product.repeats
-        if not programs:
+    for config, cost in _tried(product, block_k):
+        if config.filter_steps and product.tiles(config)[1] > num_sms:
             continue
-        if product.element_bytes != FITTED_BYTES:
-            parts = [count * (part if blocks > 1 else 1.0) for count in steps]
-            times[config] = cost.expected_us(tiles, parts, programs)
-            continue
-        store_us = has_phases * config.block_m * config.block_n * _PHASE_STORE_NS / 1e3
-        loading = cost.loading(_rows(product, config), busy, part, store_us)
-        us = loading.expected_us(tiles, steps, programs, dram_us)
-        times[config] = us - _LESS_LAUNCH_US
+        us = product.expected_us(
+            config,
+            cost,
+            num_sms,
+            counts_part=is_fitted or product.channels > block_k,
+            dram_us=dram_us,
+            store_us=has_phases * config.block_m * config.block_n * _PHASE_STORE_NS / 1e3,
+        )
+        times[config] = us - _LESS_LAUNCH_US if is_fitted else us
     return times
 
 
-def _rows(product: Product, config: TileConfig) -> Rows:
-    """Returns the rows of boxes that a step loads."""
-    tile = (config.block_m, config.block_n)
-    return step_rows(
-        tile[::-1] if config.rows_from_w else tile, product.columns, product.channels,
-        config.block_k, pitch_bytes=product.pitch_bytes,
-        outside=product.outside, is_dgrad=product.is_dgrad, keeps_filter=config.filter_steps > 0,
-    )  # fmt: skip
-
-
-def _tried(product: Product, block_k: int, part: float) -> Iterator[tuple[TileConfig, Cost]]:
+def _tried(product: Product, block_k: int) -> Iterator[tuple[TileConfig, Cost]]:
     """Yields the configurations for a product, with their costs.
 
     Narrow ones come first, so that they precede what is expected to take as long.
     """
     steps = product.steps(block_k)
+    # Steps of fewer than 128 bytes multiply their part of one, and there is memory for more.  fp8
+    # over 320 channels, in steps of 64 instead of 128, with tiles of 256+64 columns: 0.500 of a
+    # step's time (H200, Triton 3.9.0, 2026-11-23).
+    part = block_k * product.element_bytes / LINE_BYTES if product.channels > block_k else 1.0
     if product.is_dgrad:
         yield from narrow_configs(product.columns, block_k, steps).items()
 

@@ -22,7 +22,7 @@ from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares, step_us
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
-    Refusal,
+    Refusals,
     field_refusals,
     power_refusals,
     range_refusals,
@@ -176,7 +176,7 @@ class WgradTileConfig:
         # A CTA has 512 for one thread of each of its four groups of 128.
         return {240: 56, 232: 40, 224: 56, 216: 72, 152: 56}[self.consumer_registers]
 
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> Refusals:
         """Returns why the configuration cannot run; nothing where it can."""
         found = range_refusals(self, 1, 3, "consumers")
         if found:
@@ -216,7 +216,7 @@ class WgradTileChoice:
     # Whether the CTA with a tile's last part adds the others; else a second kernel does.
     add_in_place: bool = False
 
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> Refusals:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
         return self.config.refusals()
 
@@ -274,7 +274,7 @@ class WgradWork:
         parts, columns, num_warps = reduction(self.parts, blocks * rest)
         return (blocks * 4 * (BLOCK_C // columns), rest), parts, columns, num_warps
 
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> Refusals:
         """Returns why the kernel cannot compute it; nothing where it can."""
         found, tiles = self.config.refusals(), self.partition.tiles
         if self.config.share == "tile" and self.partition.waves:
@@ -413,7 +413,7 @@ class GluonWgrad(Family[WgradTileChoice]):
     is_gemm = True
     tile_fields = ("rows_from_x", "consumers", "main_blocks", "rest_blocks")
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         found = (*tap_refusals(case), *gluon.common_refusals(case.problem, case.dtype, device))
         if case.problem.batch == 0:
             found += refused("the batch is empty", in_key=False)
@@ -422,9 +422,7 @@ class GluonWgrad(Family[WgradTileChoice]):
             found += refused(f"out_dtype is {out}, tiles of dw are staged as float16 or bfloat16")
         return found
 
-    def fit_refusals(
-        self, config: WgradTileChoice, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> Refusals:
         if case.problem.batch == 0:
             return ()
         return WgradWork.make(config, case.problem, device.num_sms).refusals()

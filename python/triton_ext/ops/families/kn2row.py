@@ -22,7 +22,7 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import ForwardPlan, long_row_refusals, vector_inputs
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
-    Refusal,
+    Refusals,
     power_refusals,
     range_refusals,
     refuse,
@@ -63,7 +63,7 @@ class Col2ImConfig:
     # three on to shared memory, where Triton 3.9 stores the filter anew for every step.
     num_stages: int = 1
 
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> Refusals:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
         return (
             *power_refusals(self, 64, 256, "block_m"),
@@ -158,7 +158,7 @@ class Kn2Row(Family[Col2ImConfig]):
     direction = "fprop"
     config_type = Col2ImConfig
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16):
             found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
@@ -186,7 +186,7 @@ class Kn2Row(Family[Col2ImConfig]):
         text = f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
         return refused(text, in_key=False)
 
-    def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> Refusals:
         halo = _halo(case.problem)
         found = smem_refusals(config.smem_bytes(case.problem), device, reserved_bytes=0)
         if config.block_m <= halo:

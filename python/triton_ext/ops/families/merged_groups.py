@@ -33,7 +33,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
-from triton_ext.ops.core.refusals import Refusal, beyond_keys, refuse, refused
+from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD, Sampling
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
@@ -88,7 +88,7 @@ class Merged(Family[MergedConfig]):
     config_type = MergedConfig
     inner: ClassVar[tuple[Family[Any], ...]] = (GEMM, GLUON)
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
         if not merge_factors(problem):
             found.append(
@@ -100,9 +100,7 @@ class Merged(Family[MergedConfig]):
             found.append("an epilogue with a function or with amax may hide NaN of other groups")
         return refused(*found)
 
-    def number_refusals(
-        self, config: MergedConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: MergedConfig, case: Case, device: Device) -> Refusals:
         factors = merge_factors(case.problem)
         if config.factor not in factors:
             expected = ", ".join(map(str, factors))
@@ -112,15 +110,13 @@ class Merged(Family[MergedConfig]):
                 return family.number_refusals(config.config, case, device)
         return refused(f"{type(config.config).__name__} does not compute merged groups")
 
-    def fit_refusals(self, config: MergedConfig, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: MergedConfig, case: Case, device: Device) -> Refusals:
         for merged, family in self._computing(config, case):
             return beyond_keys(family.refusals(merged, device, config.config))
         name = type(config.config).__name__
         return refused(f"{name} does not compute merged groups of these operands", in_key=False)
 
-    def refusals(
-        self, case: Case, device: Device, config: MergedConfig | None = None
-    ) -> tuple[Refusal, ...]:
+    def refusals(self, case: Case, device: Device, config: MergedConfig | None = None) -> Refusals:
         found = super().refusals(case, device, config)
         if found or config is not None or _times(self, case, device):
             return found

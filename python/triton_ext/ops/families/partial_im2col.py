@@ -38,7 +38,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.packing import MARGIN, PackingCost, RowPacking, packing_refusals
 from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
-from triton_ext.ops.core.refusals import Refusal, beyond_keys, refused
+from triton_ext.ops.core.refusals import Refusals, beyond_keys, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, PackedWgradPlan, filling_dy_us, way_us
@@ -98,7 +98,7 @@ class _Rewrite(Family[Config]):
     inner: ClassVar[tuple[Family[Any], ...]]
 
     @abstractmethod
-    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+    def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         """Returns the other case, or why there is none."""
 
     def with_copies(self, case: Case, expected: Expected) -> Expected:
@@ -118,17 +118,17 @@ class _Rewrite(Family[Config]):
             f"{type(config.config).__name__} does not take packed rows, expected one of {kinds}"
         )
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         rewritten = self.rewritten(case, device)
         return () if isinstance(rewritten, Case) else rewritten
 
-    def number_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
         try:
             return self._inner_of(config).number_refusals(config.config, case, device)
         except UnsupportedError as error:
             return refused(str(error))
 
-    def fit_refusals(self, config: Any, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def fit_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
         rewritten = self.rewritten(case, device)
         if not isinstance(rewritten, Case):
             return ()
@@ -168,7 +168,7 @@ class _Rewrite(Family[Config]):
         return rewritten.packing.cost(device.num_sms)
 
 
-def _packed(case: Case, way: RowPacking | None) -> Case | tuple[Refusal, ...]:
+def _packed(case: Case, way: RowPacking | None) -> Case | Refusals:
     """Returns a case with its pixels packed, or why they are not."""
     if way is not None:
         return replace(case, packing=way)
@@ -186,7 +186,7 @@ class PartialIm2col(_Rewrite[PackedConfig]):
     supersedes = ("gemm", "gluon")
     inner = (GLUON, GEMM)
 
-    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+    def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         size = case.dtype.itemsize
         way = _fastest_fprop(case.problem, case.strides_of_x, size, device.num_sms)
         return _packed(case, way)
@@ -206,7 +206,7 @@ class PartialIm2colWgrad(_Rewrite[PackedConfig]):
     config_type = PackedConfig
     inner = (WGRAD,)
 
-    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+    def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         every = RowPacking.ways(case.problem, case.strides_of_x, case.dtype.itemsize)
         return _packed(
             case, _fastest_wgrad(tuple(every) if case.problem.batch else (), case, device)
@@ -226,7 +226,7 @@ class AsFprop(_Rewrite[AsFpropConfig]):
     supersedes = ("gemm", "gluon", "patches")
     inner = (GLUON, GEMM)
 
-    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+    def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         forward, strides = as_forward(case.problem), case.strides_of_dy
         if forward is None:
             return refused("no convolution of dy: expected stride 1 and one group")
@@ -262,7 +262,7 @@ class OperandSwap(_Rewrite[SwappedConfig]):
     config_type = SwappedConfig
     inner = (WGRAD,)
 
-    def rewritten(self, case: Case, device: Device) -> Case | tuple[Refusal, ...]:
+    def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         way = _fastest_wgrad(ways(case), case, device)
         swapped = None if way is None else swapped_case(case)
         if swapped is not None:
@@ -310,7 +310,7 @@ class SwappedWgradPlan(PackedWgradPlan):
         return rows
 
 
-def swap_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
+def swap_refusals(problem: ConvProblem) -> Refusals:
     """Returns why x and dy of a problem cannot be swapped, whatever its sizes and its padding."""
     found = []
     if set(problem.stride) != {1}:

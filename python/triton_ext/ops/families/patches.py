@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,10 +29,11 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
 from triton_ext.ops.core.plan import TO_LAST, DgradPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusal, refused, smem_refusals
+from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
     OutputTile,
+    Product,
     channel_block,
     expected_times,
     pointer_store_ns,
@@ -84,15 +85,13 @@ class Patches(Family[PatchConfig]):
     direction = "dgrad"
     config_type = PatchConfig
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         if has_patches(case.problem):
             return ()
         # Amounts of padding are not in keys.
         return refused("windows of the filter are no patches beside each other", in_key=False)
 
-    def number_refusals(
-        self, config: PatchConfig, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: PatchConfig, case: Case, device: Device) -> Refusals:
         tiles, size = config.config, case.dtype.itemsize
         return tiles.refusals(size) or smem_refusals(
             tiles.smem_bytes(size, output=_output_tile(size)), device
@@ -101,20 +100,15 @@ class Patches(Family[PatchConfig]):
     def candidates(self, case: Case, device: Device) -> Mapping[PatchConfig, Expected]:
         problem, size = case.problem, case.dtype.itemsize
         co, row = problem.out_channels, problem.filter_size[-1] * problem.in_channels
-        pointer_ns = pointer_store_ns(row, size)
+        product = Product(
+            pixels=problem.batch * math.prod(_covering(problem)),
+            columns=problem.taps * problem.in_channels, channels=co, taps=(1,), element_bytes=size,
+        )  # fmt: skip
         times = expected_times(
-            problem.batch * math.prod(_covering(problem)),
-            problem.taps * problem.in_channels,
-            co,
-            (1,),
-            device.num_sms,
-            element_bytes=size,
-            block_k=channel_block(co, size, 1),
-            output=_output_tile(size),
-            available_bytes=device.smem_bytes,
+            product, device, channel_block(co, size, 1),
+            output=replace(_output_tile(size), element_ns=pointer_store_ns(row, size)),
             dram_us=dram_us(case, device),
-            store_ns=(pointer_ns, pointer_ns),
-        )
+        )  # fmt: skip
         if size != FITTED_BYTES:
             # Not measured: taken where the model leaves no doubt.  dy is read once, dx written.
             elements = math.prod(problem.y_shape) + math.prod(problem.x_shape)

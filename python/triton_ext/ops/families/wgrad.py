@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -32,8 +32,9 @@ from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares
 from triton_ext.ops.core.packing import RowPacking, filling_us
 from triton_ext.ops.core.plan import ConvSizes
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import DTYPES, Refusal, refuse, refused, smem_refusals
+from triton_ext.ops.core.refusals import DTYPES, Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.families.gemm import tap_refusals
+from triton_ext.ops.families.gemm_config import Cost
 from triton_ext.ops.kernels.gemm_wgrad import (
     ELEMENT_BYTES,
     WgradConfig,
@@ -58,13 +59,6 @@ class WgradChoice:
 
     config: WgradConfig  # how the kernel is compiled
     part_rounds: int = 1  # parts of tiles that the busiest program computes
-
-
-class Cost(NamedTuple):
-    """Microseconds on one multiprocessor: a k iteration; a tile or a part of one besides these."""
-
-    step_us: float
-    segment_us: float
 
 
 def _config(co: int, ci: int, taps: int, stages: int, warps: int, **others: int) -> WgradConfig:
@@ -104,36 +98,23 @@ _BOX_CHANNELS = ROW_BYTES * 8 // ELEMENT_BYTES
 MOST_PART_ROUNDS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """Microseconds beside the steps, fitted as those of ``core/loads.py``."""
-
-    launch: float = 7.2
-    segment: float = 0.11  # factor on what a tile, or a part of one, takes besides its steps
-    reduce: float = 0.8  # the reduction kernel
-    reduce_per_mib: float = 0.4  # and a MiB of parts that it reads
-
-
-FITTED = Fitted()
+# Microseconds beside the steps, fitted as those of ``core/loads.py``: a launch, a factor on what a
+# tile or a part of one takes besides its steps, the reduction kernel, a MiB of parts that it reads.
+_LAUNCH_US, _SEGMENT, _REDUCE_US, _REDUCE_US_PER_MIB = 7.2, 0.11, 0.8, 0.4
 
 
 def _rows(tiles: WgradTiles, problem: ConvProblem) -> Rows:
     """Returns the rows of boxes that a k iteration loads."""
-    config, pixels = tiles.config, tiles.config.block_pixels
-    channels, groups = problem.in_channels, problem.groups
-    width = min(_BOX_CHANNELS, config.block_ci)
-    boxes = math.ceil((channels if groups == 1 else width) / config.block_ci)
-    boxes *= config.block_ci // width
+    config, pixels, outside = tiles.config, tiles.config.block_pixels, outside_share(problem)
+    ci, co, groups = problem.in_channels, problem.out_channels, problem.groups
+    width, dy_width = (min(_BOX_CHANNELS, each) for each in (config.block_ci, config.block_co))
+    boxes = math.ceil((ci if groups == 1 else width) / config.block_ci)
+    boxes, dy_boxes = boxes * (config.block_ci // width), config.block_co // dy_width
     # A block of another group's channels is loaded, too; rows of a group begin where it does.
-    x = row_shares(channels, width, boxes, channels // groups * ELEMENT_BYTES, ELEMENT_BYTES).times(
-        config.block_ci // width * config.taps * pixels
-    )
-    outside = outside_share(problem)
-    dy = row_shares(
-        problem.out_channels, min(_BOX_CHANNELS, config.block_co),
-        tiles.co_blocks * max(1, config.block_co // _BOX_CHANNELS),
-        problem.out_channels * ELEMENT_BYTES, ELEMENT_BYTES,
-    ).times(max(1, config.block_co // _BOX_CHANNELS) * pixels)  # fmt: skip
+    x = row_shares(ci, width, boxes, ci // groups * ELEMENT_BYTES, ELEMENT_BYTES)
+    x = x.times(config.block_ci // width * config.taps * pixels)
+    dy = row_shares(co, dy_width, tiles.co_blocks * dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES)
+    dy = dy.times(dy_boxes * pixels)
     return x.times(1 - outside).plus(Rows(outside=x.inside * outside)).plus(dy)
 
 
@@ -142,12 +123,11 @@ def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device) -> floa
     partition, cost = tiles.partition, _COSTS[tiles.config]
     busy = partition.programs / device.num_sms
     busiest_us = partition.most_steps * step_us(cost.step_us, _rows(tiles, problem), busy)
-    busiest_us += partition.rounds * cost.segment_us * FITTED.segment
+    busiest_us += partition.rounds * cost.tile_us * _SEGMENT
     dram_us = tiles.operand_mib * 2**20 / device.dram_bytes_per_us
-    time = kernel_us(FITTED.launch, busiest_us, dram_us)
+    time = kernel_us(_LAUNCH_US, busiest_us, dram_us)
     if partition.parts:
-        mib = tiles.workspace_elements * 4 / 2**20
-        time += FITTED.reduce + mib * FITTED.reduce_per_mib
+        time += _REDUCE_US + tiles.workspace_elements * 4 / 2**20 * _REDUCE_US_PER_MIB
     return time
 
 
@@ -156,20 +136,19 @@ def way_us(way: RowPacking, case: Case, device: Device) -> float:
 
     It leaves out loads, of which nobody has measured several ways of a layer.
     """
-    tiles = ranked_tiles(way.padded, device, case.output_dtype.itemsize)
+    read_us = packed_mib(way) * H200.read_us_per_mib
+    times = [math.inf]
+    for _, tiles in ranked_tiles(way.padded, device, case.output_dtype.itemsize):
+        cost, partition = _COSTS[tiles.config], tiles.partition
+        us = max(partition.most_steps * cost.step_us, read_us)
+        times.append(us + partition.rounds * cost.tile_us + (1.25 if partition.parts else 0.0))
+    return way.copy_us + min(times)
+
+
+def packed_mib(way: RowPacking) -> float:
+    """Returns the MiB of the operands: windows overlap, and x comes from DRAM once."""
     elements = math.prod(way.problem.y_shape) + math.prod(way.memory_shape)
-    read_us = elements * way.element_bytes / 2**20 * H200.read_us_per_mib
-
-    def us(each: WgradTiles) -> float:
-        cost, partition = _COSTS[each.config], each.partition
-        segments_us = partition.rounds * cost.segment_us
-        return (
-            max(partition.most_steps * cost.step_us, read_us)
-            + segments_us
-            + (1.25 if partition.parts else 0.0)
-        )
-
-    return way.copy_us + min((us(each) for _, each in tiles), default=math.inf)
+    return elements * way.element_bytes / 2**20
 
 
 def stores_through_tma(problem: ConvProblem, out_bytes: int) -> bool:
@@ -357,7 +336,7 @@ class Wgrad(Family[WgradChoice]):
     tile_fields = ("block_co", "block_ci", "taps")
     reads_packed = True
 
-    def case_refusals(self, case: Case, device: Device) -> tuple[Refusal, ...]:
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
         found = tap_refusals(case)
         if case.dtype not in DTYPES["wgrad"]:
             found += refused(
@@ -366,9 +345,7 @@ class Wgrad(Family[WgradChoice]):
             )
         return found
 
-    def number_refusals(
-        self, config: WgradChoice, case: Case, device: Device
-    ) -> tuple[Refusal, ...]:
+    def number_refusals(self, config: WgradChoice, case: Case, device: Device) -> Refusals:
         # The schedule decides whether tiles are stored as a whole, which takes more.
         return config.config.refusals() or smem_refusals(config.config.smem_bytes(), device)
 
@@ -380,15 +357,12 @@ class Wgrad(Family[WgradChoice]):
             copies_us = filling_us(pixels, case.problem.in_channels, case.dtype.itemsize)
             copies_us += filling_dy_us(case)
         else:
-            # Windows overlap: x comes from DRAM once.
-            packing, copies_us = case.packing, case.packing.copy_us
-            elements = math.prod(packing.problem.y_shape) + math.prod(packing.memory_shape)
-            mib = elements * packing.element_bytes / 2**20
+            mib, copies_us = packed_mib(case.packing), case.packing.copy_us
             tiles = tuple((choice, replace(each, operand_mib=mib)) for choice, each in tiles)
         return ranked(
             {
-                choice: Expected.of(expected_us(each, computed, device), copies_us)
-                for choice, each in tiles
+                one: Expected.of(expected_us(each, computed, device), copies_us)
+                for one, each in tiles
             }
         )
 

@@ -39,7 +39,7 @@ import triton.language as tl
 import triton_ext.language as tle
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
-    Refusal,
+    Refusals,
     field_refusals,
     power_refusals,
     range_refusals,
@@ -97,7 +97,7 @@ class WgradConfig:
         )
         return self.num_stages * rows * self.block_pixels * ELEMENT_BYTES + staging
 
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> Refusals:
         """Returns why the kernel cannot be compiled for it; nothing where it can."""
         found = field_refusals(self)
         if found:
