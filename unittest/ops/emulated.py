@@ -78,7 +78,7 @@ def nothing_of(values: Any, path: tuple[int, ...] = ()) -> dict[tuple[int, ...],
         if isinstance(value, tuple):
             found |= nothing_of(value, (*path, i))
         elif value is None and path:
-            found[*path, i] = None
+            found[(*path, i)] = None
     return found
 
 
