@@ -239,7 +239,7 @@ def compile_conv_dgrad(
         "operands": Operands(*("constexpr",) * 7),
         "problem": DgradProblem(*("i32",) * 3, *(("i32",) * 3,) * 6),
     }
-    constants: dict[str, Any] = {
+    constants: dict[Any, Any] = {
         **dict.fromkeys((5, i) for i in range(7)),
         "CONFIG": config,
         "CLASSES": Classes.of(dims),

@@ -199,7 +199,7 @@ def compile_conv_fprop(
         "operands": Operands(*("constexpr",) * 7),
         "problem": FpropProblem(*("i32",) * 3, *(("i32",) * 3,) * 2, *(spatial,) * 3),
     }
-    constants: dict[str, Any] = {
+    constants: dict[Any, Any] = {
         **dict.fromkeys((4, i) for i in range(7)),
         "CONFIG": config,
         "FINISH": PLAIN.finish,

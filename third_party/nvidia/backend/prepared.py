@@ -247,11 +247,12 @@ class _Parameters:
             for kind in kernel.signature[: len(kernel.signature) - len(others)]
             for each in (kind if isinstance(kind, tuple) else (kind,))
         ]
-        if len(signature) != len(tensors):
+        # A tuple may have been given its first tensors alone.
+        if len(signature) < len(tensors) or {*signature[len(tensors) :]} - {"constexpr"}:
             return False
         descriptors = iter(kernel.descriptors)
         kinds: list[_Kind | None] = []
-        for index, (kind, tensor) in enumerate(zip(signature, tensors, strict=True)):
+        for index, (kind, tensor) in enumerate(zip(signature, tensors, strict=False)):
             is_descriptor = isinstance(kind, str) and kind.startswith("tensordesc")
             kinds.append(None)
             if is_descriptor:
