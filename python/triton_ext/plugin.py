@@ -465,7 +465,8 @@ def _wrap_stage(
         text = host_module.print_module(module)
         if not has_extra and not own_for(stage, text, is_gluon):
             return module
-        tree = run_passes(text, stage=stage, extra=extra, is_gluon=is_gluon)
+        behind: list[str] = []
+        tree = run_passes(text, stage=stage, extra=extra, is_gluon=is_gluon, changed=behind)
         if not tree.is_changed:
             return module
         try:
@@ -476,7 +477,7 @@ def _wrap_stage(
             own = own_for(stage, text, is_gluon)
             error.notes += tuple(each.way_out for each in own if each.way_out)
             raise
-        changed.extend(f"'{each.pipeline}' behind {stage}" for each in extra if each.stage == stage)
+        changed.extend(behind)
         if stage == "ttgir":
             # As Triton does at the end of this stage; what it noted is of the module before.
             entries = lowered.get_tensordesc_metadata()
@@ -516,6 +517,7 @@ def run_passes(
     context: Any | None = None,
     extra: tuple[_Extra, ...] | None = None,
     is_gluon: bool = False,
+    changed: list[str] | None = None,
 ) -> Module:
     """Runs what runs behind a stage on the printed form of a module.
 
@@ -527,6 +529,7 @@ def run_passes(
             default the package verifies it if ``TRITON_EXT_VERIFY=1``, and Triton does not.
         extra: The passes of others; by default those that are added now.
         is_gluon: Whether it is of a Gluon kernel.
+        changed: Gets the passes of others that changed the module, each with its stage.
 
     Raises:
         PassError: The module cannot be lowered; the error stands at the user's source line.  Or
@@ -549,7 +552,7 @@ def run_passes(
         raise
     for entry in _extra if extra is None else extra:
         if entry.stage == stage:
-            kernels = _kernels(module)
+            kernels, before = _kernels(module), str(module)
             _run(entry.manager.verifying(verify, verifier), module)
             lost = kernels - _kernels(module)
             if lost:
@@ -558,6 +561,8 @@ def run_passes(
                     f"the passes '{entry.pipeline}' removed or renamed the kernel '{min(lost)}'",
                     filename=module.source.filename,
                 )
+            if changed is not None and str(module) != before:
+                changed.append(f"'{entry.pipeline}' behind {stage}")
     return module
 
 

@@ -373,6 +373,25 @@ def test_children_that_are_none_are_refused(name, child, error):
             call(model)
 
 
+def test_tables_escape_names(capsys):
+    model = TORCH.Sequential(TORCH.Conv2d(4, 4, 3))
+    for name in ("\x1b[31m\nred\t", "A" * 100_000, "\u202e"):
+        model._modules[name] = TORCH.Sequential(TORCH.Conv2d(4, 4, 3), TORCH.BatchNorm2d(4)).eval()
+    nn.convert(model.eval(), fold=True)
+    for text in (capsys.readouterr().out, str(nn.report(model))):
+        assert all(line.isprintable() and len(line) < 2500 for line in text.splitlines())
+        assert "\\x1b[31m\\nred" in text
+
+
+class Raises(TORCH.Module):
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def test_a_report_asks_modules_for_nothing():
+    assert nn.report(Raises()).modules == ()
+
+
 # --- files --------------------------------------------------------------------------------------
 
 

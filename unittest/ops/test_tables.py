@@ -56,9 +56,8 @@ from triton_ext.ops.core.tables import (  # noqa: E402
 from triton_ext.ops.families import gemm_config, gluon_config, wgrad  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
-from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
+from triton_ext.ops.families.few_channels import Col2ImConfig, GatherConfig  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad import WgradTileChoice, WgradTileConfig  # noqa: E402
-from triton_ext.ops.families.kn2row import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.partial_im2col import AsFpropConfig, PackedConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.tuning import store  # noqa: E402

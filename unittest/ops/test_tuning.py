@@ -570,8 +570,7 @@ def test_every_other_measurement_being_longer_favours_no_candidate(count):
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capsys):
-    with runs.Progress(True) as shown:
-        shown.begin(6, 2)
+    with runs.Progress(True, 6, 2) as shown:
         shown.compiled()
         shown.tuned("a")
         shown.tuned("b")
@@ -580,8 +579,7 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys):
         "[1/2] a",
         "[2/2] b",
     ]
-    with runs.Progress(False) as shown:
-        shown.begin(1, 1)
+    with runs.Progress(False, 1, 1) as shown:
         shown.tuned("x")
     assert capsys.readouterr().err == ""
 
@@ -595,8 +593,7 @@ def test_progress_is_bars_on_a_terminal(capsys):
             return True
 
     stream = Terminal()
-    with runs.Progress(True, stream) as shown:
-        shown.begin(2, 1)
+    with runs.Progress(True, 2, 1, stream) as shown:
         shown.compiled()
         shown.tuned("fprop [1x1]")
     assert "fprop [1x1]" in stream.getvalue()

@@ -1,22 +1,24 @@
 """Text of edited operations: literal pieces and slots that print from the tree.
 
 :func:`cut` turns the source slice of an operation into segments.  A segment is a ``str``, kept as
-it was read, or a slot.  Joined, the segments of an operation that nobody changed are its source.
+read, or a slot.  Joined, the segments of an unchanged operation are its source.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .lexer import Source, find_group_end
+from .lexer import STRING, Source, find_group_end
 from .nodes import Block, Operation, Region
 from .values import BlockArgument, OpResult, Value
 
 __all__ = [
     "ArgumentSlot",
     "AttributesSlot",
+    "CommentSlot",
     "LocationSlot",
     "OperandSlot",
     "OperandTypeSlot",
@@ -33,15 +35,23 @@ __all__ = [
 ]
 
 
-#: Operations whose types are printed as in the quoted form.
+#: Operations whose types are printed as in the generic form.
 _CALLS = frozenset({"func.call", "tt.call"})
-_QUOTED_TYPES = re.compile(r"\s*:\s*\(")
+_NAME_CHARACTER = re.compile(r"[\w$.#-]", re.ASCII)
+_TYPES_OF_CALL = re.compile(r":\s*(?:\(|\Z)")
+#: Finds colons, comments, strings and brackets in a literal piece.
+_LITERAL_STEP = re.compile(
+    r"[^\"()\[\]<>{}:/\s-]+|->|-(?!>)|/(?!/)|"
+    + STRING
+    + r"|([(\[{<])|([)\]}>])|(:)|(\s*//[^\n]*\n?)|\s+|.",
+    re.ASCII | re.DOTALL,
+)
 #: Operations that print types in their header, but no locations of arguments.
 _UNLOCATED = frozenset({"scf.for", "scf.while"})
 
 
 class Slot(Protocol):
-    """A place in an operation's text that prints what the tree says."""
+    """A part of an operation's text that prints the current tree."""
 
     def write(self, op: Operation, out: list[str]) -> None:
         """Appends the text for ``op`` to ``out``."""
@@ -52,7 +62,7 @@ Segment = str | Slot
 
 @dataclass(frozen=True, slots=True)
 class ResultsSlot:
-    """The names of the results with the equals sign; nothing where there are none."""
+    """The names of the results with the equals sign; empty without results."""
 
     printed: str = ""
 
@@ -72,35 +82,37 @@ class OperandSlot:
 
     Attributes:
         index: Number of the operand.
-        printed: The name in the source, for as long as the operand's name is ``full``.  The two
-            differ where ``%x`` stands for ``%x#0``, or the other way round.
+        printed: The name in the source, valid while the operand's name is ``full``.  The two
+            differ if ``%x`` stands for ``%x#0``, or the other way round.
         full: The operand's name when the operation was cut.
+        behind: A blank if another name would run into the next token, as in ``%0to``.
     """
 
     index: int
     printed: str = ""
     full: str = ""
+    behind: str = ""
 
     def write(self, op: Operation, out: list[str]) -> None:
         name = op._operands[self.index].name
-        out.append(self.printed if name == self.full else name)
+        out.append(self.printed if name == self.full else name + self.behind)
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedType:
-    """A type as the source spells it; another text as soon as the value's type is another.
+    """A type in the source's spelling, until the value's type changes.
 
     Attributes:
-        printed: The text in the source; empty where there is none.
-        full: The value's type when ``printed`` was read.  The two differ where the source leaves
-            out the prefix of a type, and where it spells one type in two ways.
+        printed: The text in the source; empty if there is none.
+        full: The value's type when ``printed`` was read.  The two differ if the source omits the
+            prefix of a type, or has two spellings of one type.
     """
 
     printed: str = ""
     full: str = ""
 
     def text(self, type_: str | None) -> str:
-        """What to print for a value of this type, or of one that is not known."""
+        """Returns the text for a value of this type (``None``: unknown)."""
         if type_ is None or type_ == self.full:
             return self.printed
         if self.printed.startswith("<") and self.full.endswith(self.printed):
@@ -135,7 +147,7 @@ class ValueTypeSlot:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentSlot:
-    """The name of a block argument where it is defined."""
+    """The name of a block argument at its definition."""
 
     arg: BlockArgument
 
@@ -158,13 +170,28 @@ class AttributesSlot:
     """An attribute dictionary with its braces; mutable, because it holds the only copy."""
 
     text: str
-    #: Written in front of and behind the dictionary unless it is empty.
+    #: Text before and after the dictionary unless it is empty.
     before: str = field(default="")
 
     def write(self, op: Operation, out: list[str]) -> None:
         if self.text:
             out.append(self.before)
             out.append(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class CommentSlot:
+    """A comment outside of brackets, with the end of its line: nothing is inserted into it.
+
+    Attributes:
+        text: The comment with the blanks in front of it; the comment behind an operation has no
+            end of line.
+    """
+
+    text: str
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        out.append(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +203,7 @@ class LocationSlot:
 
 
 def result_groups(results: list[OpResult]) -> list[str]:
-    """The results as they are printed in front of ``=``: ``%a``, ``%b:3``."""
+    """Returns the results as printed before ``=``: ``%a``, ``%b:3``."""
     groups: list[str] = []
     index = 0
     while index < len(results):
@@ -197,7 +224,7 @@ def result_groups(results: list[OpResult]) -> list[str]:
 def cut(op: Operation) -> list[Segment]:
     """Cuts an operation's source slice into segments, once; returns them.
 
-    This must happen before an operand is exchanged or gets another name.
+    This must happen before an operand is replaced or renamed.
     """
     from .type_slots import bind_types
 
@@ -211,8 +238,10 @@ def cut(op: Operation) -> list[Segment]:
         first, last = spans[2 * index], spans[2 * index + 1]
         printed, full = text[first:last], op._operands[index].name
         same = printed.removesuffix("#0") == full.removesuffix("#0")
-        # Text from a builder calls a value by the name it was bound to.
-        slot = OperandSlot(index, printed, full) if same else OperandSlot(index)
+        # Text from a builder names a value as it was bound.
+        behind = " " * (_NAME_CHARACTER.match(text, last) is not None)
+        kept = (printed, full) if same else ("", "")
+        slot = OperandSlot(index, *kept, behind)
         marks.append((first, last, slot))
     spans = op._attr_spans
     for index in range(0, len(spans), 2):
@@ -234,7 +263,7 @@ def cut(op: Operation) -> list[Segment]:
 
 def cut_label(block: Block) -> list[Segment]:
     """Cuts a block's label into segments."""
-    assert block._span is not None  # only labels that were read are cut
+    assert block._span is not None  # only parsed labels are cut
     text = block.parent.source.text
     lead, start, end = block._span
     block._lead = text[lead:start]
@@ -247,7 +276,7 @@ def cut_label(block: Block) -> list[Segment]:
 
 
 def _argument_slot(text: str, arg: BlockArgument) -> ValueTypeSlot:
-    assert arg._span is not None  # only arguments that were read have a slot
+    assert arg._span is not None  # only parsed arguments have a slot
     printed = text[arg._span[2] : arg._span[3]]
     return ValueTypeSlot(arg, PrintedType(printed, printed))
 
@@ -258,72 +287,111 @@ def _join(text: str, start: int, end: int, marks: list[tuple[int, int, Slot]]) -
     position = start
     for first, last, slot in marks:
         if first > position:
-            segments.append(text[position:first])
+            segments += _literals(text[position:first])
         segments.append(slot)
         position = last
     if end > position:
-        segments.append(text[position:end])
+        segments += _literals(text[position:end])
     return segments
 
 
+def _literals(text: str) -> Iterator[Segment]:
+    """Separates the comments in the text between two slots."""
+    position = 0
+    for _, start, end in _marks(text, 4) if "//" in text else ():
+        if start > position:
+            yield text[position:start]
+        yield CommentSlot(text[start:end])
+        position = end
+    if position < len(text):
+        yield text[position:]
+
+
+def _marks(literal: str, *groups: int) -> Iterator[tuple[int, int, int]]:
+    """Yields the matches of groups of :data:`_LITERAL_STEP` outside of brackets, with offsets."""
+    depth = 0
+    for match in _LITERAL_STEP.finditer(literal):
+        kind = match.lastindex
+        if kind == 1:
+            depth += 1
+        elif kind == 2:
+            # A piece may begin inside of brackets that an earlier one opened.
+            depth = max(0, depth - 1)
+        elif kind in groups and depth == 0:
+            yield kind, *match.span()
+
+
+def end_of(segments: list[Segment]) -> int:
+    """Returns the index after the last segment, before a comment on the same line."""
+    last = segments[-1]
+    return len(segments) - (isinstance(last, CommentSlot) and not last.text.endswith("\n"))
+
+
 def set_location(op: Operation, raw: str) -> None:
-    """Replaces or adds the trailing location of an operation; an implied module is printed then."""
+    """Replaces or adds the location of an operation; an implicit module becomes explicit."""
     from .attributes import make_explicit
 
     make_explicit(op)
     segments = cut(op)
     if op._loc is None:
-        comment = op._span[4] - op._span[3]
-        if comment > 0:
-            # A comment on the same line is always part of the last literal piece.
-            tail = segments[-1]
-            assert isinstance(tail, str)
-            segments[-1:] = [tail[:-comment], " ", LocationSlot(), tail[-comment:]]
-        else:
-            segments.extend([" ", LocationSlot()])
+        at = end_of(segments)
+        segments[at:at] = [" ", LocationSlot()]
     op._loc = raw
     op._touch()
 
 
+def find_declaration(segments: Sequence[Segment], arg: BlockArgument) -> int | None:
+    """Returns the index of the literal piece after an argument's type; ``None`` without a type."""
+    is_behind = False
+    for index, segment in enumerate(segments):
+        if is_behind and isinstance(segment, str):
+            return index
+        is_behind |= isinstance(segment, ValueTypeSlot) and segment.value is arg
+    return None
+
+
+def declaration_end(rest: str, arg: BlockArgument) -> int:
+    """Returns the offset after the attributes and the location of an argument.
+
+    Args:
+        rest: The text after its type.
+        arg: The argument.
+    """
+    if arg.loc_text is not None:
+        return rest.find(arg.loc_text) + len(arg.loc_text)
+    blanks = len(rest) - len(rest.lstrip())
+    if rest.startswith("{", blanks):
+        return find_group_end(Source(rest, arg._holder.source.filename), blanks)
+    return 0
+
+
 def set_argument_location(arg: BlockArgument, raw: str) -> None:
-    """Replaces or adds the location behind the type of a block argument.
+    """Replaces or adds the location of a block argument.
 
     Raises:
-        VerifyError: The argument is printed without its type, as those of loops are.
+        VerifyError: The argument is printed without its type, as in loops.
     """
     block = arg._owner
     block._touch_label()
     holder = block.parent.parent
     segments = block._label_segments if block.label is not None else cut(holder)
-    found = [
-        index
-        for index, segment in enumerate(segments or ())
-        if isinstance(segment, ValueTypeSlot) and segment.value is arg
-    ]
-    if not found or segments is None or (block.label is None and holder.name in _UNLOCATED):
+    index = find_declaration(segments or (), arg)
+    if index is None or segments is None or (block.label is None and holder.name in _UNLOCATED):
         holder.fail(f"'{holder.name}' prints no location for its argument '{arg.name}'")
-    index = found[0] + 1
-    rest = segments[index] if index < len(segments) else ""
-    assert isinstance(rest, str)  # at least a parenthesis follows
-    if arg.loc_text is not None:
-        at = rest.find(arg.loc_text)
-        rest = rest[:at] + raw + rest[at + len(arg.loc_text) :]
-    else:
-        blanks = len(rest) - len(rest.lstrip())
-        end = 0
-        if rest.startswith("{", blanks):
-            end = find_group_end(Source(rest, holder.source.filename), blanks)
-        rest = f"{rest[:end]} {raw}{rest[end:]}"
-    segments[index : index + 1] = [rest]
+    rest = segments[index]
+    assert isinstance(rest, str)  # found above
+    end = declaration_end(rest, arg)
+    start = end - len(arg.loc_text) if arg.loc_text is not None else end
+    segments[index] = rest[:start] + f"{' ' * (arg.loc_text is None)}{raw}" + rest[end:]
     arg.loc_text = raw
     holder._touch()
 
 
 def split_at_types(op: Operation) -> int | None:
-    """Splits an operation's text in front of the colon of its types.
+    """Splits an operation's text before the colon of its types.
 
     Returns:
-        The index of the segment that starts there; ``None`` where no types are printed.
+        The index of the segment that starts there; ``None`` if no types are printed.
     """
     segments = cut(op)
     quoted = op.source.text[op._span[2]] == '"' or op.name in _CALLS
@@ -332,28 +400,20 @@ def split_at_types(op: Operation) -> int | None:
     for index, segment in enumerate(segments):
         if isinstance(segment, kinds):
             after = index + 1
-    if quoted:
-        # The types always start with a parenthesis, even where none is bound.
-        for index in range(after, len(segments)):
-            literal = segments[index]
-            match = _QUOTED_TYPES.search(literal) if isinstance(literal, str) else None
-            if match is not None and isinstance(literal, str):
-                head = literal[: match.start()]
-                tail = f" {literal[match.start() :].lstrip()}"
-                segments[index : index + 1] = [part for part in (head, tail) if part]
-                return index + 1 if head else index
     for index in range(after, len(segments)):
         literal = segments[index]
         if not isinstance(literal, str):
             continue
-        stops = (
-            isinstance(segments[index + 1], (OperandTypeSlot, ValueTypeSlot))
-            if (index + 1 < len(segments))
-            else False
-        )
-        at = literal.rfind(":") if stops else -1
+        colons = [start for _, start, _ in _marks(literal, 3)]
+        if quoted:
+            # The types always start with a parenthesis, even where none is bound.
+            at = next((at for at in colons if _TYPES_OF_CALL.match(literal, at)), -1)
+        else:
+            follows = segments[index + 1] if index + 1 < len(segments) else None
+            is_type = isinstance(follows, (OperandTypeSlot, ValueTypeSlot))
+            at = max(colons, default=-1) if is_type else -1
         if at >= 0:
-            head = literal[:at].rstrip()
-            segments[index : index + 1] = [part for part in (head, f" {literal[at:]}") if part]
+            head, tail = literal[:at].rstrip(), f" {literal[at:]}"
+            segments[index : index + 1] = [part for part in (head, tail) if part]
             return index + 1 if head else index
     return None

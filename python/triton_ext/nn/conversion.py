@@ -41,7 +41,7 @@ _OUR_NORMS: dict[type[torch.nn.Module], Any] = {
 _CLASSES = {**_OURS, **_OUR_NORMS}
 _TORCHS = {ours: theirs for theirs, ours in _CLASSES.items()}
 
-# What a model's reader takes for one of those norms: their subclasses as well.
+# Classes, with their subclasses, that readers of a model regard as those norms.
 _NORMS = (
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.GroupNorm,
@@ -239,7 +239,7 @@ def report(model: torch.nn.Module) -> Report:
     _check_model("report", model)
     modules, left = [], []
     for name, module in model.named_modules():
-        calls = getattr(module, CALLS, None)
+        calls = vars(module).get(CALLS)
         if isinstance(calls, Calls):
             counts = tuple(calls.refusals.most_common())
             modules.append(ModuleCalls(name, _text(module), calls.ours, calls.torch, counts))
@@ -383,7 +383,7 @@ class _Search:
         convolutions = able - norms
         known = recipe_of(module)
         if known is not None:
-            # What was folded before stays, whatever is asked for now.
+            # Folded convolutions stay, whatever is requested now.
             convolutions |= {site.name for site in known.sites}
             norms |= {site.name for site in known.norms}
         recipe = known
@@ -539,7 +539,7 @@ def _is_packable(module: Any, shared: frozenset[int]) -> bool:
 def _is_movable(module: Any, shared: frozenset[int]) -> bool:
     """Tells whether a weight has its memory for itself; arguments as :func:`_is_packable`'s."""
     weight = getattr(module, "weight", None)
-    # What was parametrized or pruned since is computed for every call.
+    # A weight that was parametrized or pruned since is computed on every call.
     if is_parametrized(module) or not isinstance(weight, torch.nn.Parameter):
         return False
     data = weight.data
@@ -652,7 +652,7 @@ def _is_sharded(weight: Any) -> bool:
 def _reason_of_kernels(module: Any) -> str:
     dtype, sizes = module.weight.dtype, _sizes(module, module.weight)
     transposed = isinstance(module, torch.nn.modules.conv._ConvTransposeNd)
-    # What was written to attributes since the module was made; torch asks the weight, too.
+    # The weight's sizes, as torch uses; attributes may have been overwritten since construction.
     channels = sizes[0] if transposed else sizes[1] * module.groups
     size = [
         max(_NOMINAL_SIZE, (taps - 1) * step + 1)

@@ -223,8 +223,8 @@ def _containers(
     return tuple((p, tuple(root.get_submodule(p)._modules)) for p in sorted(paths))
 
 
-# What copies, pickles and makes instances; a class that is made for a folded forward has its own.
-# A __getattribute__ may give other attributes than those that are compared.
+# Methods that copy, pickle and create instances, which a class made for a folded forward overrides.
+# A __getattribute__ may return other attributes than those compared.
 _OF_INSTANCES = (
     *("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs_ex__", "__new__"),
     "__getattribute__",
@@ -504,7 +504,7 @@ def _take_activation(root: torch.nn.Module, chain: _Chain, node: fx.Node) -> Non
 
 def _function_name(node: fx.Node) -> str:
     """Returns the activation that a function or a method of a tensor is; empty if it is none."""
-    # Whether it is in place: nobody else sees the tensor.
+    # In-place or not makes no difference: nobody else sees the tensor.
     others = [name for name in node.kwargs if name != "inplace"]
     if node.op == "call_method":
         return "" if others or len(node.args) != 1 else _METHODS.get(str(node.target), "")

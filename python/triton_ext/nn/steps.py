@@ -1,4 +1,4 @@
-"""What may stand behind a convolution or a norm in a forward, and its own call."""
+"""The operations that may follow a convolution or a norm in a forward, and the call itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from triton_ext.ops.api.reference import apply_activation
+from triton_ext.ops.core.epilogue import apply_activation
 
 __all__ = [
     "activation_of",

@@ -115,26 +115,21 @@ def decode(kind: str, values: object) -> Any:
 
 
 def _decode(cls: Any, values: object, where: str) -> Any:
+    """Returns a dataclass whose fields have these values, each of the type of its annotation."""
     if not isinstance(values, Mapping):
         raise KindError(f"{where}: expected fields, found {_shown(values)}")
-    arguments = _arguments(cls, values, where)
-    for each in fields(cls):
-        value = arguments.get(each.name)
-        if type(value) is int and value == 0 != each.default:
-            raise KindError(f"{where}.{each.name}: 0 is out of range")
+    annotations, arguments = typing.get_type_hints(cls), {}
+    known = {each.name: each for each in fields(cls)}
+    for name, value in values.items():
+        if name not in known:
+            raise KindError(f"{where}: unknown field {_shown(name)}")
+        arguments[name] = _value(annotations[name], value, f"{where}.{name}")
+        if type(arguments[name]) is int and value == 0 != known[name].default:
+            raise KindError(f"{where}.{name}: 0 is out of range")
     try:
         return cls(**arguments)
     except (TypeError, ValueError) as error:
         raise KindError(f"{where}: {error}") from error
-
-
-def _arguments(cls: Any, values: Mapping[str, object], where: str) -> dict[str, Any]:
-    """Returns the values of a dataclass's fields, each of the type that its annotation wants."""
-    annotations = typing.get_type_hints(cls)
-    for name in values:
-        if name not in annotations:
-            raise KindError(f"{where}: unknown field {_shown(name)}")
-    return {name: _value(annotations[name], values[name], f"{where}.{name}") for name in values}
 
 
 def _value(annotation: Any, value: object, where: str) -> Any:
@@ -211,9 +206,10 @@ class Entry:
             raise TableError(f"expected an entry, found {_shown(raw)}")
         names = {each.name for each in fields(cls)}
         try:
-            return cls(**_arguments(cls, {k: v for k, v in raw.items() if k in names}, "entry"))
-        except (KindError, TypeError) as error:
+            found: Entry = _decode(cls, {k: v for k, v in raw.items() if k in names}, "entry")
+        except KindError as error:
             raise TableError(str(error)) from error
+        return found
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ the products of a tap are those of the pixel s * dilation_w to the right:
 a ``tl.gather`` over S * Co columns of fp32, between threads of the CTA.  Under dilation, a program
 takes the rows of one residue.  Over one dimension, R is 1 and steps are segments.  Not handled:
 strides, groups, three dimensions, and fp32, whose loads would have to round to tf32; the filter
-stays in shared memory, which bounds Ci (``families/kn2row.py``).
+stays in shared memory, which bounds Ci (``families/few_channels.py``).
 """
 
 from __future__ import annotations

@@ -94,17 +94,25 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         with open(_opened_lock(name, end), "rb") as lock:
             tables.check_regular(name, lock.fileno())
             _open_to_folder(name, lock.fileno())
-            _wait_for(lock.fileno(), name, end)
-            # The last holder has removed the file, and others may lock a newer one.
-            if not _is_file_at(name, lock.fileno()):
-                continue
             try:
-                yield
-            finally:
-                # With the sticky bit of its folder, one that another user left stays; it is empty.
-                with contextlib.suppress(PermissionError):
-                    name.unlink(missing_ok=True)
-            return
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The last holder has removed the file, and others may lock a newer one.
+                is_held = os.path.samestat(os.stat(name), os.fstat(lock.fileno()))
+            except (BlockingIOError, FileNotFoundError):
+                is_held = False
+            if is_held:
+                try:
+                    yield
+                finally:
+                    # With the sticky bit of its folder, one that another user left stays; it is
+                    # empty.
+                    with contextlib.suppress(PermissionError):
+                        name.unlink(missing_ok=True)
+                return
+        if time.monotonic() > end:
+            text = f"another process has held the lock for {_LOCK_SECONDS:g} seconds"
+            raise TimeoutError(errno.ETIMEDOUT, text, str(name))
+        time.sleep(_LOCK_POLL_SECONDS)
 
 
 def _opened_lock(name: pathlib.Path, end: float) -> int:
@@ -142,7 +150,7 @@ def _open_lock(name: pathlib.Path) -> int:
 def _open_to_folder(name: pathlib.Path, descriptor: int) -> None:
     """Gives an own lock to all who may write to its folder, and to nobody else."""
     folder, lock = name.parent.stat(), os.fstat(descriptor)
-    # Who may write is to read, too.
+    # Those who may write get both bits.
     mode = 0o600 | sum(bit * 3 for bit in (0o020, 0o002) if folder.st_mode & bit)
     if lock.st_uid != os.geteuid() or (lock.st_mode & 0o777, lock.st_gid) == (mode, folder.st_gid):
         return
@@ -162,26 +170,6 @@ def _owned(path: pathlib.Path) -> str:
     except KeyError:
         name = str(found.st_uid)
     return f"{stat.filemode(found.st_mode)} of user {name}"
-
-
-def _wait_for(descriptor: int, name: pathlib.Path, end: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > end:
-                text = f"another process has held the lock for {_LOCK_SECONDS:g} seconds"
-                raise TimeoutError(errno.ETIMEDOUT, text, str(name)) from None
-            time.sleep(_LOCK_POLL_SECONDS)
-
-
-def _is_file_at(path: pathlib.Path, descriptor: int) -> bool:
-    """Tells whether an open file is the one that a path leads to."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def check_writable(path: pathlib.Path) -> None:
