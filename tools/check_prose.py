@@ -66,6 +66,8 @@ HOUSE_WORDS = {
     r"row[- ]packing": "partial im2col",
     r"seams?": "patch point",
     r"(?:is|are) (?:said|told)(?=[.:;]|$)": "the fact itself",
+    r"(?:is|are) no (?:int|integer|list|name|number|power of two|text|tuple)": "is not a",
+    r"nobody here knows": "unknown",
 }
 MOST_WORDS = 40
 _EXEMPT = "prose: ok"

@@ -313,7 +313,7 @@ def conv_col2im_kernel(
             carried = moved[1:]
         if step >= R - 1:
             z = tl.gather(moved[0], shifted, 0)  # type: ignore[misc]
-            # Columns of no tap may be NaN, where x is no number.
+            # Columns of no tap may be NaN, where x is not a number.
             z = tl.where((taps < S)[None, :], z, 0.0)
             tile = tl.sum(tl.reshape(z, (BLOCK_M, TAPS, CHANNELS)), axis=1)
             tile = scale_and_shift(tile, columns, co, operands)
