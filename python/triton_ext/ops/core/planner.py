@@ -98,7 +98,7 @@ def register(family: Family[Any]) -> None:
 
     Raises:
         TypeError: It is no family, or its configurations are of no frozen dataclass.
-        ValueError: Its kind is no name, or its direction none.  Its direction has a family of its
+        ValueError: Its kind or its direction is unknown.  Its direction has a family of its
             kind or its class of configurations, or another direction has one of them with another
             class or kind: tables name kinds alone.
     """
@@ -229,7 +229,7 @@ def cheapest(case: Case, device: Device, among: Collection[str] | None = None) -
 def offers(
     case: Case, device: Device, among: Collection[str] | None = None, *, compared: bool = False
 ) -> list[Offer]:
-    """Returns what every family of a case's direction has for it, in the registry's order.
+    """Returns what every family of a case's direction has for it, in the order of FAMILIES.
 
     ``among`` are kinds to choose from.  With ``compared``, those that are not compared are left
     out, whose models take time as well.
