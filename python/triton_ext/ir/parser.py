@@ -62,6 +62,8 @@ _DEFINES = re.compile(r"\s*([=:])(?![=:])")
 _ARROW = re.compile(r"\s*->\s*")
 _LOC = re.compile(r"loc\s*\(")
 _STRING = re.compile(lexer.STRING)
+#: A colon outside of strings and comments.
+_COLON = re.compile(lexer.STRING + r"|//[^\n]*|(:)", re.ASCII)
 #: Characters before a brace that are searched for the keyword.
 _WORD_WINDOW = 24
 
@@ -291,7 +293,7 @@ class Parser:
         if generic:
             operands_end = find_group_end(self.source, text.index("(", first))
             ends = [operands_end, *spans[-1:], *attributes[-1:], *(r._span[1] for r in op._regions)]
-            if ":" not in text[max(ends) : start]:
+            if not any(match[1] for match in _COLON.finditer(text, max(ends), start)):
                 self.source.error(
                     first - len(name) - 2,
                     "expected ':' followed by operation type",
