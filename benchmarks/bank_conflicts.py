@@ -92,7 +92,7 @@ class Case:
 
     @property
     def warps(self) -> int:
-        """Of a CTA."""
+        """Warps of a CTA."""
         return self.registers[2][0] * self.registers[2][1]
 
 
@@ -207,13 +207,13 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the model says of one step of a case.
+    """The model's prediction for one step of a case.
 
     Attributes:
-        instructions: Of all warps.
-        wavefronts: Of all warps.
+        instructions: Instructions of all warps.
+        wavefronts: Wavefronts of all warps.
         ideal: Wavefronts without conflicts.
-        bits: That an instruction moves for each lane.
+        bits: Bits per lane of an instruction.
         is_transposed: Whether matrix instructions transpose.
     """
 
@@ -280,7 +280,7 @@ def _access(case: Case, kernel: Any) -> Any:
 
 
 def predicted(case: Case, kernel: Any) -> Prediction:
-    """What the model says, from the TTGIR of a compiled kernel."""
+    """Returns the model's prediction, from the TTGIR of a compiled kernel."""
     from triton_ext.analysis.bank_conflicts import wavefronts
 
     access = _access(case, kernel)
@@ -508,7 +508,7 @@ def _counted(row: dict[str, str], op: str, times: int) -> Counted:
 
 
 def _launch_all(number: int) -> int:
-    """What runs under ``ncu``; the order is that in which :func:`count` reads."""
+    """Runs all cases under ``ncu``, in the order in which :func:`count` reads."""
     for case in CASES:
         _launch(case, STEPS)
     for op in _OPS:

@@ -56,10 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the GPU reaches, measured in the same run.
+    """Throughput of the GPU, measured in the same run.
 
     Attributes:
-        tflops: Of an 8192^3 matrix product.
+        tflops: Rate of an 8192^3 matrix product.
         gbytes: Bytes read and written per nanosecond by a copy, in GB/s.
     """
 

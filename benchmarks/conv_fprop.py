@@ -61,13 +61,13 @@ class Tensors:
     shape: ConvShape
 
     def torch(self) -> Any:
-        """What torch gives: cuDNN on a GPU."""
+        """Returns torch's result: cuDNN on a GPU."""
         from torch.nn.functional import conv2d
 
         return conv2d(self.x, self.weight, None, self.shape.stride, self.shape.padding)
 
     def ours(self) -> Any:
-        """What the package gives."""
+        """Returns the package's result."""
         from triton_ext.ops import conv2d
 
         return conv2d(self.x, self.weight, None, self.shape.stride, self.shape.padding)
@@ -139,7 +139,7 @@ class Row:
 
     @property
     def correct(self) -> bool:
-        """Whether our result may be timed."""
+        """Returns whether our result is correct enough to be timed."""
         return self.errors["ours"].within(self.errors["cudnn"])
 
     @property

@@ -1,4 +1,4 @@
-"""What the benchmarks of convolutions have in common around their measurements."""
+"""Shared code of the convolution benchmarks around their measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "wrong_out",
 ]
 
-# What dry runs choose configurations for.
+# Multiprocessors for which dry runs choose configurations.
 H200_MULTIPROCESSORS = 132
 
 FORMULA = (

@@ -48,7 +48,7 @@ class Operands:
         return dataclasses.replace(self, **tensors)
 
     def run_torch(self, direction: str) -> Any:
-        """What torch gives: cuDNN on a GPU."""
+        """Returns torch's result: cuDNN on a GPU."""
         import torch
 
         p = self.problem
@@ -66,7 +66,7 @@ class Operands:
         return gradients[0 if direction == "dgrad" else 1]
 
     def run_ours(self, direction: str) -> Any:
-        """What the package gives."""
+        """Returns the package's result."""
         from triton_ext import ops
 
         p = self.problem

@@ -56,14 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class Tally:
-    """What came out of one set for one vendor.
+    """Results of one set for one vendor.
 
     Attributes:
         instructions: Bytes to number of instructions, by variant.
         refused: Kernels that did not compile, by variant.
         conversions: ``ttg.convert_layout``, by variant.
         kernels: All kernels.
-        changed: Those with other instructions.
+        changed: Kernels with other instructions.
         worse: Names of those that are worse.
     """
 
@@ -101,7 +101,7 @@ class Tally:
 
 def _is_worse(stock: dict[int, int], ext: dict[int, int]) -> bool:
     count, before = sum(ext.values()), sum(stock.values())
-    # Of fewer instructions each may be narrower: more threads copy.
+    # Fewer instructions may be narrower: more threads copy.
     return count > before or (count == before and min(ext, default=0) < min(stock, default=0))
 
 

@@ -49,7 +49,7 @@ class Layer:
     stride: int = 1
 
     def problem(self) -> Any:
-        """What is computed."""
+        """Returns the convolution problem."""
         from triton_ext.ops.core.problem import ConvProblem
 
         n, channels, *size = self.sizes

@@ -38,7 +38,7 @@ FIT_TOLERANCE = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What was measured on one shape.
+    """Measurements of one shape.
 
     Attributes:
         name: The shape, as the benchmark spells it.
@@ -47,7 +47,7 @@ class Problem:
         ci: Input channels.
         taps: Filter taps.
         num_sms: Multiprocessors of the GPU.
-        cudnn_ms: cuDNN's time in the same run; NaN where it was not measured.
+        cudnn_ms: cuDNN's time in the same run; NaN if it was not measured.
         times: Milliseconds per configuration.
     """
 

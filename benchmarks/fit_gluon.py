@@ -33,13 +33,13 @@ __all__ = ["Measured", "features_of", "load", "main"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured on a shape.
+    """Measurements of a shape.
 
     Attributes:
         kernel: fprop or dgrad.
         shape: The shape.
         num_sms: Multiprocessors of the GPU.
-        chosen: What the model of the sweep's sources chose; ``None`` if that was not timed.
+        chosen: The choice of the sweep's model; ``None`` if that was not timed.
         cudnn_us: cuDNN's time.
         times: Microseconds by configuration.
     """
@@ -127,7 +127,7 @@ def features_of(measured: Measured, config: Any) -> list[float]:
 
 
 def kind_of(config: Any) -> Any:
-    """What has one cost: a filter that stays is as long as the shape wants, with what is left."""
+    """Returns the cost class of a configuration, independent of the length of a resident filter."""
     return replace(config, filter_steps=1, stages=4) if config.filter_steps else config
 
 

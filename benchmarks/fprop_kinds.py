@@ -55,7 +55,7 @@ class Kind:
     epilogue: dict[str, Any] = field(default_factory=dict)
 
     def problem(self) -> Any:
-        """What is computed."""
+        """Returns the convolution problem."""
         from triton_ext.ops.core.problem import ConvProblem
 
         n, ci, co, *size = self.sizes

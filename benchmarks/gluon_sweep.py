@@ -41,7 +41,7 @@ WIDTHS = ((32, 0), (64, 0), (128, 0), (256, 0), (128, 32), (128, 64), (256, 64))
 ROLES = ((64, 2, True), (128, 2, True), (64, 1, False), (64, 2, False), (64, 3, False))
 STORES = ((64, 1), (32, 2))
 GROUPS_M = (2, 8)
-# Of tiles whose rows are output channels.
+# Widths of tiles whose rows are output channels.
 TURNED_WIDTHS = ((64, 0), (128, 0), (256, 0), (64, 16), (64, 32), (128, 16), (128, 32), (128, 64))
 TURNED_ROLES = ((64, 1, False), (64, 2, False), (64, 3, False))
 TURNED_STORES = ((16, 2), (32, 2))
@@ -59,7 +59,7 @@ def _ranking(kernel: Any, problem: Any, dtype: Any, num_sms: int) -> list[Any]:
 
 
 def jit_config(kernel: str, problem: Any, dtype: Any, num_sms: int) -> Any:
-    """What the model of the @triton.jit kernel takes for the fastest."""
+    """Returns the configuration that the @triton.jit kernel's model considers fastest."""
     from triton_ext.ops.families.gemm_config import ConvConfig
     from triton_ext.ops.families.wgrad import WgradChoice
 
@@ -134,7 +134,7 @@ def candidates(
 
 
 def model_us(kernel: str, problem: Any, config: Any, num_sms: int) -> float:
-    """What the model expects of a shipped configuration, in microseconds; else NaN."""
+    """Returns the model's time of a shipped configuration, in microseconds; else NaN."""
     import torch
     from triton_ext.ops.families.gluon_config import expected_times
 
@@ -197,7 +197,7 @@ def _submit(
     found: dict[tuple[ConvShape, Any], Any] = {}
     shared: dict[object, Any] = {}
     for shape, configs in work.items():
-        # What kernels are compiled for besides the configuration; wgrad's depend on more.
+        # Kernels are compiled per kind and configuration; wgrad's depend on more.
         kind: object = (shape.r * shape.s == 1, shape.stride)
         if kernel == "wgrad":
             kind = shape

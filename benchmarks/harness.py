@@ -1,4 +1,4 @@
-"""What every benchmark shares: the environment, timing, checking of results, and output.
+"""Shared code of all benchmarks: environment, timing, checks of results, and output.
 
 Method.  A round measures every variant once, in rotating order and every other time backwards; a
 measurement is the median of CUDA-event times over many calls.  Before each call the L2 is flushed
@@ -209,7 +209,7 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether the time is used up."""
+        """Returns whether the time is used up."""
         return self.left() <= 0
 
 
@@ -564,7 +564,7 @@ class Errors:
     maximum: float
 
     def within(self, other: Errors) -> bool:
-        """Whether this is at most twice ``other``, plus the floor; NaN is not."""
+        """Returns whether this is at most twice ``other``, plus the floor; NaN is not."""
         return (
             self.l2 <= 2 * other.l2 + RELATIVE_FLOOR
             and self.maximum <= 2 * other.maximum + RELATIVE_FLOOR

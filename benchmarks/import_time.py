@@ -20,10 +20,10 @@ from benchmarks.harness import emit, read_count
 
 __all__ = ["LIMIT_MS", "add_arguments", "measure", "run"]
 
-#: What ``import triton_ext`` may cost.
+#: Limit of the time of ``import triton_ext``.
 LIMIT_MS = 30.0
 
-# What is there before, and what is imported.
+# Imports before the measurement, and the measured ones.
 _LINES = (
     ("", "triton_ext"),
     ("triton", "triton_ext"),

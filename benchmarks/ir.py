@@ -210,7 +210,7 @@ def _start_ms() -> float:
 
 
 def _plugin_overhead(rounds: int) -> dict[str, float]:
-    """What the plugin adds behind the ``ttgir`` stage, beside the time of the whole compile."""
+    """Returns the plugin's time after the ``ttgir`` stage, and that of the whole compile."""
     from triton import knobs
     from triton_ext import plugin
     from triton_ext.host import module as host_module

@@ -60,7 +60,7 @@ BUFFER_BYTES = 1 << 30
 # Set in the process whose libcuda is the stand-in.
 STAND_IN_VARIABLE = "TRITON_EXT_BENCHMARK_STAND_IN"
 
-# What three im2col descriptors may cost, as a ratio to three that Triton encodes itself.
+# Limits of the cost of three im2col descriptors, relative to three that Triton encodes itself.
 LIMITS = {"same": 1.0, "pool": 1.0, "new": 1.1}
 
 FORMULA = (
@@ -134,7 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class Base:
-    """What a descriptor needs of a tensor; its address can be moved within the buffer."""
+    """The properties of a tensor for a descriptor; its address can move within the buffer."""
 
     address: int
     shape: tuple[int, ...]

@@ -34,7 +34,7 @@ TOOLS = ("memcheck", "initcheck", "racecheck", "synccheck")
 MOST_FLOPS = 2e8
 SEED = 2026
 DTYPES = ("float16", "bfloat16")
-# Of the checker, where it found something.
+# Exit status of the checker if it found errors.
 ERROR_STATUS = 77
 
 
@@ -120,12 +120,12 @@ def draw_problems(direction: Any, count: int) -> list[tuple[Any, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a run under the checker came to.
+    """Result of a run under the checker.
 
     Attributes:
-        errors: That it reported; ``None`` where it did not come to an end.
-        geometries: That were run.
-        configs: Kernels that were run.
+        errors: Number of reported errors; ``None`` if it did not finish.
+        geometries: Number of geometries run.
+        configs: Number of kernels run.
     """
 
     errors: int | None
@@ -133,7 +133,7 @@ class Verdict:
     configs: int
 
     def is_clean(self, cases: int) -> bool:
-        """Whether all cases ran, without an error."""
+        """Returns whether all cases ran without an error."""
         return self.errors == 0 and self.geometries == cases
 
 
@@ -205,7 +205,7 @@ class Share:
     cases: int
 
     def command(self) -> list[str]:
-        """What runs it, without the checker."""
+        """Returns the command, without the checker."""
         return [
             *(sys.executable, "-m", "benchmarks", "memcheck", "--inside"),
             *("--direction", self.direction, "--cases", str(self.cases)),

@@ -30,14 +30,14 @@ def run(arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def norms_on_stand_in() -> Iterator[None]:
     """Within, normalizations take tensors on the CPU for those of a GPU, as operators do."""
-    from triton_ext.ops.norms import calls
+    from triton_ext.ops.norms import checks
 
     # Triton's driver, which this patches, is there in the process of the stand-in only.
     stand_in: Any = importlib.import_module("benchmarks.stand_in_operators")
     with (
         stand_in.operators_on_stand_in(),
-        mock.patch.object(calls, "IS_INTERPRETED", True),
-        mock.patch.object(calls, "describe", return_value=stand_in.H200),
+        mock.patch.object(checks, "IS_INTERPRETED", True),
+        mock.patch.object(checks, "describe", return_value=stand_in.H200),
     ):
         yield
 

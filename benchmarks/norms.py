@@ -29,7 +29,7 @@ from benchmarks.harness import (
 __all__ = ["LAYERS", "Layer", "add_arguments", "run"]
 
 TORCH, OURS = "torch", "ours"
-# Of a gradient that is one sum of many products in fp32, in another order than torch's.
+# Floor for a gradient that sums many products in fp32, in another order than torch.
 FLOOR = 1e-4
 
 
@@ -51,7 +51,7 @@ class Layer:
 
     @property
     def activation(self) -> str:
-        """What the networks have there."""
+        """Activation that the networks have there."""
         return "silu" if self.groups else "relu"
 
     def tensor_passes(self, with_backward: bool) -> int:

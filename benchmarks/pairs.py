@@ -1,4 +1,4 @@
-"""What cases share that time ours beside something else, shape by shape, and print one mean."""
+"""Shared code of cases that time ours against something else per shape, and print one mean."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ OURS = "ours"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is timed of a shape.
+    """Functions to time for a shape.
 
     Attributes:
         functions: By name; :data:`OURS` is one of them.
-        reference: What they compute, in fp32.
-        limit: The errors that are allowed; ``None`` to allow twice those of the first function.
+        reference: Their result, in fp32.
+        limit: Allowed errors; ``None`` to allow twice those of the first function.
     """
 
     functions: Mapping[str, Function]

@@ -34,7 +34,7 @@ __all__ = [
     "worst_of",
 ]
 
-#: What a command wrote: rows of texts by column.
+#: Output of a command: rows of texts by column.
 Rows = list[dict[str, str]]
 
 
@@ -101,7 +101,7 @@ def load_sweep(path: pathlib.Path, key: str) -> dict[str, Any]:
 
 
 def is_invented(sweep: Mapping[str, Any]) -> bool:
-    """Whether a dry run wrote this; of CSV files the environment is text."""
+    """Returns whether a dry run wrote this; in CSV files the environment is text."""
     environment = sweep.get("environment")
     return isinstance(environment, dict) and str(environment.get("dry_run")) == "True"
 
@@ -193,7 +193,7 @@ def depthwise_ratio(direction: str) -> Reader:
 
 
 def _told(rows: Rows) -> str:
-    """What modes say of themselves that did not run, or ran wrong."""
+    """Returns the messages of modes that did not run, or ran incorrectly."""
     return "; ".join(f"{row['mode']}: {row['problem']}" for row in rows if row["problem"])
 
 
@@ -212,7 +212,7 @@ def of_modes(column: str, over: str, mode: str, suffix: str = ".csv") -> Reader:
         found = [row for row in files if row["mode"] in (over, mode)]
         if not found:
             return Reading(note=_told(files))
-        # What is not timed has a peak too, but is wrong.
+        # A mode without a time has a peak too, but a wrong result.
         values = {(row["model"], row["mode"]): float(row[column]) for row in found if row["ms"]}
         # Without a GPU all peaks are 0.
         ratios = {

@@ -48,7 +48,7 @@ __all__ = [
     "select_cases",
 ]
 
-# Of a case's limit, what it is told to keep to itself; the rest is for its start and its end.
+# Part of a case's time limit that is kept for its start and its end.
 OVERHEAD_SECONDS = 12.0
 # Kept back from the budget, to write.
 RESERVE_SECONDS = 3.0
@@ -56,14 +56,14 @@ RESERVE_SECONDS = 3.0
 LEAST_SECONDS = 25.0
 FIELDS = ("case", "figure", "value", "reach", "stretch", "result", "rows", "spread", "seconds",
           "note")  # fmt: skip
-# Of a case without figures.
+# Figure of cases without figures.
 RAN = Figure("ran", lambda rows: Reading())
-# What a script says of itself whose rows say more.
+# Message of a script whose rows have details.
 WRONG = "exit status 1"
 FAILED = ("FAIL", "CRASH", "TIMEOUT", "PARTIAL", "SKIPPED")
 
 
-# Of cases that run.
+# Processes of running cases.
 _PROCESSES: set[subprocess.Popen[bytes]] = set()
 
 
@@ -199,7 +199,7 @@ class Place:
     gpus: tuple[str, ...] | None = None
 
     def path_of(self, case: Case, step: Step) -> pathlib.Path:
-        """What a step writes."""
+        """Returns the output path of a step."""
         return self.folder / f"{case.name}{step.suffix}"
 
     def on(self, gpu: str) -> Place:
@@ -417,7 +417,7 @@ def _side_by_side(
             for each in concurrent.futures.as_completed(running):
                 yield each.result()
         except BaseException:
-            # What this process is told to end with; what it started is to end first.
+            # End the started processes before this one.
             for each in running:
                 each.cancel()
             while not all(each.done() for each in running):

@@ -26,7 +26,7 @@ from benchmarks.suites import select_layers
 
 __all__ = ["CASES", "Case", "Figure", "Step"]
 
-# Of examples.models.networks, which needs torch.
+# Keys of examples.models.networks, which needs torch.
 MODELS = ("resnet50", "convnext", "unet", "vae")
 
 
@@ -51,7 +51,7 @@ class Figure:
     expected: int = 1
 
     def reaches(self, value: float) -> bool:
-        """Whether a value is as good as the goal."""
+        """Returns whether a value is as good as the goal."""
         if self.reach is None:
             return True
         return value <= self.reach if self.less_is_better else value >= self.reach
@@ -76,20 +76,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is run under a name.
+    """Commands of one name.
 
     Attributes:
         name: For ``--only``.
         about: What it measures.
         steps: Commands, one after another.
-        figures: What is read out of what they write; none where running is all.
-        seconds: That it may take; about twice what it should.
+        figures: Figures read from their output; empty if running is all.
+        seconds: Time limit, about twice the expected time.
         has_dry_run: Whether the commands have a dry run.
-        gpus: How many it needs.
-        shares_host: Whether cases on other GPUs may run at the same time: nothing that is timed
-            is the host's.
+        gpus: Number of GPUs.
+        shares_host: Whether cases on other GPUs may run at the same time: no host time is measured.
         sources: Files of other cases that the figures are read from.
-        tells_by_status: Whether exit status 1 says what the rows say: something is wrong.
+        tells_by_status: Whether exit status 1 means the same as the rows: something is wrong.
     """
 
     name: str
@@ -148,7 +147,7 @@ _TINY = ("--size", "tiny", "--batch", "2", "--side")
 
 
 def _tiny(model: str) -> tuple[str, ...]:
-    """What a dry run says of a network: a size for CPUs."""
+    """Returns the options of a network in a dry run: a size for CPUs."""
     return (*_TINY, "64" if model in ("resnet50", "convnext") else "8")
 
 

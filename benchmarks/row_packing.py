@@ -137,7 +137,7 @@ def ways_of(problem: ConvProblem) -> list[RowPacking]:
 
 
 def _strides(problem: ConvProblem) -> tuple[int, ...]:
-    """Of a dense channels-last x."""
+    """Returns the strides of a dense channels-last x."""
     strides = packed_strides((problem.batch, *problem.input_size, problem.in_channels))
     return (strides[0], 1, *strides[1:-1])
 
@@ -193,7 +193,7 @@ def measure(layer: FewChannels, arguments: argparse.Namespace, timer: Any) -> di
 
 
 def describe(layer: FewChannels) -> dict[str, object]:
-    """What is known of a layer without measuring, on 132 multiprocessors and in 16 bits."""
+    """Returns the static properties of a layer, for 132 multiprocessors and 16 bits."""
     import torch
     from triton_ext.ops.core import planner
     from triton_ext.ops.core.case import Case

@@ -71,7 +71,7 @@ def _layer(
     dilation: int = 1,
     groups: int = 1,
 ) -> Layer:
-    """Builds a layer; padded by half of the filter if nothing else is said."""
+    """Builds a layer; by default padded by half of the filter."""
     dims = len(size)
     filter_size = (taps,) * dims if isinstance(taps, int) else taps
     steps = (stride,) * dims if isinstance(stride, int) else stride

@@ -199,7 +199,7 @@ class Sweep:
         self.timer: Timer = make_timer(arguments, TARGET_MS)
         self.num_sms = H200_MULTIPROCESSORS if self.dry_run else multiprocessors()
         self.shapes: dict[str, ShapeResults] = {}
-        # Of an earlier run, what this one does not time.
+        # Results of an earlier run that this one does not time.
         self.others: dict[str, dict[str, Any]] = {}
 
     def save(self) -> None:

@@ -1,4 +1,4 @@
-"""What the sweeps of tile configurations share: options, limits, and what ends a sweep early."""
+"""Shared code of the sweeps of tile configurations: options, limits, and early stops."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from benchmarks.harness import add_out_argument, milliseconds, read_count, write
 
 __all__ = ["add_arguments", "run"]
 
-#: What both together may take of a compile.
+#: Limit of the share of both together in a compile.
 LIMIT_PERCENT = 2.0
 
 

@@ -73,11 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is varied.
+    """One point of the sweep.
 
     Attributes:
         config: The tile configuration.
-        part_rounds: Parts of tiles that the busiest program has.
+        part_rounds: Parts of tiles of the busiest program.
     """
 
     config: Any
@@ -95,7 +95,7 @@ class Choice:
         return cls(WgradConfig(**fields["config"]), fields["part_rounds"])
 
     def entry(self) -> Any:
-        """What plans take and tables hold."""
+        """Returns the entry of plans and tables."""
         from triton_ext.ops.families.wgrad import WgradChoice
 
         return WgradChoice(config=self.config, part_rounds=self.part_rounds)
@@ -116,7 +116,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class GluonChoice:
-    """What is varied of the Gluon kernel.
+    """One point of the sweep of the Gluon kernel.
 
     Attributes:
         config: The tile configuration.
@@ -139,7 +139,7 @@ class GluonChoice:
         return cls(WgradTileConfig(**fields["config"]), fields["add_in_place"])
 
     def entry(self) -> Any:
-        """What plans take and tables hold."""
+        """Returns the entry of plans and tables."""
         from triton_ext.ops.families.gluon_wgrad import WgradTileChoice
 
         return WgradTileChoice(config=self.config, add_in_place=self.add_in_place)
@@ -156,7 +156,7 @@ class GluonChoice:
 
 Candidate = Choice | GluonChoice
 
-# Of tuning's tables; results of the other kernel have no kind.
+# Kind of entries in tuning's tables; results of the other kernel have none.
 GLUON_KIND = "gluon_wgrad"
 
 

@@ -88,7 +88,7 @@ def compiler_for(arch: str) -> dict[str, str]:
         Refused: This is another machine and its cross compiler is not there.
     """
     if arch == platform.machine():
-        # What Python was linked with would come along otherwise, such as a run path of its folder.
+        # Avoid Python's own link flags, such as a run path of its folder.
         return {"CC": "gcc", "LDSHARED": "gcc -shared"}
     compiler = f"{arch}-linux-gnu-gcc"
     if shutil.which(compiler) is None:

@@ -19,8 +19,8 @@ from environment import Environment, EnvironmentProblem, environment_for, say
 # The release that the static checks run with, once.
 MAIN_HOST = "3.9.0"
 
-# What is tested with a release that differs too little from its neighbour for every run of CI to
-# pay for all of pytest: what its compiler is asked to do, and what asks it.  make nightly runs all.
+# Tests for releases that differ too little from their neighbour to run all of pytest in every CI
+# run: those of the compiler's input and output.  make nightly runs all.
 _PART = {
     "3.7.0": tuple(
         f"unittest/{name}"
@@ -31,7 +31,7 @@ _PART = {
         )
     ),
 }
-# What has to do with another extension beside the package.
+# Tests about other extensions beside the package.
 _BESIDE = (
     "test_beside_utlx.py",
     "test_foreign_hooks.py",

@@ -25,26 +25,23 @@ from environment import ROOT, say
 
 # Files and folders without findings.  Only grows.
 CLEAN = (
+    "benchmarks",
     "docs/add-a-kernel.md",
     "docs/recipes",
+    "examples",
     "python/triton_ext/__init__.py",
     "python/triton_ext/__main__.py",
+    "python/triton_ext/analysis",
     "python/triton_ext/backends",
     "python/triton_ext/emulator",
     "python/triton_ext/errors.py",
     "python/triton_ext/gluon",
-    "python/triton_ext/host/capabilities.py",
-    "python/triton_ext/host/detect.py",
-    "python/triton_ext/host/diagnostics.py",
-    "python/triton_ext/host/dots.py",
-    "python/triton_ext/host/gluon_names.py",
-    "python/triton_ext/host/module.py",
-    "python/triton_ext/host/passes.py",
-    "python/triton_ext/host/process.py",
-    "python/triton_ext/host/worker.py",
+    "python/triton_ext/host",
+    "python/triton_ext/ir",
     "python/triton_ext/language",
     "python/triton_ext/llvm_ir",
     "python/triton_ext/markers.py",
+    "python/triton_ext/nn",
     "python/triton_ext/ops/api",
     "python/triton_ext/ops/core",
     "python/triton_ext/ops/kernels",
@@ -56,8 +53,8 @@ CLEAN = (
     "python/triton_ext/selftest",
     "python/triton_ext/strings.py",
     "python/triton_ext/tools",
-    "third_party/nvidia",
-    "tools/check_prose.py",
+    "third_party",
+    "tools",
 )
 
 # Ours, and the word that people know.
@@ -75,7 +72,7 @@ _HOUSE = {re.compile(rf"\b(?:{word})\b", re.I): better for word, better in HOUSE
 # Code in a sentence counts as a word, and may name anything.
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.M | re.S)
-_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*\[\"(])")
+_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z\d*\[\"(]|code\b)")
 
 
 @dataclass(frozen=True, slots=True)

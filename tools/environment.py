@@ -36,13 +36,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Triton that is wanted is installed after it.
 TORCH = "2.13.0"
 
-# What a release of Triton needs beside it and does not ask for.
+# Packages that a release of Triton needs but does not require.
 COMPANIONS = {
     # Its interpreter turns one-element arrays into numbers, which numpy 2.4 refuses.
     "3.6.0": ("numpy<2.4",),
 }
 
-# What a wheel is made of; one changed byte means a new installation.
+# Sources of a wheel; one changed byte means a new installation.
 _SOURCES = ("python", "third_party", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 _SUFFIXES = (".py", ".pyi", ".c", ".h", ".toml", ".md", ".typed", "")
 

@@ -41,8 +41,8 @@ _MEMORY = 8 << 30
 #: before, by CPU time.
 _STUCK_SECONDS = 90.0
 _REPORT_SECONDS = 1.0
-#: Of the modules, how many are edited, and how many go through a pass; every how many there is a
-#: command line, a table and a descriptor.
+#: Fractions of modules that are edited, and that go through a pass; fraction of inputs that are a
+#: command line, a table or a descriptor.
 _EDITED, _PASSED, _OPTIONS = 0.25, 0.25, 0.3
 _OTHERS_EVERY = 200
 DOORS = ("ir", "command-lines", "tables", "descriptors", "c")
@@ -61,13 +61,13 @@ def make_importable() -> None:
 
 @dataclass(slots=True)
 class Totals:
-    """What a run has done.
+    """Statistics of a run.
 
     Attributes:
         modules: Number of modules, by origin of the seed.
         others: Number of other inputs, by door.
         findings: By signature; the shortest input of each.
-        times: How often each was seen.
+        times: Number of occurrences of each.
         slowest: CPU seconds and number of the slowest module.
     """
 
@@ -116,14 +116,14 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What all workers of a run do.
+    """Plan of all workers of a run.
 
     Attributes:
-        mutator: Makes the modules.
+        mutator: Creates the modules.
         doors: Doors other than ``ir``.
         jobs: Number of workers.
-        end: When to stop, by ``time.monotonic``.
-        modules: Number of modules to make; 0 for no end.
+        end: Stop time, by ``time.monotonic``.
+        modules: Number of modules; 0 for no limit.
     """
 
     mutator: Mutator

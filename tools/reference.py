@@ -261,7 +261,7 @@ def _markdown(text: str, links: dict[str, str]) -> str:
     parts = _SECTION.split(inspect.cleandoc(text))
     blocks = [_prose(parts[0], links)]
     for title, body in zip(parts[1::2], parts[2::2], strict=True):
-        # What stands at the margin again is no part of the section.
+        # Text at the margin no longer belongs to the section.
         inner, rest = _section_body(body)
         blocks.append(f"**{_TITLES.get(title, title)}**")
         as_list = title in _LISTS

@@ -207,7 +207,7 @@ def _optimizes(*flags: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _selftested() -> dict[tuple[str, str], str]:
-    """What the selftest compiles, as it does for a user: status by feature and target."""
+    """Runs the selftest's compiles as a user would; returns status by feature and target."""
     from triton_ext.tools import selftest
 
     skipped = dict.fromkeys(("gpu", "cpu", "numpy", "torch"), "other rows are about these")

@@ -31,7 +31,7 @@ __all__ = ["main"]
 
 HOSTS = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")
 _FOLDER = ROOT / ".venv"
-# What Debian's Python for arm64 needs to start, ctypes and Triton's C++ library included.
+# Debian packages for Python on arm64, with ctypes and the C++ library of Triton.
 _DEBS = (
     *("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "libc6", "zlib1g"),
     *("libexpat1", "libgcc-s1", "libffi8", "libbz2-1.0", "liblzma5", "libstdc++6", "libssl3"),
@@ -39,9 +39,9 @@ _DEBS = (
 )
 _PLATFORMS = ("manylinux_2_27_aarch64", "manylinux_2_28_aarch64", "manylinux_2_34_aarch64")
 _EMULATED_TRITON = "3.9.0"
-# What stands behind a release's number, oldest first.
+# Suffixes of release numbers, oldest first.
 _SUFFIXES = ("dev", "a", "b", "rc", "", "post")
-# What starts another Python cannot be emulated without a change of the machine.
+# Starting another Python cannot be emulated without changing the machine.
 _SELFTEST = """
 from triton_ext.selftest.checks import CHECKS, CPU, GPU, TORCH
 print("\\n".join(check.name for check in CHECKS if check.target not in (CPU, GPU, TORCH)))
@@ -61,10 +61,10 @@ def wheel_for(arch: str) -> pathlib.Path:
 
 
 def version_order(wheel: pathlib.Path) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """What puts wheels in the order of their versions, the newest last (PEP 440, without epochs).
+    """Returns a sort key of wheels by version (PEP 440, without epochs).
 
     Args:
-        wheel: Its file, whose name says the version.
+        wheel: Its file, whose name contains the version.
     """
     version = wheel.name.split("-")[1].partition("+")[0]
     match = re.match(r"[\d.]*\d", version)

@@ -25,11 +25,7 @@ GENERATED = re.compile(r"docs/reference/(?:commands|triton_ext[\w.]*)\.md")
 # Records, not pages that people read from the top.
 LONG = {
     "docs/conformance.md",
-    "docs/gluon-conv.md",
     "docs/im2col-in-an-hour.md",
-    "docs/convolutions.md",
-    "docs/models.md",
-    "docs/performance.md",
     "docs/tdm-waits.md",
 }
 MOST_LINES = 250

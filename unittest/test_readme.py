@@ -53,7 +53,7 @@ def run(code, folder, **variables):
 
 def test_it_is_short():
     lines = [line for line in kernel_of_the_readme().splitlines() if line.strip()]
-    assert len(lines) <= 26
+    assert len(lines) <= 28
 
 
 def test_only_two_commands_get_one_going():
@@ -70,7 +70,7 @@ def test_runs_in_the_interpreter(tmp_path):
         kernel_of_the_readme() + CHECK, tmp_path, TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES=""
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("torch.Size([2, 14, 14, 128])")
+    assert done.stdout == "torch.Size([2, 14, 14, 128]) as torch: True\n"
 
 
 @pytest.mark.skipif(not capabilities()["im2col"].available, reason=capabilities()["im2col"].reason)

@@ -42,14 +42,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What models expect of a layer.
+    """Expected times of a layer, compared with measurements.
 
     Attributes:
         ratios: Measured over expected times, with their families.
-        loss: The time of the choice among what was measured over the least.
-        cudnn_over_ours: Of that choice, or of the table's where it has one.
+        loss: Measured time of the choice over the least measured time.
+        cudnn_over_ours: Ratio for that choice, or for the table's if it has one.
         is_torch_chosen: Whether torch is expected to be faster than that.
-        cudnn_over_model: Measured over expected; ``None`` where the model refuses.
+        cudnn_over_model: Measured over expected; ``None`` if the model refuses.
     """
 
     ratios: tuple[tuple[str, float], ...]

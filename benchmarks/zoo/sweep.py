@@ -89,7 +89,7 @@ class Variant:
 
     @property
     def is_choice(self) -> bool:
-        """Whether the planner chooses it, with tables or without."""
+        """Returns whether the planner chooses it, with tables or without."""
         return self.roles != ["candidate"]
 
     def fields(self) -> dict[str, Any]:

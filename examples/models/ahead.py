@@ -24,7 +24,7 @@ from examples.models.parallel import blocks
 
 __all__ = ["compile_ahead"]
 
-# Of a run's time.
+# Fraction of a run's time.
 _PART = 0.6
 
 

@@ -27,7 +27,7 @@ __all__ = ["Findings", "main"]
 _AS_RANK = "--as-rank"
 _RANKS = 2
 
-# What the ranks write: so many files of the cache, over and over, and entries of one table.
+# The ranks rewrite so many files of the cache, and entries of one table.
 _FILES = 7
 _FILE_NAME = "kernel.json"
 _FILLER = 200_000
@@ -47,7 +47,7 @@ class Findings:
 
     @property
     def good(self) -> bool:
-        """Whether all of them are."""
+        """Returns whether all of them are good."""
         return all(row["good"] for row in self.rows)
 
     def tell(self, good: bool, text: str) -> None:

@@ -135,7 +135,7 @@ class Comparison:
 
     @property
     def good(self) -> bool:
-        """Whether it is one of them."""
+        """Returns whether it is a good one."""
         return len(self.outside) <= self.windows // _WINDOWS_PER_STRAY
 
 

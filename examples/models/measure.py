@@ -108,18 +108,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What became of one mode of one model.
+    """Result of one mode of one model.
 
     Attributes:
-        task: ``inference`` or ``training``, and how many ranks.
+        task: ``inference`` or ``training``, and the number of ranks.
         model: Its name.
         mode: One of ``MODES``.
-        problem: Why there is no time; empty where there is one.
-        errors: Against fp32.
-        timing: Of a step.
-        peak_bytes: Of this mode's weights and one step; 0 without a GPU.
-        taken: How many convolutions were converted, and how many of them all.
-        folded: How many of them took in what stands behind them.
+        problem: Why there is no time, or empty.
+        errors: Errors against fp32.
+        timing: Time of a step.
+        peak_bytes: Peak of this mode's weights and one step; 0 without a GPU.
+        taken: Numbers of converted and of all convolutions.
+        folded: Number of convolutions folded with what follows them.
     """
 
     task: str
@@ -191,11 +191,11 @@ def _peak_of(step: Callable[[], object]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is going to be timed.
+    """Modes prepared for timing.
 
     Attributes:
-        rows: Of every mode, without times.
-        plans: Of those that are right, by task and mode.
+        rows: Rows of every mode, without times.
+        plans: Those with correct results, by task and mode.
     """
 
     rows: list[Row]

@@ -29,7 +29,7 @@ __all__ = [
 
 MODES = ("eager", "ours", "compile", "ours+compile")
 BASELINE = MODES[0]
-#: What each of ours is to be compared with: the same, with torch's convolutions.
+#: The baseline of each of our modes: the same, with torch's convolutions.
 THEIRS = {"ours": "eager", "ours+compile": "compile"}
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -159,7 +159,7 @@ def variant(
 def _convert(model: nn.Module, fold: bool, norms: bool) -> Any:
     from triton_ext import nn as ours
 
-    # What convert would print as a table.
+    # The table that convert would print.
     conversion = ours.survey(model, fold=fold, norms=norms)
     ours.convert(model, fallback="torch", report=False, fold=fold, norms=norms)
     return conversion

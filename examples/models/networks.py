@@ -21,7 +21,7 @@ Tensor = torch.Tensor
 
 SIZES = ("full", "tiny")
 
-# Of residual branches, small as in networks that were trained a while.  ConvNeXt's own 1e-6 would
+# Scale of residual branches, small as in trained networks.  ConvNeXt's own 1e-6 would
 # hide its convolutions; with ResNet's 1 gradients grow from layer to layer, their rounding more so.
 _BRANCH_SCALE = 0.1
 
@@ -89,7 +89,7 @@ def _torchvision() -> Any:
             f"needs torchvision, pip install torchvision torch=={torchs} ({error})"
         ) from error
     except RuntimeError as error:
-        # What torchvision's import ends with beside a torch that it was not built for.
+        # torchvision's import fails like this with a torch that it was not built for.
         raise MissingPackage(f"torchvision does not fit this torch: {error}") from error
     return models
 

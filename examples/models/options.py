@@ -1,4 +1,4 @@
-"""What the scripts have in common: options, the device, the timer, and the end of a run."""
+"""Shared code of the scripts: options, the device, the timer, and the end of a run."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def announce(
 def first_steps(
     arguments: argparse.Namespace, mode: str, step: Callable[[], object]
 ) -> Callable[[], object] | None:
-    """What a mode does before it is measured: with ``--tune``, ours tunes what it meets."""
+    """Prepares a mode before it is measured: with ``--tune``, ours tunes its convolutions."""
     if not arguments.tune or not mode.startswith("ours"):
         return None
 

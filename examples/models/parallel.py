@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 KINDS = ("ddp", "fsdp", "fsdp1")
-# Of all parameters, what a block has at least that FSDP gathers by itself.
+# Least fraction of all parameters for a block that FSDP gathers separately.
 LEAST_PART = 1 / 32
 
 
@@ -56,7 +56,7 @@ class Ranks:
     size: int = 1
 
     def agree(self, good: bool) -> bool:
-        """Whether something is true on every rank; what they do next depends on it."""
+        """Returns whether something is true on every rank; all ranks get the same answer."""
         if self.size == 1:
             return good
         flag = torch.tensor(int(good), device=_device())
@@ -115,7 +115,7 @@ def _device() -> torch.device:
 
 
 def is_rank() -> bool:
-    """Whether torchrun started this process."""
+    """Returns whether torchrun started this process."""
     return "RANK" in os.environ
 
 

@@ -34,7 +34,7 @@ _WARM_UP = 3
 _LEAD_MS = 20.0
 _MAX_LEAD_MS = 320.0
 
-# Layers with the least gain that are told.
+# Number of layers with the least gain to report.
 _TOLD = 8
 
 
@@ -55,7 +55,7 @@ class LayerTimes:
     after_ms: float
 
     def row(self) -> dict[str, object]:
-        """What a table says of it."""
+        """Returns its row of the table."""
         return {**asdict(self), "before / after": self.before_ms / self.after_ms}
 
 
@@ -78,7 +78,7 @@ class _Clock:
             torch.cuda._sleep(int(milliseconds * 1.5e6))
 
     def is_passed(self, mark: Any) -> bool:
-        """Whether the GPU has come to a mark."""
+        """Returns whether the GPU has reached a mark."""
         return self._on_gpu and bool(mark.query())
 
     def between(self, start: Any, end: Any) -> float:

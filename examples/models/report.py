@@ -84,7 +84,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def _is_heavier(rows: Sequence[Row], row: Row) -> bool:
-    """Whether the peak is more than 1 % above that of the same mode without our convolutions."""
+    """Returns whether the peak exceeds that of the mode without our convolutions by 1 %."""
     theirs = (row.task, row.model, THEIRS.get(row.mode))
     peaks = [each.peak_bytes for each in rows if (each.task, each.model, each.mode) == theirs]
     return any(0 < peak < row.peak_bytes / 1.01 for peak in peaks)

@@ -197,7 +197,7 @@ def measure(
         "say": say,
     }
     makers = {mode: functools.partial(make, network, mode, arguments) for mode in asked}
-    # What has been checked on the ranks is not checked once more, in a larger batch.
+    # The ranks were checked already; do not check again with a larger batch.
     reference = None if arguments.check else reference_of(network, arguments)
     rounds = arguments.rounds
     if ranks.size == 1:
@@ -368,7 +368,7 @@ def main(argv: list[str] | None = None) -> int:
         return start(arguments, argv, rows)
     except KeyboardInterrupt as interrupt:
         if parallel.is_rank():
-            # Who started the ranks says so.
+            # The process that started the ranks reports it.
             return 130
         if arguments.ranks is not None:
             emit("interrupted")

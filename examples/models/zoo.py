@@ -282,24 +282,24 @@ NETWORKS: dict[str, Entry] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What became of one network.
+    """Measurements of one network.
 
     Attributes:
         name: Its key in :data:`NETWORKS`.
-        problem: Why there is nothing else; empty where there is.
-        eager_ms: Of a call in a plain loop, host time included.
-        ours_ms: The same of the converted network.
-        eager_graph_ms: Of a call in a CUDA graph.
-        ours_graph_ms: The same of the converted network.
-        eager_first_s: Of the first call.
-        ours_first_s: Of the first call of the converted network.
+        problem: Why there are no measurements, or empty.
+        eager_ms: Time of a call in a plain loop, host time included.
+        ours_ms: The same for the converted network.
+        eager_graph_ms: Time of a call in a CUDA graph.
+        ours_graph_ms: The same for the converted network.
+        eager_first_s: Time of the first call.
+        ours_first_s: The same for the converted network.
         eager_error: Relative error against fp32.
-        ours_error: The same of the converted network.
-        eager_mib: The peak of memory of a call, weights included.
-        ours_mib: The same of the converted network.
-        ours: Calls of convolutions that ran our kernels.
+        ours_error: The same for the converted network.
+        eager_mib: Peak memory of a call, weights included.
+        ours_mib: The same for the converted network.
+        ours: Convolution calls that ran our kernels.
         torch: Calls that ran torch's convolution, and convolutions that were not converted.
-        refusals: Why, the most frequent reasons first.
+        refusals: Reasons of refusal, the most frequent first.
     """
 
     name: str

@@ -24,6 +24,7 @@ __all__ = [
     "TritonExtError",
     "UnsupportedError",
     "VerifyError",
+    "for_terminal",
     "quoted_line",
     "shortened",
 ]
@@ -41,6 +42,17 @@ def shortened(message: str) -> str:
     half = _LONGEST_MESSAGE // 2
     left_out = len(message) - 2 * half
     return f"{message[:half]} [{left_out} characters] {message[-half:]}"
+
+
+def for_terminal(message: object) -> str:
+    """A message as it may be printed: shortened, with control characters as Python escapes them.
+
+    Words of a command line, names of files and messages of a model may have them.
+    """
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
+        for c in shortened(str(message))
+    )
 
 
 def quoted_line(line: str, column: int) -> list[str]:

@@ -99,7 +99,7 @@ CASES = {
     'symbol = "f"}> : (f32) -> f32': [],
     f'%r = "ttg.inline_asm"(%buf) <{{asm_string = "", constraints = "", pure = false}}> : '
     f"({BUF}) -> i32": ["read+write shared %buf"],
-    # The quoted form has the mbarrier in front of the buffer.
+    # The generic form has the mbarrier in front of the buffer.
     '"ttng.async_tma_copy_global_to_local"(%desc, %i, %i, %bar, %buf, %p) '
     f"<{{operandSegmentSizes = array<i32: 1, 2, 0, 1, 1, 1>}}> : ({DESC}, i32, i32, {BAR}, {BUF}, "
     "i1) -> ()": ["read global %desc", "read+write shared %bar", "read+write shared %buf"],

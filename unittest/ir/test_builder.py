@@ -178,7 +178,7 @@ class TestRefusals:
         ):
             with pytest.raises(VerifyError, match=r"expected one operation 't\.a'"):
                 builder.create(name, [], ["i1"] * count, text=template)
-        with pytest.raises(VerifyError, match="behind the last operand"):
+        with pytest.raises(VerifyError, match="exceeds the last operand"):
             builder.create("t.a", [], text="t.a {0}")
         assert str(parse(str(memory))) == text
 

@@ -232,11 +232,11 @@ def test_aliases(module, name, text, said):
 @pytest.mark.parametrize(
     ("types", "text", "said"),
     [
-        (["i32"], "{results} = arith.addi {0}, {nope} : i32", "'{nope}' is no slot"),
-        (["i32"], "{results} = arith.addi {nope}, {0} : i32", "'{nope}' is no slot"),
-        (["i32"], "{results} = arith.addi {0}, {1.typ} : i32", "'{1.typ}' is no slot"),
-        (["i32"], "{results} = arith.addi {0}, {0} : i32", "operand 1 is given, and no '{1}'"),
-        (["i32"], "{results} = arith.addi {0}, {5} : i32", "'{5}' is behind the last operand"),
+        (["i32"], "{results} = arith.addi {0}, {nope} : i32", "'{nope}' is not a slot"),
+        (["i32"], "{results} = arith.addi {nope}, {0} : i32", "'{nope}' is not a slot"),
+        (["i32"], "{results} = arith.addi {0}, {1.typ} : i32", "'{1.typ}' is not a slot"),
+        (["i32"], "{results} = arith.addi {0}, {0} : i32", "operand 1 has no '{1}'"),
+        (["i32"], "{results} = arith.addi {0}, {5} : i32", "'{5}' exceeds the last operand"),
         (["i32", "i32"], "{results} = arith.addi {0}, {1} : i32", "has one result, found 2"),
     ],
 )

@@ -183,7 +183,7 @@ class TestCaptures:
 
     def test_quoted_form_is_refused(self):
         module = parse('"ttg.warp_specialize"() ({\n}) : () -> ()\n', "f")
-        with pytest.raises(VerifyError, match="in its quoted form"):
+        with pytest.raises(VerifyError, match="in its generic form"):
             append_captures(module.body[0], [])
 
 

@@ -345,7 +345,7 @@ def test_a_name_that_is_no_token(name):
     module = parse(function("    %a = arith.addi %x, %x : i32\n    tt.return"), "t.mlir")
     value(module, "%a")._base = name
     (found,) = find_problems(module)
-    assert found.message == f"'{name}' is no name of an SSA value"
+    assert found.message == f"'{name}' is not a valid SSA value name"
     assert found.line == 3
     named(module, "arith.addi")[0].results[0]._base = "%-a.$_0"
     module.verify()

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from triton_ext import nn
 from triton_ext.nn import folding, norms
 from triton_ext.ops.kernels.copies import pad_channels_last, to_channels_last
-from triton_ext.ops.norms.functional import IS_OPERATOR
+from triton_ext.ops.norms.checks import IS_OPERATOR
 
 TORCH = torch.nn
 FLOAT = torch.float32

@@ -19,7 +19,7 @@ from gpu_comparison import MARKS, cudnn_in_full_precision, skip_without_gpu
 from recorded_graphs import recording
 from triton_ext import nn
 from triton_ext.nn import norms
-from triton_ext.ops.norms.functional import IS_OPERATOR
+from triton_ext.ops.norms.checks import IS_OPERATOR
 
 skip_without_gpu()
 pytestmark = MARKS

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from triton_ext import nn
 from triton_ext.nn import norms
 from triton_ext.ops.core.descriptors import channels_last
-from triton_ext.ops.norms.functional import IS_OPERATOR
+from triton_ext.ops.norms.checks import IS_OPERATOR
 
 TORCH = torch.nn
 ACTIVATIONS = {

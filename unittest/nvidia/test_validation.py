@@ -567,6 +567,15 @@ def test_nan_fill(dtype: str, message: str | None) -> None:
     assert found == (() if message is None else (message,))
 
 
+class Ambiguous:
+    """Compares as an array does."""
+
+    def __eq__(self, other: object) -> Any:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def test_nan_fill_of_a_pooling(make_tensor: MakeTensor) -> None:
     x = make_tensor((2, 14, 14, 64))
     descriptor = Im2ColDescriptor.for_conv(x, **GOOD_CONV, fill="nan")
@@ -574,6 +583,9 @@ def test_nan_fill_of_a_pooling(make_tensor: MakeTensor) -> None:
     assert descriptor.with_block_shape([32, 64]).padding == "nan"
     with pytest.raises(DescriptorError, match='fill must be "zero" or "nan", got \'inf\''):
         Im2ColDescriptor.for_conv(x, **GOOD_CONV, fill="inf")
+    for fill in (Ambiguous(), ["nan"], None):
+        with pytest.raises(DescriptorError, match='fill must be "zero" or "nan", got '):
+            Im2ColDescriptor.for_conv(x, **GOOD_CONV, fill=fill)
     with pytest.raises(DescriptorError, match='fill="nan" needs a float dtype'):
         Im2ColDescriptor.for_conv(make_tensor((2, 14, 14, 64), "int32"), **GOOD_CONV, fill="nan")
 

@@ -11,7 +11,7 @@ from fprop_cases import Case
 from fprop_cases import draw as draw_any
 from triton_ext.ops.core.family import config_refusals
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.kn2row import KN2ROW, Col2ImConfig
+from triton_ext.ops.families.few_channels import KN2ROW, Col2ImConfig
 
 __all__ = ["DTYPES", "draw", "draw_config", "draw_problem"]
 

@@ -15,7 +15,7 @@ from triton_ext.gluon import nvidia as xnv
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.refusals import refused
-from triton_ext.ops.families import depthwise, direct, few_channels, gemm, kn2row, wgrad
+from triton_ext.ops.families import depthwise, direct, few_channels, gemm, wgrad
 from triton_ext.ops.families.gluon import GluonFprop
 from triton_ext.ops.kernels import row_copy
 
@@ -104,7 +104,7 @@ def emulate(monkeypatch: Any, num_sms: int = 3, *, gluon: bool = False) -> None:
     for module, name in (
         (gemm, "conv_fprop_kernel"),
         (direct, "conv_direct_kernel"),
-        (kn2row, "conv_col2im_kernel"),
+        (few_channels, "conv_col2im_kernel"),
         (few_channels, "conv_gather_kernel"),
         (depthwise, "conv_depthwise_kernel"),
         (row_copy, "row_copy_kernel"),

@@ -24,8 +24,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from triton_ext import ops
 from triton_ext.errors import TritonExtError, UnsupportedError
-from triton_ext.ops.api.reference import apply_activation
 from triton_ext.ops.core.descriptors import channels_last
+from triton_ext.ops.core.epilogue import apply_activation
 
 F = torch.nn.functional
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"

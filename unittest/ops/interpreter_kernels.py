@@ -25,8 +25,7 @@ from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.launcher import recording
 from triton_ext.ops.families.depthwise import DepthwiseWgradConfig
-from triton_ext.ops.families.few_channels import FEW_CHANNELS, GatherConfig
-from triton_ext.ops.families.kn2row import KN2ROW, Col2ImConfig
+from triton_ext.ops.families.few_channels import FEW_CHANNELS, KN2ROW, Col2ImConfig, GatherConfig
 from triton_ext.ops.families.partial_im2col import SwappedConfig
 from triton_ext.ops.families.wgrad import WgradConfig
 

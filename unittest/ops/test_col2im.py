@@ -27,7 +27,7 @@ from triton_ext.ops import tuning
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import assumed_device
-from triton_ext.ops.families.kn2row import KN2ROW, Col2ImConfig, Schedule, vector_of
+from triton_ext.ops.families.few_channels import KN2ROW, Col2ImConfig, Schedule, vector_of
 
 HALF = torch.float16
 META = torch.device("meta")

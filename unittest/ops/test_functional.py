@@ -387,7 +387,7 @@ def test_an_output_padding_beyond_the_stride_is_left_to_torch():
 def test_gradients_of_what_does_not_fit():
     refused(
         ValueError,
-        r"conv2d_input: expected input_size \[2, 8, \.\.\.\] of 4 numbers, got \[2, 4",
+        r"conv2d_input: expected input_size \[2, 8, \.\.\.\], got \[2, 4",
         ops.conv2d_input,
         (2, 4, 6, 5),
         WEIGHT,
@@ -395,7 +395,7 @@ def test_gradients_of_what_does_not_fit():
     )
     refused(
         ValueError,
-        r"conv2d_input: expected grad_output \[N, Co, 5, 3\], got",
+        r"conv2d_input: expected grad_output \[N, Co, 5, 3\] for an input of \[7, 5\] pixels, got",
         ops.conv2d_input,
         (2, 8, 7, 5),
         WEIGHT,
@@ -403,7 +403,7 @@ def test_gradients_of_what_does_not_fit():
     )
     refused(
         ValueError,
-        r"conv2d_weight: expected weight_size \[16, 8, \.\.\.\] of 4 numbers",
+        r"conv2d_weight: expected weight_size of 4 integers, got \(16, 8, 3\)",
         ops.conv2d_weight,
         X,
         (16, 8, 3),
@@ -419,7 +419,7 @@ def test_gradients_of_what_does_not_fit():
     )
     refused(
         ValueError,
-        "conv2d_weight: 8 channels do not divide into 3 groups",
+        "conv2d_weight: 8 channels of x and 16 of grad_output do not divide into 3 groups",
         ops.conv2d_weight,
         X,
         (16, 2, 3, 3),
@@ -457,7 +457,7 @@ def test_operators_called_by_name_check_too():
     dgrad, wgrad = torch.ops.triton_ext.dgrad, torch.ops.triton_ext.wgrad
     refused(
         ValueError,
-        r"expected dy with \[5, 3\] pixels .* got \[4, 3\]",
+        r"expected dy \[N, Co, 5, 3\] for an input of \[7, 5\] pixels, got \[2, 16, 4, 3\]",
         dgrad,
         DY,
         WEIGHT,

@@ -13,8 +13,8 @@ from norm_cases import NormCase, assert_close, expected_of, random_case, rows_of
 from recorded_graphs import recording
 from torch.nn import functional
 from triton_ext.ops import batch_norm, group_norm
-from triton_ext.ops.norms.calls import Call
-from triton_ext.ops.norms.functional import IS_OPERATOR
+from triton_ext.ops.norms.checks import IS_OPERATOR
+from triton_ext.ops.norms.plan import NormPlan
 
 skip_without_gpu()
 pytestmark = MARKS
@@ -142,7 +142,7 @@ def launched(monkeypatch):
     calls = []
 
     def noting(name):
-        run = getattr(Call, name)
+        run = getattr(NormPlan, name)
 
         def noted(*arguments):
             calls.append(name)
@@ -151,7 +151,7 @@ def launched(monkeypatch):
         return noted
 
     for name in ("moments", "normalize", "forward", "backward"):
-        monkeypatch.setattr(Call, name, noting(name))
+        monkeypatch.setattr(NormPlan, name, noting(name))
     return calls
 
 

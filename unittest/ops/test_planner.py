@@ -73,6 +73,30 @@ def test_a_kind_has_one_class_of_configurations(direction, kind, config_type):
     assert before == planner.FAMILIES
 
 
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        (None, "expected a Family, got NoneType"),
+        (type(PATCHES), "expected a Family, got ABCMeta"),
+        ({"kind": ""}, "kind is '': expected a name"),
+        ({"kind": None}, "kind is None: expected a name"),
+        ({"kind": "\x1b[31m"}, r"kind is '\\x1b\[31m': expected a name"),
+        (
+            {"kind": "mine", "direction": "up"},
+            "direction is 'up': expected fprop or dgrad or wgrad",
+        ),
+        ({"kind": "mine", "config_type": dict}, r"mine\.config_type: expected a frozen dataclass"),
+    ],
+)
+def test_what_is_no_family_is_not_registered(family, message):
+    if isinstance(family, dict):
+        family = type("Other", (type(PATCHES),), family)()
+    before = list(planner.FAMILIES)
+    with pytest.raises((TypeError, ValueError), match=f"register: {message}"):
+        planner.register(family)
+    assert before == planner.FAMILIES
+
+
 def first_of(family, case):
     return next(iter(family.candidates(case, GPU)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import pathlib
 import pwd
@@ -55,9 +56,8 @@ from triton_ext.ops.core.tables import (  # noqa: E402
 from triton_ext.ops.families import gemm_config, gluon_config, wgrad  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
-from triton_ext.ops.families.few_channels import GatherConfig  # noqa: E402
+from triton_ext.ops.families.few_channels import Col2ImConfig, GatherConfig  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad import WgradTileChoice, WgradTileConfig  # noqa: E402
-from triton_ext.ops.families.kn2row import Col2ImConfig  # noqa: E402
 from triton_ext.ops.families.partial_im2col import AsFpropConfig, PackedConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
 from triton_ext.ops.tuning import store  # noqa: E402
@@ -326,6 +326,7 @@ def test_whatever_an_entry_holds_is_kept(entries, tmp_path_factory):
     assert read_table(path, GPU).entries == merged(entries, {"mine": entry()})
 
 
+_ENTRIES = f'{{"format": "triton-ext tuning", "schema": 1, "gpu": "{GPU}", "entries": '.encode()
 BROKEN = {
     "empty": b"",
     "half": b'{"format": "triton-ext tuning", "schema": 1, "gpu"',
@@ -336,6 +337,16 @@ BROKEN = {
     "no entries": b'{"format": "triton-ext tuning", "schema": 1, "gpu": "x"}',
     "another GPU": b'{"format": "triton-ext tuning", "schema": 1, "gpu": "x", "entries": {}}',
     "too deep": b"[" * 100_000,
+    "a bool for the schema": b'{"format": "triton-ext tuning", "schema": true, "gpu": "x"}',
+    "a float for the schema": b'{"format": "triton-ext tuning", "schema": 1.0, "gpu": "x"}',
+    "a number that is infinite": _ENTRIES + b'{"k": {"us": 1e400}}}',
+    "infinity": _ENTRIES + b'{"k": {"us": Infinity}}}',
+    "no number": _ENTRIES + b'{"k": {"us": NaN}}}',
+    "a key twice": _ENTRIES + b'{"k": {"us": 1}, "k": {"us": 2}}}',
+    "a field twice": b'{"schema": 2, ' + _ENTRIES[1:] + b"{}}",
+    "many digits": _ENTRIES + b'{"k": ' + b"9" * 5000 + b"}}",
+    "deep entries": _ENTRIES + b'{"k": ' + b"[" * 900 + b"]" * 900 + b"}}",
+    "no name": b'{"format": "triton-ext tuning", "schema": 1, "gpu": "", "entries": {}}',
 }
 
 
@@ -350,6 +361,60 @@ def test_what_is_no_table_is_set_aside_and_not_lost(content, tmp_path):
     assert read_table(path, GPU).entries == {"k": entry()}
     (aside,) = tmp_path.glob("*.aside-*")
     assert aside.read_bytes() == content
+
+
+def test_a_folder_and_a_file_too_large_are_no_tables(tmp_path):
+    with pytest.raises(TableError, match=rf"Is a directory: '{tmp_path}'"):
+        read_table(tmp_path)
+    path = tmp_path / "t.json"
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(TableError, match="has more than 268435456 bytes"):
+        read_table(path)
+    with pytest.raises(OSError, match="has more than 268435456 bytes"):
+        update_table(path, Table(GPU, {"k": entry()}))
+    assert path.stat().st_size == 1 << 40
+
+
+_LONG = 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["A" * _LONG, "\x1b[31mred\n" * 100, "\u202e", "\ud800", [1] * _LONG]
+)
+@pytest.mark.parametrize("name", ["schema", "gpu", "format"])
+def test_messages_cut_and_escape_what_a_file_says(text, name, tmp_path, capsys):
+    path = tmp_path / "t.json"
+    document = {"format": "triton-ext tuning", "schema": 1, "gpu": GPU, "entries": {}, name: text}
+    path.write_text(json.dumps(document))
+    with pytest.raises(TableError) as raised:
+        read_table(path, GPU)
+    assert len(str(raised.value)) < len(str(path)) + 250
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("text", ["A" * _LONG, "\x1b[31mred\n" * 100, [1] * _LONG])
+def test_messages_cut_and_escape_what_an_entry_says(text):
+    for broken in (text, *(entry(**{name: text}) for name in ("us", "config"))):
+        with pytest.raises(TableError) as raised:
+            Entry.of(broken)
+        assert len(str(raised.value)) < 250
+        assert str(raised.value).isprintable()
+    packed = {"config": {"kind": text, "config": {}}}
+    fields = {text: 1} if isinstance(text, str) else {"block_m": text}
+    odd = [("gemm", fields), ("gemm", {"num_stages": text}), ("packed", packed)]
+    for kind, config in [*odd, (text, {})] if isinstance(text, str) else odd:
+        with pytest.raises(KindError) as raised:
+            decode(kind, config)
+        assert len(str(raised.value)) < 250
+        assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("us", [math.inf, math.nan, -1.0, -1, True, 10**400, 1e300])
+@pytest.mark.parametrize("name", ["us", "model_us"])
+def test_times_are_finite_numbers_from_zero(us, name):
+    with pytest.raises(TableError, match=rf"entry\.{name}"):
+        Entry.of(entry(**{name: us}))
 
 
 WRITER = """

@@ -570,8 +570,7 @@ def test_every_other_measurement_being_longer_favours_no_candidate(count):
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capsys):
-    with runs.Progress(True) as shown:
-        shown.begin(6, 2)
+    with runs.Progress(True, 6, 2) as shown:
         shown.compiled()
         shown.tuned("a")
         shown.tuned("b")
@@ -580,8 +579,7 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys):
         "[1/2] a",
         "[2/2] b",
     ]
-    with runs.Progress(False) as shown:
-        shown.begin(1, 1)
+    with runs.Progress(False, 1, 1) as shown:
         shown.tuned("x")
     assert capsys.readouterr().err == ""
 
@@ -595,8 +593,7 @@ def test_progress_is_bars_on_a_terminal(capsys):
             return True
 
     stream = Terminal()
-    with runs.Progress(True, stream) as shown:
-        shown.begin(2, 1)
+    with runs.Progress(True, 2, 1, stream) as shown:
         shown.compiled()
         shown.tuned("fprop [1x1]")
     assert "fprop [1x1]" in stream.getvalue()
@@ -719,6 +716,25 @@ def test_a_models_file_that_cannot_be_used(text, message, with_a_gpu, capsys, tm
     path.write_text(text)
     assert cli.main(["tune", str(path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_messages_of_commands_are_cut_and_escaped(with_a_gpu, capsys, tmp_path):
+    path = tmp_path / "my_model.py"
+    path.write_text(MODEL + "raise ValueError('\\33[31m' + 'A' * 1000000)")
+    red = "\x1b[31m" + "A" * 100_000
+    for words in (
+        ["tune", str(path)],
+        ["tune", "--dry-run", "--shapes", red],
+        ["tune", red[:100]],
+        ["tune", "--merge", red[:100]],
+        ["explain", red],
+        ["explain", "1,8,9,9 -> 8 k3", "--dtype", red],
+    ):
+        assert cli.main(words) == 2
+        told = capsys.readouterr().err
+        assert "\\x1b[31m" in told
+        assert told.rstrip("\n").isprintable()
+        assert len(told) < 3000
 
 
 @pytest.mark.parametrize("value", ["None", "3", "'text'"])

@@ -1,7 +1,7 @@
-"""What the launchers are given: what is wrong with an array, by the argument's name; the GPU.
+"""Checks of the launchers' arguments: arrays, by the argument's name, and the GPU.
 
-A kernel reads and writes by the sizes that it is told, so an array of another shape, type or order
-would be read out of its bounds, or give other numbers.
+A kernel uses the sizes it is given, so an array of another shape, type or order would be read out
+of bounds, or give wrong results.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def same_type(array: Any) -> tuple[str, ...]:
 
 
 def has_rank(name: str, array: Any, rank: int, problems: list[str]) -> bool:
-    """Whether it is an array of so many dimensions; adds a sentence where it is not."""
+    """Returns whether an array has a rank; adds a problem if not."""
     if not hasattr(array, "dtype") or not hasattr(array, "shape"):
         problems.append(f"{name} is a {type(array).__name__}: expected an array")
         return False
@@ -61,13 +61,13 @@ def has_rank(name: str, array: Any, rank: int, problems: list[str]) -> bool:
 def array_problems(
     name: str, array: Any, sizes: Mapping[str, int], dtypes: Sequence[str]
 ) -> list[str]:
-    """What keeps an array from being an operand; empty if nothing does.
+    """Returns the violations of an array operand; empty if there are none.
 
     Args:
         name: The argument.
-        array: What it was given.
-        sizes: Of each dimension, outermost first, by symbol.
-        dtypes: Names of the types that it may have.
+        array: Its value.
+        sizes: Size of each dimension, outermost first, by symbol.
+        dtypes: Names of the legal types.
     """
     found: list[str] = []
     if not has_rank(name, array, len(sizes), found):

@@ -98,7 +98,7 @@ class Config:
         }
 
     def stage(self) -> Any:
-        """What one stage of the pipeline issues."""
+        """Returns the TDM operations of one stage of the pipeline."""
         rows = max(1, self.block_r // self.num_warps)
         return xamd.TdmStage((xamd.rows_instructions(rows, 32),))
 
@@ -188,7 +188,7 @@ def bag_sum(
         )  # fmt: skip
 
     offs_d = off_d + gl.arange(0, BLOCK_D, layout=gl.SliceLayout(0, ACC_LAYOUT))
-    # Of 64 bits: bags times columns may be more than 32 bits hold.
+    # 64 bits: bags times columns may exceed 32 bits.
     out_row_ptr = out_ptr + bag.to(gl.int64) * D
     gl.store(out_row_ptr + offs_d, acc.to(out_ptr.dtype.element_ty), mask=offs_d < D)
 
@@ -197,13 +197,13 @@ def bag_sum(
 
 
 def bag_problems(table: Any, indices: Any, offsets: Any, weights: Any, out: Any) -> list[str]:
-    """What keeps the operands of :func:`embedding_bag` from being bags; empty if nothing does.
+    """Returns the violations in the operands of :func:`embedding_bag`; empty if there are none.
 
-    Offsets are read: of tensors on a GPU, that waits for it.
+    Reads the offsets, which waits for the GPU if they are there.
     """
     found: list[str] = []
     ranks = (("table", table, 2), ("indices", indices, 1), ("offsets", offsets, 1))
-    # All of them, so that all that is wrong is said.
+    # A list, not a generator, so that all problems are reported.
     if not all([has_rank(name, array, rank, found) for name, array, rank in ranks]):
         return found
     num_rows, dim = map(int, table.shape)

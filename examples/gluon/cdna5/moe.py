@@ -141,7 +141,7 @@ class Config:
         return found
 
     def stage(self, is_up: bool) -> Any:
-        """What one stage of the pipeline issues: the left operand, the right one."""
+        """Returns the TDM operations of one stage: the left operand, the right one."""
         pieces = 2 if self.partitioned else 1
         rows = max(1, self.block_m // self.num_warps)
         loaded = xamd.load_instructions(pieces, self.num_warps)
@@ -291,7 +291,7 @@ def combine(
     """Adds the rows of each token."""
     offs_m = gl.program_id(0) * BLOCK_M + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
     offs_n = gl.program_id(1) * BLOCK_N + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))
-    # Of 64 bits: rows times columns may be more than 32 bits hold.
+    # 64 bits: rows times columns may exceed 32 bits.
     offs_m = gl.expand_dims(offs_m, 1).to(gl.int64)
     offs_n = gl.expand_dims(offs_n, 0)
     mask = (offs_m < num_tokens) & (offs_n < N)
@@ -381,13 +381,13 @@ def layer_problems(
     y: Any,
     config: Config,
 ) -> list[str]:
-    """What keeps the operands of :func:`moe` from being a layer; empty if nothing does.
+    """Returns the violations in the operands of :func:`moe`; empty if there are none.
 
-    The numbers in the arrays of ``routing`` are taken as :func:`route` made them.
+    Assumes that :func:`route` made the numbers in the arrays of ``routing``.
     """
     found: list[str] = []
     ranks = (("x", x, 2), ("w_up", w_up, 3), ("weights", weights, 2))
-    # All of them, so that all that is wrong is said.
+    # A list, not a generator, so that all problems are reported.
     if not all([has_rank(name, array, rank, found) for name, array, rank in ranks]):
         return found
     if not isinstance(routing, Routing):

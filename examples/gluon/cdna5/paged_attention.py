@@ -111,7 +111,7 @@ class Config:
         }
 
     def stage(self) -> Any:
-        """What one stage of the pipeline issues: keys, values."""
+        """Returns the TDM operations of one stage of the pipeline: keys, values."""
         count = xamd.rows_instructions(max(1, self.block_t // self.num_warps), 32)
         return xamd.TdmStage((count, count))
 
@@ -186,7 +186,7 @@ def decode(
     seq = gl.program_id(0)
     head = gl.program_id(1)
     seq_len = gl.load(seq_lens_ptr + seq)
-    # Of 64 bits, as the rows of q and out: sequences times sizes may be more than 32 bits hold.
+    # 64 bits, as for the rows of q and out: sequences times sizes may exceed 32 bits.
     pages_ptr = block_table_ptr + seq.to(gl.int64) * max_pages
     num_blocks = gl.cdiv(seq_len, BLOCK_T)
     dtype: gl.constexpr = k_ptr.dtype.element_ty
@@ -256,16 +256,16 @@ def cache_problems(
     kv_heads: int,
     page_size: int,
 ) -> list[str]:
-    """What keeps a cache from being attended to; empty if nothing does.
+    """Returns the violations in the operands of paged attention; empty if there are none.
 
-    Lengths and page numbers are read: of tensors on a GPU, that waits for it.
+    Reads lengths and page numbers, which waits for the GPU if they are there.
     """
     found: list[str] = []
     for what, number in (("kv_heads", kv_heads), ("page_size", page_size)):
         if not isinstance(number, int) or number < 1:
             found.append(f"{what} is {number!r}: expected an int of at least 1")
     ranks = (("q", q, 3), ("k_cache", k_cache, 2), ("block_table", block_table, 2))
-    # All of them, so that all that is wrong is said.
+    # A list, not a generator, so that all problems are reported.
     fits = all([has_rank(name, array, rank, found) for name, array, rank in ranks])
     if found or not fits:
         return found

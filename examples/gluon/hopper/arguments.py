@@ -1,4 +1,4 @@
-"""What the launchers take besides tensors: what is wrong with it, by the argument's name."""
+"""Checks of the launchers' arguments besides tensors, by the argument's name."""
 
 from __future__ import annotations
 
@@ -164,14 +164,14 @@ def _is_int(value: Any, least: int | None = None) -> bool:
 
 
 def _are_ints(value: Any, count: int, least: int | None = None) -> bool:
-    """Whether it is a sequence of as many ints; of any number where ``count`` is no rank."""
+    """Returns whether it is a sequence of ``count`` ints; of any length if that is no rank."""
     if not isinstance(value, (tuple, list)) or (1 <= count <= 3 and len(value) != count):
         return False
     return all(_is_int(each, least) for each in value)
 
 
 def _sides(value: Any, count: int) -> bool:
-    """Whether it is a sequence of as many pairs of ints."""
+    """Returns whether it is a sequence of ``count`` pairs of ints."""
     if not isinstance(value, (tuple, list)) or (1 <= count <= 3 and len(value) != count):
         return False
     return all(_are_ints(each, 0) and len(each) == 2 for each in value)

@@ -127,7 +127,7 @@ class ClusterConfig(TileConfig):
 
     @property
     def x_bytes(self) -> int:
-        """What a stage loads of x into one CTA."""
+        """Bytes of x that a stage loads into one CTA."""
         return TileConfig.x_bytes.fget(self) // NUM_CTAS
 
     @property

@@ -1,4 +1,4 @@
-"""What the launchers of the convolutions have in common: checks, descriptors, compiling ahead."""
+"""Shared code of the convolution launchers: checks, descriptors, compiling ahead."""
 
 from __future__ import annotations
 

@@ -3,17 +3,17 @@
 The *alias set* of a ``!ttg.memdesc`` value holds every allocation that it may be a part of:
 
 1. ``ttg.local_alloc`` and ``ttng.tmem_alloc`` allocate.
-2. Views (index, subslice, transposition, reshape, reinterpretation, and others that
-   :mod:`~triton_ext.analysis.memory_effects` lists) refer to what their source does, and
-   ``arith.select`` to what either choice does.
-3. A result of ``ttng.warp_group_dot_wait`` refers to what its operand does; ``ub.poison`` refers to
-   nothing.
-4. Block arguments, results of structured control flow, captures and what calls pass and return
-   refer to what flows in (:mod:`~triton_ext.analysis.value_flow`).
-5. The result of any other operation may refer to what its operands do, or to other memory.
+2. Views (index, subslice, transposition, reshape, reinterpretation, and others in
+   :mod:`~triton_ext.analysis.memory_effects`) refer to the allocations of their source, and
+   ``arith.select`` to those of either choice.
+3. A result of ``ttng.warp_group_dot_wait`` refers to the allocations of its operand; ``ub.poison``
+   refers to none.
+4. Block arguments, results of structured control flow, captures, and arguments and results of
+   calls refer to what flows in (:mod:`~triton_ext.analysis.value_flow`).
+5. The result of any other operation may refer to the allocations of its operands, or to others.
 
-A set is *incomplete* where memory from outside of the text may be meant: arguments of a function
-that is not private or that nothing calls, results of functions without a body, and (5)::
+A set is *incomplete* if it may include unknown memory: arguments of a function that is not private
+or has no callers, results of functions without a body, and (5)::
 
     sets = AliasSets.of(module)
     for allocation in sets.alias_set(value).allocations: ...
@@ -42,7 +42,7 @@ from .value_flow import Sources, ValueFlow
 __all__ = ["AliasSet", "AliasSets", "is_allocation", "is_buffer", "is_memdesc", "view_source"]
 
 _ALLOCATIONS: Final = frozenset({ttg.LocalAllocOp.NAME, "ttng.tmem_alloc"})
-#: Operations whose results are their operands of the same number.
+#: Operations whose n-th result is their n-th operand.
 _PASS_ON: Final = frozenset({"ttng.warp_group_dot_wait"})
 
 
@@ -68,10 +68,10 @@ class AliasSet:
 class AliasSets:
     """The alias sets of the memory descriptors of a module or function.
 
-    The module must not be changed while this is used.
+    The module must not change while this is used.
 
     Args:
-        flow: The edges that control flow and calls make.
+        flow: The edges of control flow and calls.
     """
 
     __slots__ = ("_flow", "_sets")
@@ -109,7 +109,7 @@ class AliasSets:
         """Returns the values that may refer to an allocation, the allocation first.
 
         Args:
-            allocation: A memory descriptor; of one that is no allocation, what may be a part of it.
+            allocation: A memory descriptor; if it is no allocation, returns its possible parts.
         """
         found = [allocation]
         seen = {allocation}
@@ -140,7 +140,7 @@ class AliasSets:
     # ---- the edges, in both directions
 
     def sources(self, value: Value) -> Sources:
-        """Returns the descriptors that a value may refer to the memory of, one step back."""
+        """Returns the descriptors whose memory a value may refer to, one step back."""
         found = self._flow.sources(value)
         if found is None and isinstance(value, OpResult):
             found = _operation_sources(value)
@@ -165,7 +165,7 @@ class AliasSets:
 
 
 def _operation_sources(value: OpResult) -> Sources | None:
-    """Returns the operands that a result is one of; ``None`` where that is not known."""
+    """Returns the operands that a result is one of, or ``None`` if unknown."""
     op = value.owner
     if op.name in _PASS_ON and value.index < len(op.operands):
         return Sources((op.operands[value.index],))
@@ -182,13 +182,13 @@ def _handed_to_unknown(op: Operation) -> list[Value]:
 
 
 def view_source(op: Operation) -> Value | None:
-    """Returns the descriptor that an operation gives another view of.
+    """Returns the descriptor of which an operation creates a view.
 
     Args:
         op: Any operation.
 
     Returns:
-        ``None`` for an operation that gives no view, or chooses among several (``arith.select``).
+        ``None`` for an operation that creates no view, or chooses among several (``arith.select``).
     """
     sources = tuple(filter(is_memdesc, op.operands)) if effects_of(op).is_view else ()
     return sources[0] if len(sources) == 1 else None
@@ -205,5 +205,5 @@ def is_buffer(value: Value) -> bool:
 
 
 def is_allocation(value: Value) -> bool:
-    """Returns whether a value is what an operation allocates."""
+    """Returns whether a value is the result of an allocation."""
     return isinstance(value, OpResult) and value.owner.name in _ALLOCATIONS

@@ -1,23 +1,23 @@
-"""What may have run before a point of a module: control flow, walked backwards.
+"""Backward walks over control flow: what may have run before a point of a module.
 
-A walk starts in front of an operation and asks again and again for the steps that lead back from
-where it is.  Each step crosses one *event* (an operation that the walk's owner named), or one edge
+A walk starts before an operation and repeatedly asks for the steps that lead back from its
+position.  Each step crosses one *event* (an operation chosen by the user of the walk), or one edge
 of the control flow.  Properties:
 
-1. Every execution that reaches a point came there along some sequence of the steps.  So the minimum
-   of a cost over all walks is never above the cost of what really ran.
-2. A loop with a known number of iterations that is entered from below is left above its first
-   iteration only after that many (exactly up to :data:`MOST_COUNTED`, at least so many above), and
-   is never passed by where the number is not zero.
-3. A function that is entered from below, at a call, is left at that call; one in which the walk
+1. Every execution that reaches a point took some sequence of the steps.  So the minimum of a cost
+   over all walks never exceeds the cost of the execution.
+2. A loop with a known trip count that is entered from below is left above its first iteration only
+   after that many iterations (exactly up to :data:`MOST_COUNTED`, at least so many above), and is
+   never skipped if the number is not zero.
+3. A function that is entered from below, at a call, is left at that call.  One in which the walk
    started is left at each of its calls, and at the start of the kernel if it may be one.
-4. The default region of ``ttg.warp_specialize`` goes on with the warps before it.  A partition runs
-   on warps of its own, on which nothing ran before but partitions, of this operation where it is
-   executed repeatedly or of others that the same kernel can reach.
+4. The default region of ``ttg.warp_specialize`` continues with the warps before it.  A partition
+   runs on its own warps, on which only partitions ran before: of this operation, if it executes
+   repeatedly, or of others that the same kernel can reach.
 
-Not covered, and made a step of kind ``UNKNOWN`` (nothing is known about what ran before): calls of
-functions that are not in the module, recursion, and branches of a block that is not in its region.
-Two conditions that exclude each other are not known to: both ways are walked.
+Not covered, and a step of kind ``UNKNOWN`` (it is unknown what ran before): calls of functions
+outside of the module, recursion, and branches to a block outside of their region.  Conditions are
+not correlated: both edges of each are walked.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .value_flow import successor_parts
 
 __all__ = ["MOST_COUNTED", "BackwardFlow", "Point", "Position", "Step", "StepKind", "trip_count"]
 
-#: Iterations that are counted; further ones are not told apart.
+#: Maximum number of iterations that are counted; further ones are not distinguished.
 MOST_COUNTED: Final = 16
 
-#: Operations of whose regions one runs, once.
+#: Operations that run exactly one of their regions, once.
 _RUN_ONCE: Final = frozenset(
     {"scf.execute_region", "scf.if", "scf.index_switch", "ttg.warp_specialize"}
 )
@@ -46,19 +46,19 @@ _YIELDS: Final = frozenset({"scf.yield", "ttg.warp_yield"})
 
 
 class StepKind(Enum):
-    """What lies between two positions.
+    """Kind of a step between two positions.
 
     Attributes:
-        EVENT: An operation that the walk's owner asked for.
-        ENTER: The end of a region; the walk comes from behind the operation that holds it.
+        EVENT: An event.
+        ENTER: The end of a region; the walk comes from after the enclosing operation.
         PREVIOUS: The end of a loop's body; the walk comes from the start of the next iteration.
-        LEAVE: The start of a region; the walk goes on in front of the operation that holds it.
+        LEAVE: The start of a region; the walk continues before the enclosing operation.
         SKIP: An operation none of whose regions ran.
         BRANCH: An edge between blocks.
-        CALL: A ``return``; the walk comes from behind the call.
-        CALLER: The start of a function; the walk goes on in front of a call of it.
+        CALL: A ``return``; the walk comes from after the call.
+        CALLER: The start of a function; the walk continues before a call of it.
         START: The start of a kernel, or of the warps of a partition: nothing ran before.
-        UNKNOWN: Nothing is known of what ran before.
+        UNKNOWN: It is unknown what ran before.
     """
 
     EVENT = "event"
@@ -75,7 +75,7 @@ class StepKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """In front of ``block.ops[index]``, or at the end of the block."""
+    """The point before ``block.ops[index]``, or the end of the block."""
 
     block: Block
     index: int
@@ -83,10 +83,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """An operation whose inside was entered from below.
+    """An operation that the walk entered from below.
 
     Attributes:
-        op: A loop with a known number of iterations, or a call.
+        op: A loop with a known trip count, or a call.
         walked: Iterations that were entered.
     """
 
@@ -96,7 +96,7 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a walk is.
+    """Position of a walk.
 
     Attributes:
         point: The point.
@@ -112,11 +112,10 @@ class Step:
     """One step back.
 
     Attributes:
-        kind: What lies between.
-        op: The event, or the operation whose region, iteration or call it is about; ``None`` where
-            there is none.
-        position: Where the walk goes on; ``None`` behind ``START`` and ``UNKNOWN``.
-        renames: What a value is called there; values that are not in it keep their names.
+        kind: The kind of step.
+        op: The event, or the operation whose region, iteration or call it crosses, or ``None``.
+        position: The next position; ``None`` after ``START`` and ``UNKNOWN``.
+        renames: The earlier name of a value; other values keep their names.
     """
 
     kind: StepKind
@@ -126,13 +125,11 @@ class Step:
 
 
 class BackwardFlow:
-    """The steps that lead back from each point of a module.
-
-    The module must not be changed while it is used.
+    """The steps that lead back from each point of a module, which must not change meanwhile.
 
     Args:
         module: The module.
-        is_event: Tells which operations a walk has to see.  One with regions is walked through
+        is_event: Returns whether a walk visits an operation.  One with regions is walked through
             even if there is no event inside.
     """
 
@@ -160,11 +157,11 @@ class BackwardFlow:
         self._above: dict[Block, tuple[Step, ...]] = {}
 
     def before(self, op: Operation) -> Position:
-        """The position in front of an operation, with nothing known of how it was reached."""
+        """Returns the position before an operation, with no knowledge of how it was reached."""
         return Position(self._point_before(op))
 
     def steps(self, position: Position) -> tuple[Step, ...]:
-        """Every step that may lead back from a position; never none."""
+        """Returns every step that may lead back from a position; at least one."""
         block, index = position.point.block, position.point.index
         stops = self._stops_of(block)
         nearest = bisect_left(stops, index) - 1
@@ -177,13 +174,13 @@ class BackwardFlow:
         )
 
     def walks_through(self, call: Operation) -> bool:
-        """Whether a call is walked through; nothing is known of what ran before one that is not."""
+        """Returns whether walks follow a call; if not, it is unknown what ran before it."""
         return self._known_callee(call) is not None
 
     # ---- inside a block
 
     def _stops_of(self, block: Block) -> tuple[int, ...]:
-        """The places of the operations in a block that a walk does not pass over."""
+        """Returns the positions of the operations in a block that a walk does not skip."""
         found = self._stops.get(block)
         if found is None:
             found = tuple(i for i, op in enumerate(block.ops) if self._is_relevant(op))
@@ -206,7 +203,7 @@ class BackwardFlow:
         return known
 
     def _known_callee(self, op: Operation) -> Operation | None:
-        """The function that a call runs; ``None`` where the walk cannot go through it."""
+        """Returns the function that a call runs; ``None`` if the walk cannot follow it."""
         callee = self._functions.get(callee_of(op))
         if callee is None or not callee.regions or callee in self._recursive:
             return None
@@ -222,7 +219,7 @@ class BackwardFlow:
         return Point(block, places[op])
 
     def _across(self, block: Block, index: int, frames: tuple[_Frame, ...]) -> tuple[Step, ...]:
-        """The steps from behind the operation at a place."""
+        """Returns the steps from after the operation at an index."""
         op = block.ops[index]
         before = Position(Point(block, index), frames)
         if op.name in CALLS:
@@ -273,7 +270,7 @@ class BackwardFlow:
     # ---- above a block
 
     def _above_block(self, block: Block) -> tuple[Step, ...]:
-        """The steps from the start of a block, whatever was entered from below."""
+        """Returns the steps from the start of a block, ignoring entered frames."""
         found = self._above.get(block)
         if found is None:
             if block is block.parent.blocks[0]:
@@ -313,7 +310,7 @@ class BackwardFlow:
             ]
         steps = [Step(StepKind.LEAVE, op, before)]
         if op.name not in _RUN_ONCE:
-            # Nothing is known of the order in which its regions run, or how often.
+            # The order and number of runs of its regions are unknown.
             ends = [end for other in op.regions for end in _ends(other)]
             steps.extend(Step(StepKind.ENTER, op, Position(_end(end))) for end in ends)
         return steps
@@ -337,13 +334,13 @@ class BackwardFlow:
         steps = [Step(StepKind.START, op, None)]
         partitions = self._partitions_beside(op)
         if len({region.parent for region in partitions}) > 1 or self._may_repeat(op):
-            # Which warps run which partition is the backend's choice.
+            # The backend chooses which warps run which partition.
             ends = [_end(end) for region in partitions for end in _ends(region)]
             steps.extend(Step(StepKind.ENTER, op, Position(end)) for end in ends)
         return steps
 
     def _partitions_beside(self, op: Operation) -> list[Region]:
-        """The partitions that one kernel may run in the same warps as those of an operation."""
+        """Returns the partitions that one kernel may run in the same warps as an operation's."""
         function = op.parent_op
         while function is not None and function.name not in FUNCTIONS:
             function = function.parent_op
@@ -362,7 +359,7 @@ class BackwardFlow:
         ]
 
     def _is_only_called(self, function: Operation) -> bool:
-        """Whether a function cannot be a kernel."""
+        """Returns whether a function cannot be a kernel."""
         is_private = " private " in function.text.partition("@")[0]
         return bool(self._calls.get(function)) and is_private
 
@@ -377,7 +374,7 @@ class BackwardFlow:
         return len(parent.regions[0].blocks) > 1 or bool(self._calls.get(parent))
 
     def _counted(self, step: Step, frames: tuple[_Frame, ...]) -> tuple[Step, ...]:
-        """A step from the start of a block for a walk that entered ``frames`` from below."""
+        """Returns a step from the start of a block for a walk that entered ``frames``."""
         top = frames[-1] if frames else None
         if step.kind is StepKind.CALLER or (step.kind is StepKind.START and top is not None):
             if top is not None and (step.kind is StepKind.START or top.op is not step.op):
@@ -399,7 +396,7 @@ class BackwardFlow:
 def _reaches(
     start: Operation, goal: Operation, callees: Mapping[Operation, set[Operation]]
 ) -> bool:
-    """Whether a function calls another one, directly or not."""
+    """Returns whether a function calls another one, directly or not."""
     seen: set[Operation] = set()
     todo = [start]
     while todo:
@@ -413,7 +410,7 @@ def _reaches(
 
 
 def _reached(start: Operation, callees: Mapping[Operation, set[Operation]]) -> frozenset[Operation]:
-    """A function and all that it calls, directly or not."""
+    """Returns a function and all that it calls, directly or not."""
     seen = {start}
     todo = [start]
     while todo:
@@ -442,12 +439,12 @@ def _end(block: Block) -> Point:
 
 
 def _ends(region: Region) -> list[Block]:
-    """The blocks from which control leaves a region."""
+    """Returns the blocks from which control leaves a region."""
     return [b for b in region.blocks if not (b.ops and b.ops[-1].successors)]
 
 
 def _handed_out(block: Block) -> tuple[Value, ...]:
-    """What a block hands to the operation around it, or to that operation's next region."""
+    """Returns what a block passes to the enclosing operation, or to its next region."""
     last = block.ops[-1] if block.ops else None
     if last is None:
         return ()
@@ -457,7 +454,7 @@ def _handed_out(block: Block) -> tuple[Value, ...]:
 
 
 def _always_runs(op: Operation) -> bool:
-    """Whether one of the regions of an operation runs whenever it is executed."""
+    """Returns whether an operation always runs one of its regions."""
     return op.name in (
         "scf.execute_region",
         "scf.index_switch",
@@ -467,7 +464,7 @@ def _always_runs(op: Operation) -> bool:
 
 
 def _branch(op: Operation, block: Block) -> Step:
-    """The edge from a terminator to one of its successors."""
+    """Returns the edge from a terminator to one of its successors."""
     source = op.parent
     if source is None:
         return Step(StepKind.UNKNOWN, op, None)

@@ -1,38 +1,38 @@
-"""How many wavefronts an access to shared memory (LDS) takes.
+"""Counts the wavefronts of an access to shared memory (LDS).
 
 An instruction moves up to 128 bits for each lane of a warp.  The hardware serves it in *phases*, a
-group of lanes after the other, as many as the banks have room for; a phase takes one *wavefront*
-for each different word that its lanes want from the same bank.  Lanes that want the same word share
-it.  Without padding everything is linear, so that with W the rank of the map from the bits of lane
-and word to addresses of words, and B that of the map to banks, each phase takes exactly 2**(W - B)
-wavefronts, whatever the register and the warp; with padding, addresses are enumerated.
+group of lanes at a time, as many as the banks have room for.  A phase takes one *wavefront* for
+each different word that its lanes access in the same bank; lanes share a word.  Without padding
+everything is linear: if W is the rank of the map from the bits of lane and word to word addresses,
+and B that of the map to banks, each phase takes exactly 2**(W - B) wavefronts, for every register
+and warp.  With padding, addresses are enumerated.
 
 NVIDIA:
 
-1. A phase is a warp up to 32 bits, half of one for 64 bits and a quarter for 128.
-2. A phase of a *read* of 64 or 128 bits is twice as large where every lane wants what lane ^ 1
-   wants, or every lane what lane ^ 2 wants; one of a write never is.
+1. A phase is a warp up to 32 bits, half a warp for 64 bits and a quarter for 128.
+2. A phase of a *read* of 64 or 128 bits is twice as large if every lane reads the same as lane ^ 1,
+   or every lane the same as lane ^ 2; a phase of a write never is.
 3. A matrix instruction (``ldmatrix``, ``stmatrix``) takes a phase for each of its matrices, 8 rows
-   of 16 bytes.  Where it does not transpose, its phases are those of the 32-bit accesses that it
-   stands for.  Triton transposes 16-bit elements where lanes 4, 8 and 16 go along 8 neighbours in
-   memory and nothing is padded (:attr:`Access.transposed_bits`).  Of the registers that could be
-   rows of a matrix, Triton 3.9 takes those that conflict least, earlier ones the lowest.
+   of 16 bytes.  If it does not transpose, its phases equal those of the 32-bit accesses that it
+   replaces.  Triton transposes 16-bit elements if lanes 4, 8 and 16 follow 8 neighbours in memory
+   and nothing is padded (:attr:`Access.transposed_bits`).  Among the registers that could be rows
+   of a matrix, Triton 3.9 takes those with the fewest conflicts, earlier releases the lowest.
 
 Sources: CUDA C++ Programming Guide, "Shared Memory" (32 banks of 4 bytes, words are shared among
 the lanes of a warp).  The rest is measured on an H200 (sm_90): the counters
 ``l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld`` and ``_st`` and the cycles of loops
 (``python -m benchmarks bank_conflicts``).  AMD CDNA3 and CDNA4 ISA, "LDS" (32 and 64 banks of 4
 bytes).  *Not public*: which lanes of a wave64 form a phase of wide accesses (consecutive lanes are
-assumed; :class:`BankModel` takes any order), and what it costs on gfx1250 that two waves want the
-same physical partition; so :func:`partition_slots` counts how often that happens, not cycles.
+assumed; :class:`BankModel` takes any order), and the cost on gfx1250 of two waves that access the
+same physical partition; so :func:`partition_slots` counts occurrences, not cycles.
 
-Which registers one instruction moves is what Triton and LLVM make of the layout (equal in 150 of
-150 random swizzled buffers).  In a padded buffer Triton does not permute registers: LLVM joins them
-where it sees the alignment, in 194 of 200 random buffers with paddings of 16 bytes and more.  With
-less than that, Triton 3.9 lets LLVM join more on NVIDIA than is aligned.
+Triton and LLVM choose the registers of an instruction from the layout (equal in 150 of 150 random
+swizzled buffers).  In a padded buffer Triton does not permute registers: LLVM merges accesses if it
+sees the alignment, in 194 of 200 random buffers with paddings of 16 bytes and more.  With less,
+Triton 3.9 lets LLVM merge more on NVIDIA than is aligned.
 
-Not handled: elements in other CTAs, transposed matrices of 8-bit elements (sm_100), and transposing
-loads of AMD.
+Not handled: elements in other CTAs, transposed matrices of 8-bit elements (sm_100), and AMD's
+transposing loads.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ __all__ = [
 
 _WORD_BITS = 32
 _WIDEST_BITS = 128
-#: Of a matrix instruction.
+#: Number of matrices of a matrix instruction.
 _MATRICES = 4
-#: Above every address of a word.
+#: Above every word address.
 _PARTITION_SHIFT = 40
 
 
@@ -76,12 +76,12 @@ class BankModel:
     """The banks of a GPU.
 
     Attributes:
-        lanes: Of a warp.
-        banks: Words of 4 bytes that can be moved at once.
-        lane_order: The lanes in the order in which phases take them; empty for 0, 1, 2, ...
-        shares_pairs: Whether reads by pairs of lanes that want the same take larger phases.
-        has_matrices: Whether 16-bit elements are transposed by matrix instructions.
-        chooses_rows: Whether the rows of these are those that conflict least.
+        lanes: Lanes of a warp.
+        banks: Number of banks of 4 bytes.
+        lane_order: Order in which phases take the lanes; empty for 0, 1, 2, ...
+        shares_pairs: Whether reads by pairs of lanes of the same words take larger phases.
+        has_matrices: Whether matrix instructions transpose 16-bit elements.
+        chooses_rows: Whether their rows are those with the fewest conflicts.
     """
 
     lanes: int = 32
@@ -92,11 +92,11 @@ class BankModel:
     chooses_rows: bool = False
 
     def phases(self, bits: int, *, is_shared: bool = False) -> tuple[tuple[int, ...], ...]:
-        """The lanes that are served together.
+        """Returns the lanes that are served together.
 
         Args:
-            bits: What each lane moves.
-            is_shared: Whether pairs of lanes want the same.
+            bits: Bits per lane.
+            is_shared: Whether pairs of lanes access the same words.
         """
         order = self.lane_order or tuple(range(self.lanes))
         size = self.banks * _WORD_BITS // max(bits, _WORD_BITS) * (2 if is_shared else 1)
@@ -110,13 +110,13 @@ NVIDIA: Final = BankModel(shares_pairs=True, has_matrices=True, chooses_rows=Tru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """A tensor that is read from or written to a buffer, or a part of it.
+    """A read or write of a tensor in a buffer, or in a part of it.
 
     Attributes:
         layout: From ``register``, ``lane`` and ``warp`` to ``offset`` (in elements, without
-            padding) and, for a partitioned buffer, ``partition``.  Registers may be in another
+            padding) and, for a partitioned buffer, ``partition``.  Registers may have another
             order than in the tensor.
-        element_bits: Of an element.
+        element_bits: Element width.
         padding: Intervals and paddings of the buffer, in elements.
     """
 
@@ -133,17 +133,17 @@ class Access:
         element_bits: int,
         alloc_shape: Sequence[int] | None = None,
     ) -> Access:
-        """The access of ``ttg.local_load`` and ``ttg.local_store``.
+        """Returns the access of ``ttg.local_load`` and ``ttg.local_store``.
 
         Args:
             tensor: Encoding of the tensor.
             buffer: Encoding of the buffer.
-            shape: Sizes of the tensor.
-            element_bits: Of an element.
-            alloc_shape: Sizes of the allocation that the buffer is a view of.
+            shape: Shape of the tensor.
+            element_bits: Element width.
+            alloc_shape: Shape of the allocation that the buffer is a view of.
 
         Raises:
-            VerifyError: The sizes are none for an encoding, or the elements none for memory.
+            VerifyError: The shape does not fit an encoding, or the element width is not supported.
         """
         if not is_power_of_two(element_bits) or element_bits > _WIDEST_BITS:
             raise VerifyError(
@@ -165,16 +165,16 @@ class Access:
 
     @property
     def vector_bits(self) -> tuple[int, ...]:
-        """The bits of the register that one instruction moves, lowest offset first.
+        """The register bits that one instruction moves, lowest offset first.
 
-        They may be any bits of the register, as registers can be permuted.
+        Any bits of the register, because registers can be permuted.
         """
         bases = list(self.layout.in_bases("register"))
         found: list[int] = []
         names = self.layout.out_dim_names
         limit = _WIDEST_BITS // self.element_bits
         for numbers in self.padding:
-            # A vector must not be torn by padding, nor lose its alignment behind it.
+            # Padding must neither split a vector nor break its alignment.
             limit = min(limit, *(number & -number for number in numbers))
         at = names.index("offset")
         while 2 << len(found) <= limit:
@@ -188,15 +188,15 @@ class Access:
 
     @property
     def instruction_bits(self) -> int:
-        """What an instruction moves for each lane."""
+        """Bits per lane of one instruction."""
         return self.element_bits << len(self.vector_bits)
 
     @property
     def transposed_bits(self) -> tuple[int, ...]:
-        """The bits of the register that a transposing matrix instruction may take rows from.
+        """The register bits from which a transposing matrix instruction may take rows.
 
-        Lanes 4, 8 and 16 go along the 8 elements of a row, lanes 1 and 2 and one of these bits from
-        row to row.  Empty: nothing is transposed.
+        Lanes 4, 8 and 16 follow the 8 elements of a row, lanes 1 and 2 and one of these bits the
+        rows.  Empty if nothing is transposed.
         """
         if self.element_bits != 16 or self.padding:
             return ()
@@ -210,13 +210,13 @@ class Access:
         return () if any(basis[at] & 7 for basis in others) else tuple(range(len(registers)))
 
     def shares_pairs(self, model: BankModel, *, is_store: bool = False) -> bool:
-        """Whether phases are twice as large, because pairs of lanes want the same."""
+        """Returns whether phases are twice as large, because pairs of lanes share words."""
         if is_store or not model.shares_pairs or self.instruction_bits <= _WORD_BITS:
             return False
         return any(not any(basis) for basis in self.layout.in_bases("lane")[:2])
 
     def words(self, register: int, lane: int, warp: int) -> Iterable[int]:
-        """Addresses, in words, of what one lane moves with one instruction.
+        """Returns the word addresses of one lane in one instruction.
 
         Args:
             register: The first register of the vector.
@@ -232,16 +232,16 @@ class Access:
         return (above | word for word in range(first // _WORD_BITS, last // _WORD_BITS + 1))
 
     def first_registers(self) -> list[int]:
-        """The first register of each instruction."""
+        """Returns the first register of each instruction."""
         inside = sum(1 << bit for bit in self.vector_bits)
         return [r for r in range(self.layout.in_dim_size("register")) if not r & inside]
 
 
 def _gathered(layout: LinearLayout, most: int) -> LinearLayout:
-    """Renumbers registers so that those that are neighbours in memory differ in one bit.
+    """Renumbers registers so that neighbours in memory differ in one bit.
 
-    A swizzle may have mixed them: with registers that go to 2 and 64 ^ 2, the first and the second
-    pair of either half are neighbours all the same, and what Triton does not join, LLVM does.
+    A swizzle may have mixed them: with registers that map to 2 and 64 ^ 2, the first and the second
+    pair of either half are still neighbours, and LLVM merges what Triton does not.
 
     Args:
         layout: The layout.
@@ -270,7 +270,7 @@ def _gathered(layout: LinearLayout, most: int) -> LinearLayout:
 
 
 def _sum_to(target: int, vectors: Mapping[int, int]) -> list[int]:
-    """The keys of vectors whose exclusive or is ``target``; one vector alone where that does."""
+    """Returns the keys of vectors whose XOR is ``target``; a single vector if one suffices."""
     for key, vector in vectors.items():
         if vector == target:
             return [key]
@@ -291,7 +291,7 @@ def _sum_to(target: int, vectors: Mapping[int, int]) -> list[int]:
 
 
 def _unflat(value: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The inverse of :meth:`LinearLayout.flat_output`."""
+    """Inverts :meth:`LinearLayout.flat_output`."""
     found = []
     for size in sizes:
         found.append(value & (size - 1))
@@ -301,12 +301,12 @@ def _unflat(value: int, sizes: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflicts:
-    """What an access takes, all warps of a CTA together.
+    """Cost of an access, over all warps of a CTA.
 
     Attributes:
         instructions: Number of instructions.
         wavefronts: Number of wavefronts.
-        ideal: Wavefronts that the same words would take if they were spread over all banks.
+        ideal: Wavefronts of the same words spread evenly over all banks.
     """
 
     instructions: int
@@ -315,17 +315,17 @@ class Conflicts:
 
     @property
     def lost(self) -> int:
-        """Wavefronts that conflicts cost."""
+        """Additional wavefronts due to conflicts."""
         return self.wavefronts - self.ideal
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What is served together.
+    """Lanes that are served together.
 
     Attributes:
         lanes: The lanes that each word goes to (or comes from).
-        banks: The words of each bank that is wanted, by address.
+        banks: The accessed words of each bank, by address.
     """
 
     lanes: Mapping[int, tuple[int, ...]]
@@ -333,7 +333,7 @@ class Phase:
 
     @property
     def wavefronts(self) -> int:
-        """How many it takes."""
+        """Number of wavefronts."""
         return max(map(len, self.banks.values()))
 
 
@@ -345,17 +345,17 @@ def phases(
     register: int = 0,
     warp: int = 0,
 ) -> tuple[Phase, ...]:
-    """Enumerates what one instruction moves.
+    """Returns the phases of one instruction.
 
     Args:
-        access: What is moved.
+        access: The access.
         model: The banks; NVIDIA's by default.
-        is_store: Whether it is written.
+        is_store: Whether the access writes.
         register: The first register of the instruction.
         warp: The warp.
 
     Returns:
-        The phases; of a transposing matrix instruction, that of one matrix.
+        The phases; for a transposing matrix instruction, that of one matrix.
     """
     model = model or NVIDIA
     groups: tuple[tuple[int, ...], ...]
@@ -394,12 +394,12 @@ def wavefronts(
     """Counts the wavefronts of an access.
 
     Args:
-        access: What is moved.
+        access: The access.
         model: The banks; NVIDIA's by default.
-        is_store: Whether it is written.
+        is_store: Whether the access writes.
 
     Raises:
-        VerifyError: The warps of the access have another number of lanes than the GPU's.
+        VerifyError: The number of lanes differs from the GPU's.
     """
     model = model or NVIDIA
     lanes = access.layout.in_dim_size("lane")
@@ -424,13 +424,13 @@ def wavefronts(
 
 
 def _matrix(access: Access, bit: int) -> list[int]:
-    """The words of a matrix that is transposed: columns that span them."""
+    """Returns vectors that span the words of a transposed matrix."""
     moved = [*access.layout.in_bases("lane"), access.layout.in_bases("register")[bit]]
     return [_word(access, basis) for basis in moved]
 
 
 def _row_bit(access: Access, model: BankModel) -> int | None:
-    """The bit of the register that transposed matrices take rows from; ``None`` without any."""
+    """Returns the register bit from which transposed matrices take rows, or ``None``."""
     bits = access.transposed_bits if model.has_matrices else ()
     if not bits or not model.chooses_rows:
         return bits[0] if bits else None
@@ -438,7 +438,7 @@ def _row_bit(access: Access, model: BankModel) -> int | None:
 
 
 def _counted(instructions: int, count: int, columns: Sequence[int], model: BankModel) -> Conflicts:
-    """So many phases, each of the words that ``columns`` span."""
+    """Returns the cost of ``count`` phases, each of the words that ``columns`` span."""
     rank = _rank(columns)
     banks = _rank(column & (model.banks - 1) for column in columns)
     return Conflicts(
@@ -449,7 +449,7 @@ def _counted(instructions: int, count: int, columns: Sequence[int], model: BankM
 
 
 def _word(access: Access, basis: Sequence[int]) -> int:
-    """The word that a step leads to; steps add up without carrying."""
+    """Returns the word that a step leads to; steps add without carry."""
     place = dict(zip(access.layout.out_dim_names, basis, strict=True))
     word = place["offset"] * access.element_bits // _WORD_BITS
     return word | place.get("partition", 0) << _PARTITION_SHIFT
@@ -478,15 +478,15 @@ def _enumerated(access: Access, model: BankModel, is_store: bool) -> Conflicts:
 
 
 def partition_slots(access: Access, waves: int = 2) -> tuple[int, int]:
-    """How often waves that issue together want the same physical partition.
+    """Counts how often waves that issue together access the same physical partition.
 
     Args:
-        access: Of a partitioned buffer.
+        access: An access to a partitioned buffer.
         waves: Waves that issue together: neighbours, 0 and 1, 2 and 3, ...
 
     Returns:
-        Instruction slots that are needed if a partition serves one wave at a time, and those if no
-        two waves ever met.
+        Instruction slots needed if a partition serves one wave at a time, and those without
+        conflicts.
     """
     return in_turn(access, lambda _register, _warp: (1, 1), waves)
 
@@ -494,15 +494,15 @@ def partition_slots(access: Access, waves: int = 2) -> tuple[int, int]:
 def in_turn(
     access: Access, served: Callable[[int, int], tuple[int, int]], waves: int
 ) -> tuple[int, int]:
-    """What waves that issue together take if a partition serves one of them at a time.
+    """Returns the cost of waves that issue together, if a partition serves one at a time.
 
     Args:
-        access: What is moved.
-        served: What the instruction of a register of a warp takes by itself, and at least.
+        access: The access.
+        served: Returns cost and minimum cost of one instruction, by register and warp.
         waves: Waves that issue together.
 
     Returns:
-        The sum over the instructions of what the busiest partition takes; and if no two waves met.
+        The sum over the instructions of the busiest partition's cost; and that without conflicts.
     """
     layout = access.layout
     count = layout.in_dim_size("warp")
@@ -510,7 +510,7 @@ def in_turn(
     firsts = access.first_registers()
     total = ideal = 0
     for group in range(0, count, waves):
-        # A register moves all of a wave alike: partitions are XORed.
+        # All registers of a wave move alike: partitions are XORed.
         wanted = {warp: _partitions(layout, warp) for warp in range(group, group + waves)}
         for register in firsts:
             here = layout.apply({"register": register, "lane": 0, "warp": 0}).get("partition", 0)
@@ -527,6 +527,6 @@ def in_turn(
 
 
 def _partitions(layout: LinearLayout, warp: int) -> set[int]:
-    """The partitions that a wave wants with its first instruction."""
+    """Returns the partitions that a wave accesses with its first instruction."""
     places = ({"register": 0, "lane": e, "warp": warp} for e in range(layout.in_dim_size("lane")))
     return {layout.apply(place).get("partition", 0) for place in places}

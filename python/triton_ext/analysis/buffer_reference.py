@@ -1,18 +1,18 @@
-"""Which part of which buffer a ``!ttg.memdesc`` names, and whether two of them may overlap.
+"""Determines which part of which buffer a ``!ttg.memdesc`` names, and whether two may overlap.
 
 A reference is a *root* and the views taken of it:
 
-1. Roots are allocations, which never overlap; and values of which it is not known here what they
-   are: a loop-carried buffer that is not the same allocation each time, an argument of a function.
-   Those may be any of the allocations that flow there.  Walking back across an edge renames them.
+1. Roots are allocations, which never overlap; and values with unknown definition: a loop-carried
+   buffer that is not always the same allocation, an argument of a function.  These may be any of
+   the allocations that flow there.  Walking back across an edge renames them.
 2. ``ttg.memdesc_index`` is a slot (:mod:`~triton_ext.analysis.slot_form`), ``memdesc_subslice`` a
-   box.  Behind a transposition, reshape or reinterpretation everything is taken as touched.
-3. A buffer that a loop carries is a slot of one allocation where its start and what the body hands
-   on are, with slots that are linear in the iteration.  Buffers that change places in a loop and
-   were different before it never overlap.
+   box.  After a transposition, reshape or reinterpretation the whole buffer counts.
+3. A loop-carried buffer is a slot of one allocation if its start and the yielded buffer are, with
+   slots that are linear in the iteration.  Buffers that swap places in a loop and were distinct
+   before it never overlap.
 
-Safe direction: two references may be said to overlap when they never do, not the reverse.  Not
-handled: memory that the allocator gives to two allocations one after the other.
+Safe direction: two references may be reported as overlapping when they never do, not the reverse.
+Not handled: memory that the allocator gives to two allocations in turn.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Box:
     """Part of a buffer.
 
     Attributes:
-        offsets: Where it starts, per dimension.
-        shape: Its size.
+        offsets: Its start, per dimension.
+        shape: Its shape.
     """
 
     offsets: tuple[int, ...]
     shape: tuple[int, ...]
 
     def overlaps(self, other: Box) -> bool:
-        """Whether two parts of one buffer have an element in common."""
+        """Returns whether two parts of one buffer have an element in common."""
         return all(
             start < other_start + other_size and other_start < start + size
             for start, size, other_start, other_size in zip(
@@ -64,7 +64,7 @@ class Box:
         )
 
 
-#: A slot, a box, or a slot that is not known.
+#: A slot, a box, or an unknown slot (``None``).
 _Part: TypeAlias = SlotForm | Box | None
 
 
@@ -74,8 +74,8 @@ class Reference:
 
     Attributes:
         root: The allocation, or a value that may be several; ``None``: any buffer.
-        parts: What was taken of it, one after the other.
-        is_final: Whether views of it are no longer told apart from it.
+        parts: The successive views.
+        is_final: Whether further views are not distinguished.
     """
 
     root: Value | None
@@ -83,15 +83,15 @@ class Reference:
     is_final: bool = False
 
     def narrowed(self, part: _Part) -> Reference:
-        """A part of it."""
+        """Returns a part of it."""
         return self if self.is_final else replace(self, parts=(*self.parts, part))
 
 
 class BufferReferences:
-    """The references of the buffers of a module, which must not be changed meanwhile.
+    """The references of the buffers of a module, which must not change meanwhile.
 
     Args:
-        alias_sets: What values may flow into others.
+        alias_sets: The alias sets of the module.
     """
 
     def __init__(self, alias_sets: AliasSets) -> None:
@@ -103,11 +103,11 @@ class BufferReferences:
 
     @classmethod
     def of_module(cls, top: Operation) -> BufferReferences:
-        """The references of a module, given its operation."""
+        """Returns the references of a module, given its operation."""
         return cls(AliasSets.of(top))
 
     def reference(self, value: Value) -> Reference:
-        """The reference of a buffer where it can be used."""
+        """Returns the reference of a buffer at a point where it can be used."""
         return self._closed(self._viewed(value))
 
     def _closed(self, reference: Reference) -> Reference:
@@ -120,7 +120,7 @@ class BufferReferences:
         return reference
 
     def _viewed(self, value: Value) -> Reference:
-        """The reference with what loops carry as its root."""
+        """Returns the reference with loop-carried buffers as its root."""
         found = self._open.get(value)
         if found is None:
             found = self._open[value] = self._computed(value)
@@ -148,7 +148,7 @@ class BufferReferences:
         return Reference(value)
 
     def _solved(self, loop: Operation) -> Mapping[Value, Reference]:
-        """What a loop carries, where it is a slot of one allocation."""
+        """Returns the loop-carried buffers that are slots of one allocation."""
         if loop in self._carried:
             return self._carried[loop]
         self._carried[loop] = {}
@@ -185,7 +185,7 @@ class BufferReferences:
         loop: Operation,
         iteration: int | None,
     ) -> Reference | None:
-        """A reference of a loop's body, in one iteration or any."""
+        """Returns a reference of a loop's body in one iteration, or in any (``None``)."""
         if reference.root in carried and reference.root is not None:
             outer = carried[reference.root]
         elif reference.root is None or (
@@ -211,7 +211,7 @@ class BufferReferences:
         return _below(outer, replace(reference, parts=tuple(parts)))
 
     def _line(self, start: Reference, first: Reference, loop: Operation) -> Reference | None:
-        """The reference that is ``start`` in the first iteration and ``first`` in the second."""
+        """Returns the reference that is ``start`` in the first iteration and ``first`` next."""
         if start.root is not first.root or len(start.parts) != len(first.parts):
             return None
         parts: list[_Part] = []
@@ -231,17 +231,17 @@ class BufferReferences:
         return replace(start, parts=tuple(parts)) if start.is_final == first.is_final else None
 
     def _later(self, reference: Reference, loop: Operation) -> Reference:
-        """A reference of the iteration behind."""
+        """Returns a reference in the next iteration."""
         parts = tuple(
             part.shifted(part.factor(loop)) if isinstance(part, SlotForm) else part
             for part in reference.parts
         )
         return replace(reference, parts=parts)
 
-    # ---- on the far side of an edge
+    # ---- the far side of an edge
 
     def across(self, reference: Reference, step: Step, block: Block) -> Reference:
-        """The reference at the far side of an edge."""
+        """Returns the reference on the far side of an edge."""
         root = reference.root
         if root is None:
             return reference
@@ -257,7 +257,7 @@ class BufferReferences:
         return Reference(None)
 
     def numbered(self, reference: Reference, iterations: Mapping[Operation, int]) -> Reference:
-        """The reference in known iterations of some loops."""
+        """Returns the reference in known iterations of some loops."""
         if not iterations or not any(isinstance(part, SlotForm) for part in reference.parts):
             return reference
         parts: list[_Part] = []
@@ -271,7 +271,7 @@ class BufferReferences:
     # ---- overlap
 
     def may_overlap(self, one: Reference, other: Reference) -> bool:
-        """Whether two references at the same point may have an element in common."""
+        """Returns whether two references at the same point may have an element in common."""
         if one.root is None or other.root is None:
             return True
         if one.root is not other.root:
@@ -300,7 +300,7 @@ class BufferReferences:
         return mine is None or its is None or not mine.isdisjoint(its)
 
     def _cycles_of(self, loop: Operation) -> tuple[frozenset[Value], ...]:
-        """Buffers of a loop that change places, and never overlap."""
+        """Returns sets of buffers of a loop that swap places, and never overlap."""
         if loop in self._cycles:
             return self._cycles[loop]
         self._cycles[loop] = ()
@@ -325,7 +325,7 @@ class BufferReferences:
         return self._cycles[loop]
 
     def allocations(self, value: Value) -> frozenset[Value] | None:
-        """The allocations that a value may be a part of; ``None`` where not known."""
+        """Returns the allocations that a value may be a part of; ``None`` if unknown."""
         found = self._alias_sets.alias_set(value)
         return found.allocations if found.is_complete else None
 
@@ -336,7 +336,7 @@ def _shape(value: Value) -> tuple[int, ...]:
 
 
 def _below(outer: Reference, inner: Reference) -> Reference:
-    """What ``inner`` is if its root is ``outer``."""
+    """Returns ``inner``, whose root is a value, as a part of ``outer``."""
     if outer.is_final:
         return outer
     return Reference(outer.root, (*outer.parts, *inner.parts), inner.is_final)

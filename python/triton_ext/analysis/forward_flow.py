@@ -1,15 +1,15 @@
 """Forward data flow over the blocks and regions of a function.
 
-A state goes from the function's entry through every operation, in every order in which control
-may: along branches, into and out of the regions of ``scf`` operations, around loops, into each
-partition of ``ttg.warp_specialize`` and through its default region.  Where paths meet, states are
-joined.  Straight-line code is visited again whenever what comes in has grown, until nothing does.
+A state flows from the function's entry through every operation, in every possible order: along
+branches, into and out of the regions of ``scf`` operations, around loops, into each partition of
+``ttg.warp_specialize`` and through its default region.  States are joined where paths meet.
+Straight-line code is revisited until its incoming state no longer grows.
 
 It skips regions that are no control flow (``tt.reduce``, ``tt.scan``, ``tt.map_elementwise``).
 The regions of an unknown operation may each run any number of times.
 
-Termination: states only grow at joins, so that a state needs to have a largest value, and what
-:meth:`Transfer.update` decides on the way has to stay decided.
+Termination: states only grow at joins, so the states must have a greatest element, and
+:meth:`Transfer.update` must never revoke a decision.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class FlowState(Protocol):
     """A state, changed in place."""
 
     def copy(self: S) -> S:
-        """Returns a state of its own that is equal."""
+        """Returns an independent copy."""
 
     def join(self: S, other: S) -> None:
-        """Adds what may hold on another path."""
+        """Adds the state of another path."""
 
 
 S = TypeVar("S", bound=FlowState)
@@ -48,12 +48,12 @@ S_contra = TypeVar("S_contra", bound=FlowState, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A step of control from one piece of straight-line code to another.
+    """A control-flow edge from one piece of straight-line code to another.
 
     Attributes:
-        block: The block that control goes to.
+        block: The target block.
         loop: The operation whose regions run again; ``None`` for a branch.
-        is_back: Whether what was computed before may be of an earlier run of the same code.
+        is_back: Whether earlier values may belong to a previous run of the same code.
         starts_partition: Whether the warps of a partition of ``ttg.warp_specialize`` start here.
     """
 
@@ -67,9 +67,9 @@ class Transfer(Protocol[S_contra]):
     """Changes states at operations and edges."""
 
     def update(self, op: Operation, state: S_contra) -> None:
-        """Changes the state in front of an operation to the one behind it.
+        """Changes the state before an operation to the one after it.
 
-        For an operation with regions, only the part in front of them is meant.
+        For an operation with regions, covers only the part before them.
         """
 
     def cross(self, edge: Edge, state: S_contra) -> None:
@@ -78,7 +78,7 @@ class Transfer(Protocol[S_contra]):
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """The start of a piece of straight-line code: behind so many operations of a block."""
+    """The start of a piece of straight-line code: a block, and the number of operations skipped."""
 
     block: Block
     index: int
@@ -134,14 +134,14 @@ class _Flow(Generic[S]):
         return found
 
     def _through(self, point: _Point, state: S) -> Operation | None:
-        """Goes through straight-line code; returns an operation with regions where it ends."""
+        """Goes through straight-line code; returns an operation with regions if it ends there."""
         for op in point.block.ops[point.index :]:
             self.transfer.update(op, state)
             if op.regions and op.name not in _NO_CONTROL_FLOW:
                 return op
         return None
 
-    # ---- where control goes, and behind how many operations of the block
+    # ---- control-flow edges, each with the number of operations skipped in the target block
 
     def _along(self, branch: Operation) -> Iterator[tuple[Edge, int]]:
         for block in branch.successors:
@@ -161,7 +161,7 @@ class _Flow(Generic[S]):
     def _out_of(self, region: Region) -> Iterator[tuple[Edge, int]]:
         around = region.parent
         if around.name in _CONCURRENT and (region.isolated or around.name == ttg.PARTITIONS):
-            return  # a partition ends by itself
+            return  # a partition has no successor
         if around.name == "scf.while":
             before, after = around.regions
             if region is after:
@@ -174,13 +174,13 @@ class _Flow(Generic[S]):
         yield self._behind(around)
 
     def _behind(self, op: Operation) -> tuple[Edge, int]:
-        assert op.parent is not None  # only a module has none
+        assert op.parent is not None  # only a module has no parent
         return Edge(op.parent), op.parent.ops.index(op) + 1
 
     def _is_back(self, branch: Operation, target: Block) -> bool:
         """Returns whether a branch may lead to code that has run before.
 
-        In a region with a cycle that can be entered at several blocks, every branch may.
+        In an irreducible region every branch may.
         """
         region, source = target.parent, branch.parent
         if region not in self.dominances:
@@ -192,7 +192,7 @@ class _Flow(Generic[S]):
 
 
 def _is_irreducible(region: Region, over: Dominance) -> bool:
-    """Returns whether edges are left in a cycle when those to a dominating block are taken out."""
+    """Returns whether a cycle remains after removing the edges to a dominating block."""
     forward = {
         block: [
             each
@@ -220,7 +220,7 @@ def run_forward(function: Operation, transfer: Transfer[S], start: S) -> S | Non
 
     Args:
         function: A function with a body.
-        transfer: What operations and edges do.
+        transfer: The effects of operations and edges.
         start: The state at the entry.
 
     Returns:

@@ -1,7 +1,6 @@
-"""Questions about linear layouts.
+"""Queries about linear layouts.
 
-:class:`LinearLayout` itself is part of ``ir``, because encodings are checked with it; it is
-offered here as well.
+Re-exports :class:`LinearLayout`, which is part of ``ir`` because encodings are checked with it.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ __all__ = [
 def elements_per_thread(
     encoding: DistributedEncoding, shape: Sequence[int], *, broadcast: bool = True
 ) -> int:
-    """Registers that one thread holds of a tensor.
+    """Returns the number of registers of a tensor in one thread.
 
     Args:
         encoding: Encoding of the tensor.
-        shape: Its sizes.
-        broadcast: Whether registers that repeat an element of the same thread count.
+        shape: Its shape.
+        broadcast: Whether to count registers that repeat an element of the same thread.
     """
     layout = encoding.to_linear_layout(shape)
     if not broadcast:
@@ -44,9 +43,9 @@ def elements_per_thread(
 def conversion(
     source: DistributedEncoding, target: DistributedEncoding, shape: Sequence[int]
 ) -> LinearLayout:
-    """From coordinates in ``target`` to coordinates in ``source`` that hold the same element.
+    """Returns the map from ``target`` to ``source`` coordinates of the same element.
 
-    This is what a ``ttg.convert_layout`` has to move: nothing where it is the identity.
+    A ``ttg.convert_layout`` implements this map; it moves nothing if the map is the identity.
     """
     return target.to_linear_layout(shape).invert_and_compose(source.to_linear_layout(shape))
 
@@ -57,19 +56,19 @@ def register_to_shared(
     shape: Sequence[int],
     alloc_shape: Sequence[int] | None = None,
 ) -> LinearLayout:
-    """From registers, lanes, warps and blocks to offsets in a shared buffer.
+    """Returns the map from registers, lanes, warps and blocks to offsets in a shared buffer.
 
     Args:
         source: Encoding of the tensor.
         target: Encoding of the buffer.
-        shape: Sizes of the tensor.
-        alloc_shape: Sizes of the allocation that the buffer is a view of.
+        shape: Shape of the tensor.
+        alloc_shape: Shape of the allocation that the buffer is a view of.
 
     Returns:
-        The map; its offsets are in elements and do not count padding.
+        The map; its offsets are in elements, without padding.
 
     Raises:
-        VerifyError: An encoding is none for the shape, or the tensor is larger than the allocation.
+        VerifyError: An encoding does not fit the shape, or the tensor exceeds the allocation.
     """
     rank = len(shape)
     inner = layout_of(source, tuple(shape))
@@ -85,19 +84,19 @@ def register_to_shared(
 def layout_of(
     encoding: DistributedEncoding | SharedEncoding | TensorMemory, shape: tuple[int, ...]
 ) -> LinearLayout:
-    """The map of an encoding, made once: a kernel has few encodings, and it takes a millisecond."""
+    """Returns the layout of an encoding, cached: building one takes a millisecond."""
     return encoding.to_linear_layout(shape)
 
 
 def consecutive_run(layout: LinearLayout, in_dim: str = "register", out_dim: str = "offset") -> int:
-    """The largest n so that ``in_dim`` 0 .. n - 1 goes to n consecutive places of ``out_dim``.
+    """Returns the largest n so that ``in_dim`` 0 .. n - 1 map to n consecutive ``out_dim``.
 
-    The run is the same wherever it starts: no other bit moves the low bits of ``out_dim``.
+    The length is the same at every start: no other bit moves the low bits of ``out_dim``.
 
     Args:
         layout: The layout.
-        in_dim: Dimension to count in, the registers of one thread.
-        out_dim: Dimension to count in, the offset.
+        in_dim: Input dimension, the registers of one thread.
+        out_dim: Output dimension, the offset.
     """
     names = layout.out_dim_names
     at = names.index(out_dim)

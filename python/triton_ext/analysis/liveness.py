@@ -1,22 +1,21 @@
-"""When buffers of shared memory are alive.
+"""Live ranges of shared-memory buffers.
 
-Operations of a function are numbered in post-order, so that an operation stands behind everything
-in its regions.  A buffer's live range is one interval of these numbers, and the path of concurrent
-regions that it was allocated in.  Properties:
+Operations of a function are numbered in post-order, so an operation follows everything in its
+regions.  A live range is one interval of these numbers, and the path of concurrent regions of the
+allocation.  Properties:
 
-1. At every point of an execution at which a buffer may be read or written later on, and was
-   allocated before, the number of the operation that runs is in the buffer's interval.  (An
-   interval is a hull: a buffer may be dead in the middle of it.)
-2. A use is one by any value whose alias set (:mod:`~triton_ext.analysis.alias_sets`) holds the
-   buffer.  A call counts as an operation that is not known.
-3. What is used inside of an operation with regions, but allocated outside of it, lives to the end
-   of that operation: loops run again, and the regions of ``ttg.warp_specialize`` at the same time.
-4. Buffers of different regions of one ``ttg.warp_specialize`` are alive at the same time whatever
-   their intervals say (:meth:`LiveRange.meets`).
+1. Whenever an allocated buffer may be read or written later in the execution, the number of the
+   current operation is in the buffer's interval.  (An interval is a hull: a buffer may be dead in
+   the middle of it.)
+2. A use is one by any value whose alias set (:mod:`~triton_ext.analysis.alias_sets`) contains the
+   buffer.  Calls count as unknown operations.
+3. A buffer used in a region of an operation but allocated outside lives to the end of the
+   operation: loops run again, and the regions of ``ttg.warp_specialize`` run concurrently.
+4. Buffers of different regions of one ``ttg.warp_specialize`` are live at the same time whatever
+   their intervals (:meth:`LiveRange.meets`).
 
-Operations that run on after the warps have gone on (asynchronous copies, ``wgmma``) have to be kept
-alive in the IR by whoever waits for them, as upstream has it: the wait takes the buffer or
-``ttg.local_dealloc`` stands behind it.
+Buffers of asynchronous operations (copies, ``wgmma``) must be kept live in the IR by the wait, as
+upstream does: the wait takes the buffer, or ``ttg.local_dealloc`` follows it.
 
 Safe direction: a range may be too long, never too short.
 """
@@ -36,11 +35,11 @@ __all__ = ["LiveRange", "Liveness", "pairs_that_meet"]
 
 @dataclass(frozen=True, slots=True)
 class LiveRange:
-    """A half-open interval of operation numbers, inside of concurrent regions.
+    """A half-open interval of operation numbers, and its concurrent regions.
 
     Attributes:
         start: Number of the first operation.
-        end: Behind the last one.
+        end: One past the last one.
         regions: Each ``ttg.warp_specialize`` around the allocation, outermost first, as its own
             number and that of the region.
     """
@@ -50,7 +49,7 @@ class LiveRange:
     regions: tuple[tuple[int, int], ...] = ()
 
     def meets(self, other: LiveRange) -> bool:
-        """Whether both are alive at the same time."""
+        """Returns whether both are live at the same time."""
         if self.start < other.end and other.start < self.end:
             return True
         for one, two in zip(self.regions, other.regions, strict=False):
@@ -60,7 +59,7 @@ class LiveRange:
 
 
 def pairs_that_meet(ranges: Sequence[LiveRange]) -> list[tuple[int, int]]:
-    """The pairs of ranges that are alive at the same time, by number, the smaller one first."""
+    """Returns the pairs of ranges that are live at the same time, by index, the smaller first."""
     found = []
     alive: list[int] = []
     for i in sorted(range(len(ranges)), key=lambda i: ranges[i].start):
@@ -79,7 +78,7 @@ def pairs_that_meet(ranges: Sequence[LiveRange]) -> list[tuple[int, int]]:
 
 
 class Liveness:
-    """Live ranges of the buffers of one function, which must not be changed meanwhile.
+    """Live ranges of the buffers of one function, which must not change meanwhile.
 
     Args:
         function: The function.
@@ -94,41 +93,41 @@ class Liveness:
         self._number(function)
 
     def number(self, op: Operation) -> int:
-        """The number of an operation."""
+        """Returns the number of an operation."""
         return self._numbers[op]
 
     @property
     def whole(self) -> LiveRange:
-        """The range of what lives as long as the function runs."""
+        """Returns the range of the whole function."""
         return LiveRange(0, len(self.order))
 
     def at(self, op: Operation) -> LiveRange:
-        """The range of what is needed while one operation runs, and not by what is inside of it."""
+        """Returns the range of one operation, without its nested operations."""
         number = self._numbers[op]
         return LiveRange(number, number + 1, self._path(op))
 
     def aliases(self, allocation: Value) -> list[Value]:
-        """The values of the function that may name a part of a buffer, the buffer itself first."""
+        """Returns the values of the function that may name a part of a buffer, itself first."""
         return self._alias_sets.values_of(allocation)
 
     def of_buffer(self, allocation: Value) -> LiveRange:
-        """The range of a buffer, all of its aliases taken together.
+        """Returns the range of a buffer and all of its aliases.
 
         Args:
             allocation: Result of a ``ttg.local_alloc`` or of a call.
         """
         owner = allocation.owner
         if not isinstance(owner, Operation):
-            raise ValueError("only what an operation defines is a buffer")
+            raise ValueError("only the result of an operation is a buffer")
         ranges = [self._of_value(alias) for alias in self.aliases(allocation)]
         start = min(low for low, _ in ranges)
         return LiveRange(start, max(high for _, high in ranges), self._path(owner))
 
     def of_call(self, op: Operation) -> LiveRange:
-        """The range of a called function's memory: while it runs, and while a buffer of it is used.
+        """Returns the range of a callee's memory: while it runs, and while its buffers are used.
 
-        A buffer that a call returns is taken to be one that the function allocated, even if it is
-        one that it got.
+        A buffer that a call returns is assumed to be allocated by the callee, even if it came from
+        the caller.
         """
         found = self.at(op)
         ranges = [self.of_buffer(result) for result in op.results if is_buffer(result)]
@@ -154,7 +153,7 @@ class Liveness:
                 holder = around
                 if around.name == ttg.PARTITIONS and around.parent_op:
                     holder = around.parent_op
-                # The default region comes first whichever operation holds the partitions.
+                # The default region comes first, whichever operation holds the partitions.
                 index = around.regions.index(region) + (holder is not around)
                 found.append((self._numbers[holder], index))
                 if holder is not around:
@@ -165,7 +164,7 @@ class Liveness:
     # ---- ranges of one value
 
     def _of_value(self, value: Value) -> tuple[int, int]:
-        """The hull of the operations between the definition and the last use."""
+        """Returns the hull of the operations between the definition and the last use."""
         owner = value.owner
         block = owner.parent if isinstance(owner, Operation) else owner
         if block is None:
@@ -203,7 +202,7 @@ class Liveness:
 
 
 def _live_out(block: Block, uses: Iterable[Block]) -> set[Block]:
-    """The blocks at whose end a value of ``block`` is needed later on."""
+    """Returns the blocks at whose end a value of ``block`` is live."""
     found: set[Block] = set()
     todo = [other for other in uses if other is not block]
     seen = set(todo)
@@ -220,7 +219,7 @@ def _live_out(block: Block, uses: Iterable[Block]) -> set[Block]:
 
 
 def _ancestor_in(op: Operation, region: Region) -> Operation | None:
-    """The operation of a region that is or holds ``op``."""
+    """Returns the operation of a region that is or contains ``op``."""
     around: Operation | None = op
     while around is not None and around.parent is not None:
         if around.parent.parent is region:

@@ -1,9 +1,9 @@
-"""Where the buffers of a module lie while it runs, and what its accesses cost, as plain data.
+"""Memory maps: the places of a module's buffers over time and the costs of accesses, as plain data.
 
-What draws it (``triton-ext lds``) knows no operation and no vendor; what makes it is
-:mod:`~triton_ext.analysis.memory_mapper`.  A :class:`FunctionMap` has the operations that use
-shared memory as rows in the order of the program, and a :class:`Bar` for each buffer: bytes from
-``offset`` on, in the rows from ``first`` to ``last``.
+The renderer (``triton-ext lds``) knows no operations and no vendors;
+:mod:`~triton_ext.analysis.memory_mapper` creates the maps.  A :class:`FunctionMap` has a row for
+each operation that uses shared memory, in program order, and a :class:`Bar` for each buffer: bytes
+from ``offset`` on, in the rows from ``first`` to ``last``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class SharedMemory:
 
     Attributes:
         arch: The GPU, ``"sm_90"``.
-        target: What ``ttg.target`` says for it, ``"cuda:90"``.
-        name: What its vendor calls it.
-        bytes: What a CTA (workgroup) can have.
+        target: Its ``ttg.target``, ``"cuda:90"``.
+        name: The vendor's name for shared memory.
+        bytes: Bytes that a CTA (workgroup) can use.
         banks: Its banks.
-        partition_bytes: Bytes of a physical partition; 0 where there is but one.
-        has_transposing_loads: Whether operands of matrix instructions may be read by loads that
-            transpose, and that are not modelled.
+        partition_bytes: Bytes of a physical partition; 0 if the memory is not partitioned.
+        has_transposing_loads: Whether transposing loads, which are not modelled, may read operands
+            of matrix instructions.
     """
 
     arch: str
@@ -53,12 +53,12 @@ class SharedMemory:
 
     @property
     def partitions(self) -> int:
-        """Physical partitions that there are; 0 where memory is not partitioned."""
+        """Number of physical partitions; 0 if the memory is not partitioned."""
         return self.bytes // self.partition_bytes if self.partition_bytes else 0
 
 
 class RowKind(Enum):
-    """What a row is: an operation, or a border of a region around others."""
+    """Kind of a row: an operation, or a border of a region."""
 
     OPERATION = "operation"
     OPEN = "open"
@@ -67,7 +67,7 @@ class RowKind(Enum):
 
 
 class Effect(Enum):
-    """What an operation does to a buffer."""
+    """How an operation uses a buffer."""
 
     READ = "read"
     WRITE = "write"
@@ -79,17 +79,17 @@ class Row:
     """A row of a map.
 
     Attributes:
-        kind: What it is.
-        depth: Number of regions around it.
-        line: Line in the user's source, or in the IR where that is not known; 0 for a border.
-        head: What it does, in a word or two.
-        rest: To what.
+        kind: The kind of row.
+        depth: Nesting depth of regions.
+        line: Line in the user's source, or in the IR if unknown; 0 for a border.
+        head: The action, in a word or two.
+        rest: Its object.
         is_loop: Whether it opens a loop.
-        uses: Numbers of the bars that it uses, and how.
-        access: Number of the access in the function's list, or ``None``.
-        alive: Bytes that are alive.
+        uses: Indices of the bars that it uses, and how.
+        access: Index of the access in the function's list, or ``None``.
+        alive: Live bytes.
         needs: Why memory is missing here, or empty.
-        times: How many operations in a row say the same.
+        times: Number of successive operations with equal entries.
     """
 
     kind: RowKind
@@ -110,16 +110,16 @@ class Bar:
     """A buffer.
 
     Attributes:
-        name: What it is, for people.
-        value: Number of the value that it is of; the buffers of a partitioned value share one.
-        kind: Who needs it.
-        offset: Where it starts, in bytes.
+        name: Its name for the reader.
+        value: Number of its value; the buffers of a partitioned value share one.
+        kind: The kind of owner.
+        offset: Its start, in bytes.
         size: In bytes.
-        partitions: Physical partitions that it touches, of those that there are.
+        partitions: Physical partitions that it touches.
         first: The first row.
         last: The last row.
-        ghost: Rows in which what runs at the same time is shown, or ``None``.
-        line: Where it is made.
+        ghost: Rows of concurrent regions, or ``None``.
+        line: Line of its definition.
     """
 
     name: str
@@ -135,34 +135,34 @@ class Bar:
 
     @property
     def end(self) -> int:
-        """Behind its last byte."""
+        """One past its last byte."""
         return self.offset + self.size
 
     def is_at(self, row: int) -> bool:
-        """Whether it is alive at a row."""
+        """Returns whether it is live at a row."""
         low, high = self.ghost or (self.first, self.last)
         return low <= row <= high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessMap:
-    """What accesses of one kind cost.
+    """Cost of accesses of one kind.
 
     Attributes:
-        names: The buffers, as the rows that have it call them.
+        names: Names of the buffers in the rows with this access.
         lines: Lines of its operations.
         is_store: Whether it writes.
-        bits: That an instruction moves for each lane; of a row of a matrix where it transposes.
+        bits: Bits per lane of an instruction; if it transposes, bits of a row of a matrix.
         is_transposed: Whether matrix instructions transpose.
-        cost: Of all warps; ``None`` where it is not known.
-        phases: Of the instruction that takes most wavefronts.
-        partition_slots: Instruction slots of two waves at a time, and those without meetings, of a
-            partitioned buffer.
-        reason: Why the cost is not known.
-        may_be_transposed: Whether Triton may emit a transposing load of AMD instead, whose cost is
-            not known.
-        may_be_misaligned: Whether the padding leaves neighbours in memory less aligned than Triton
-            takes them to be.
+        cost: Cost over all warps; ``None`` if unknown.
+        phases: Phases of the instruction with most wavefronts.
+        partition_slots: For a partitioned buffer the instruction slots of two waves at a time, and
+            those without conflicts.
+        reason: Why the cost is unknown.
+        may_be_transposed: Whether Triton may emit one of AMD's transposing loads instead, whose
+            cost is unknown.
+        may_be_misaligned: Whether the padding reduces the alignment of neighbours below what
+            Triton assumes.
     """
 
     names: tuple[str, ...]
@@ -180,12 +180,12 @@ class AccessMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """An operation whose memory is not known.
+    """An operation with unknown memory.
 
     Attributes:
-        name: Of the operation.
+        name: Its name.
         line: As in rows.
-        op: It itself, for what has to be said at it.
+        op: The operation, for diagnostics.
     """
 
     name: str
@@ -198,10 +198,10 @@ class FunctionMap:
     """The map of one function.
 
     Attributes:
-        name: Of the function.
-        rows: In the order of the program.
+        name: Name of the function.
+        rows: In program order.
         bars: Its buffers.
-        accesses: What its accesses cost, each kind once.
+        accesses: Costs of its accesses, each kind once.
         total: Bytes that it needs.
         lower_bound: No placement needs less.
         is_optimal: Whether it is known that none does.
@@ -240,9 +240,9 @@ class ModuleMap:
     """The maps of a module.
 
     Attributes:
-        memory: The GPU's.
+        memory: The shared memory of the GPU.
         functions: Those that use shared memory.
-        placed_by: Whose offsets they are.
+        placed_by: The allocator of the offsets.
     """
 
     memory: SharedMemory
@@ -251,5 +251,5 @@ class ModuleMap:
 
     @property
     def too_big(self) -> tuple[FunctionMap, ...]:
-        """The functions that need more than there is."""
+        """The functions that need more memory than there is."""
         return tuple(f for f in self.functions if f.total > self.memory.bytes)

@@ -11,7 +11,7 @@ from ..ir import Operation, Region, Value
 
 __all__ = ["SlotForm", "Symbol"]
 
-#: A value; the loop whose iterations are counted; its region: how many there were in all.
+#: A value; a loop, for its iteration number; or its region, for its trip count.
 Symbol: TypeAlias = Value | Operation | Region
 
 
@@ -31,7 +31,7 @@ class SlotForm:
 
     @classmethod
     def of(cls, modulus: int, constant: int, terms: Mapping[Symbol, int]) -> SlotForm:
-        """The form with everything reduced."""
+        """Returns the reduced form."""
         kept = frozenset((s, f % modulus) for s, f in terms.items() if f % modulus)
         return cls(modulus, constant % modulus, kept)
 
@@ -41,7 +41,7 @@ class SlotForm:
         return (symbol for symbol, _ in self.terms)
 
     def factor(self, symbol: Symbol) -> int:
-        """The factor of a symbol, or 0."""
+        """Returns the factor of a symbol, or 0."""
         return next((f for s, f in self.terms if s is symbol), 0)
 
     def plus(self, other: SlotForm, factor: int = 1) -> SlotForm:
@@ -63,7 +63,7 @@ class SlotForm:
         return SlotForm(self.modulus, 0).plus(self, factor)
 
     def substituted(self, what: Callable[[Symbol], SlotForm | None]) -> SlotForm | None:
-        """The form with every symbol replaced; ``None`` where one of them is ``None``."""
+        """Returns the form with every symbol replaced; ``None`` if one has no replacement."""
         if not self.terms:
             return self
         form = SlotForm(self.modulus, self.constant)
@@ -75,7 +75,7 @@ class SlotForm:
         return form
 
     def may_equal(self, other: SlotForm) -> bool:
-        """Whether both may name the same buffer."""
+        """Returns whether both may name the same buffer."""
         difference = self.plus(other, -1)
         step = difference.modulus
         for _, factor in difference.terms:

@@ -1,7 +1,7 @@
-"""Every end of the ways back from a point, each by the walk with the fewest steps.
+"""Finds every end of the walks back from a point, each by the fewest steps.
 
-Where :mod:`~triton_ext.analysis.shortest_walk` asks what a way back costs, this asks whether there
-is one at all, and keeps it to be shown.  A search looks at each pair of position and goal once.
+:mod:`~triton_ext.analysis.shortest_walk` computes costs; this search asks whether there is a path
+at all, and keeps it for display.  It visits each pair of position and goal once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .backward_flow import BackwardFlow, Position, Step, StepKind
 
 __all__ = ["MOST_STATES", "AlsoHere", "Found", "NearestWalks", "Seeker", "nearest_walks"]
 
-#: Pairs of position and goal that are looked at before a search gives up.
+#: Number of pairs of position and goal after which a search gives up.
 MOST_STATES: Final = 100_000
 
 S = TypeVar("S", bound="Seeker")
@@ -24,28 +24,28 @@ S = TypeVar("S", bound="Seeker")
 
 @dataclass(frozen=True, slots=True)
 class AlsoHere(Generic[S]):
-    """Something is found, and more may lie behind it.
+    """An end was found, and the walk continues.
 
     Attributes:
-        seeker: What is looked for from there on.
+        seeker: The goal from there on.
     """
 
     seeker: S
 
 
 class Seeker(Hashable, Protocol):
-    """What a walk looks for; equal ones must behave equally."""
+    """The goal of a walk; equal seekers must behave equally."""
 
     def step(self: S, step: Step, block: Block) -> S | AlsoHere[S] | bool:
-        """What is looked for on the far side of a step.
+        """Returns the goal on the far side of a step.
 
         Args:
-            step: An event, an edge, the start of a kernel, or where nothing is known.
-            block: Where the walk comes from.
+            step: An event, an edge, the start of a kernel, or an unknown predecessor.
+            block: The block on the near side.
 
         Returns:
-            ``True``: it is found, and the walk ends at the step's operation; ``False``: it cannot
-            lie on this way.
+            ``True``: found, and the walk ends at the step's operation; ``False``: it cannot be on
+            this path.
         """
 
 
@@ -54,8 +54,8 @@ class Found(Generic[S]):
     """One end.
 
     Attributes:
-        op: Where the walk ends; ``None`` where nothing is known.
-        seeker: What was looked for there.
+        op: Operation at which the walk ends; ``None`` if unknown.
+        seeker: The goal there.
         steps: The walk, the latest in the program first.
     """
 
@@ -66,7 +66,7 @@ class Found(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class NearestWalks(Generic[S]):
-    """What a search found.
+    """Result of a search.
 
     Attributes:
         found: One end for each operation, nearest first.
@@ -81,7 +81,7 @@ class NearestWalks(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A step and those before it."""
+    """A step, linked to the previous ones."""
 
     step: Step
     before: _Link | None
@@ -92,8 +92,8 @@ def nearest_walks(flow: BackwardFlow, start: Position, goal: S) -> NearestWalks[
 
     Args:
         flow: The control flow.
-        start: Where the walks start.
-        goal: What they look for.
+        start: Start of the walks.
+        goal: Their goal.
     """
     queue: deque[tuple[Position, S, _Link | None]] = deque([(start, goal, None)])
     seen: set[tuple[Position, S]] = {(start, goal)}

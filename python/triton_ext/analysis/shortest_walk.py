@@ -1,10 +1,10 @@
-"""The cheapest way back from a point to what a goal looks for.
+"""Finds the cheapest walk back from a point to a goal.
 
-A *goal* says, for each event that a walk crosses, what crossing it costs, what is looked for from
-there on, and whether the walk has come to its end.  Costs are never negative, so the search is
-Dijkstra's over pairs of position and goal: each pair is looked at once, loops need no bound, and
-the result is the exact minimum over all walks (:mod:`~triton_ext.analysis.backward_flow`,
-property 1: never above what really ran).
+A *goal* defines, for each event that a walk crosses, the cost of crossing it, the goal from there
+on, and whether the walk ends.  Costs are never negative, so the search is Dijkstra's over pairs of
+position and goal: it visits each pair once, loops need no bound, and the result is the exact
+minimum over all walks (:mod:`~triton_ext.analysis.backward_flow`, property 1: never above the
+actual execution).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .backward_flow import BackwardFlow, Position, Step, StepKind
 
 __all__ = ["MOST_PAIRS", "Crossing", "End", "Goal", "Walk", "shortest_walk"]
 
-#: Pairs of position and goal that are looked at before a search gives up.
+#: Number of pairs of position and goal after which a search gives up.
 MOST_PAIRS: Final = 200_000
 
 
@@ -29,8 +29,8 @@ class End(Enum):
     """How a walk ends.
 
     Attributes:
-        FOUND: At what was looked for, or where it may be hidden.
-        FREE: Nothing that is looked for can lie on this way.
+        FOUND: At the goal, or where it may be hidden.
+        FREE: The goal cannot be on this path.
         GAVE_UP: The search was too long.
     """
 
@@ -41,11 +41,11 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What an event, or the start of a kernel, does to a walk.
+    """Effect of an event, or the start of a kernel, on a walk.
 
     Attributes:
         then: The goal from there on, or how the walk ends.
-        cost: What is added; never negative.
+        cost: Added cost; never negative.
     """
 
     then: Goal | End
@@ -53,21 +53,21 @@ class Crossing:
 
 
 class Goal(Hashable, Protocol):
-    """What a walk looks for; equal goals must behave equally."""
+    """The goal of a walk; equal goals must behave equally."""
 
     def cross(self, op: Operation) -> Crossing:
-        """What crossing an event does."""
+        """Returns the effect of crossing an event."""
 
     def renamed(self, renames: Mapping[Value, Value], op: Operation | None) -> Goal | End:
-        """The goal on the far side of an edge.
+        """Returns the goal on the far side of an edge.
 
         Args:
-            renames: What values are called there.
+            renames: Earlier names of values.
             op: The operation that the edge belongs to.
         """
 
     def at_start(self) -> End:
-        """How a walk ends at the start of a kernel, where nothing ran before."""
+        """Returns how a walk ends at the start of a kernel, where nothing ran before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """One step of a walk and those before it."""
+    """One step of a walk, linked to the previous ones."""
 
     step: Step
     cost: int
@@ -99,18 +99,18 @@ class _Link:
 
 
 def shortest_walk(flow: BackwardFlow, start: Position, goal: Goal) -> Walk | None:
-    """Finds a cheapest walk that ends at what ``goal`` looks for.
+    """Finds a cheapest walk to a goal.
 
     Args:
         flow: The control flow.
-        start: Where the walk starts.
-        goal: What it looks for.
+        start: Start of the walk.
+        goal: Its goal.
 
     Returns:
-        The walk; ``None`` where every walk ends ``FREE``; one that costs nothing and ends
-        ``GAVE_UP`` where more than :data:`MOST_PAIRS` pairs would have to be looked at.
+        The walk; ``None`` if every walk ends ``FREE``; one of cost 0 that ends ``GAVE_UP`` if the
+        search exceeds :data:`MOST_PAIRS` pairs.
     """
-    order = itertools.count()  # ties: the pair that was met first
+    order = itertools.count()  # breaks ties: the first pair found wins
     heap: list[tuple[int, int, Position, Goal, _Link | None]] = []
     heapq.heappush(heap, (0, next(order), start, goal, None))
     seen: set[tuple[Position, Goal]] = set()
@@ -126,7 +126,7 @@ def shortest_walk(flow: BackwardFlow, start: Position, goal: Goal) -> Walk | Non
             return Walk(0, End.GAVE_UP, None, ())
         for step in flow.steps(position):
             total = cost
-            after: Goal | End = End.FOUND  # where nothing is known, it may be there
+            after: Goal | End = End.FOUND  # unknown predecessors may hide it
             if step.kind is StepKind.START:
                 after = goal.at_start()
             elif step.kind is StepKind.EVENT and step.op is not None:

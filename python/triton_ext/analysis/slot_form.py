@@ -1,29 +1,28 @@
-"""Which of several buffers an index names: linear forms modulo their number.
+"""Linear forms of buffer indices, modulo the number of buffers.
 
-An index into ``n`` buffers lies in ``0 .. n - 1``, so two of them are equal if and only if they are
-equal modulo ``n``.  A form is ``constant + sum(factor * symbol)`` modulo ``n``; a *symbol* is a
-value that nothing more is known of, at the point where the form is used; the number of the
-iteration of an ``scf.for`` (0 in the first one), for which the loop stands; or how many iterations
-a loop had, for which its region stands.  Understood are:
+An index into ``n`` buffers lies in ``0 .. n - 1``, so two indices are equal if and only if they are
+equal modulo ``n``.  A form is ``constant + sum(factor * symbol)`` modulo ``n``.  A *symbol* is an
+opaque value at the point where the form is used; the iteration number of an ``scf.for`` (from 0),
+represented by the loop; or the trip count of a loop, represented by its region.  Supported are:
 
 1. Constants, ``addi``, ``subi``, ``muli`` and ``shli`` by constants, extensions and casts to
    ``index``; ``remsi`` and ``remui`` by a multiple of ``n``, ``andi`` with one less than a
    power of two that is a multiple of ``n``, ``xori`` with a constant for two buffers.
-2. The rotation ``select(x + 1 < n, x + 1, 0)`` in every way to write it.  Where it is written with
-   ``<``, ``x`` must be known not to lie above ``n - 1``, in every value that flows there.
-3. The induction variable of a loop.  Values that a loop carries: each is assumed to be
-   ``start + k * iteration`` with the ``k`` of the first iteration, and what the body hands on is
-   compared with it.  So rotations, counters and values that change places are understood.  Of
-   those that fail, some may always be another one plus a number: two counters of an outer loop.
-4. Arguments of a partition of ``ttg.warp_specialize``: what was captured.
+2. The rotation ``select(x + 1 < n, x + 1, 0)`` in all its spellings.  If it is written with ``<``,
+   ``x`` must be known not to exceed ``n - 1``, for every value that flows there.
+3. The induction variable of a loop.  Loop-carried values: each is assumed to be
+   ``start + k * iteration`` with the ``k`` of the first iteration, and compared with what the body
+   yields.  This covers rotations, counters and values that swap places.  A value that fails may
+   still be another one plus a constant: two counters of an outer loop.
+4. Arguments of a partition of ``ttg.warp_specialize``: the captured values.
 
-Everything else is a symbol.  Assumed is that no arithmetic overflows and that no dividend is
-negative: indices would not lie in ``0 .. n - 1`` then.  A truncation may cut something off; it is
-understood where ``n`` divides two to the power of its width.  Behind a loop that ran, its upper
-bound is the first value that it did not run for.  So it is behind one that did not run from 0 on
-if that bound, or its remainder, is an index beside the loop: it may be below the lower one else.
+Everything else is a symbol.  It is assumed that no arithmetic overflows and no dividend is
+negative; otherwise indices would not lie in ``0 .. n - 1``.  A truncation is supported if ``n``
+divides two to the power of its width.  After a loop that ran, its upper bound is the first value
+that it did not run for.  The same holds for a loop from 0 that did not run, if the bound or its
+remainder is used as an index outside of the loop; otherwise the bound may be below the lower one.
 
-Safe direction: two forms may be said to be possibly equal when they never are, not the reverse.
+Safe direction: two forms may be reported as possibly equal when they never are, not the reverse.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ __all__ = ["SlotForm", "SlotForms", "Symbol", "is_inside", "survives"]
 _CASTS: Final = frozenset(
     {"arith.extsi", "arith.extui", "arith.index_cast", "arith.index_castui", "arith.trunci"}
 )
-#: Edges inside of a function: what calls pass is not known.
+#: Edges inside a function, without calls.
 _FLOW: Final = ValueFlow()
-#: Loops around each other that are told apart.
+#: Maximum depth of nested loops that are distinguished.
 _MOST_NESTED: Final = 6
 #: ``K < x`` is ``x > K``.
 _SWAPPED: Final = {
@@ -55,7 +54,7 @@ _SWAPPED: Final = {
 
 
 class SlotForms:
-    """The forms of the values of a module, which must not be changed meanwhile."""
+    """The forms of the values of a module, which must not change meanwhile."""
 
     def __init__(self) -> None:
         self._raw: dict[tuple[Value, int], SlotForm] = {}
@@ -64,15 +63,15 @@ class SlotForms:
     # ---- at a point
 
     def form(self, value: Value, modulus: int) -> SlotForm:
-        """The form of a value where it can be used."""
+        """Returns the form of a value at a point where it can be used."""
         return self._closed(self._open(value, modulus))
 
     def symbol(self, symbol: Symbol, modulus: int) -> SlotForm:
-        """The form that is one symbol."""
+        """Returns the form of one symbol."""
         return SlotForm.of(modulus, 0, {symbol: 1})
 
     def _closed(self, form: SlotForm) -> SlotForm:
-        """The form with what is known of loop-carried values."""
+        """Returns the form with loop-carried values replaced by their solutions."""
 
         def known(symbol: Symbol) -> SlotForm:
             loop, found = carrying_loop(symbol), None
@@ -82,7 +81,7 @@ class SlotForms:
                 found = self._behind(symbol, form.modulus)
             return found if found is not None else self.symbol(symbol, form.modulus)
 
-        # What was found of an inner loop may be told by an outer one that was solved later.
+        # The solution of an inner loop may depend on an outer one that was solved later.
         for _ in range(_MOST_NESTED):
             before, form = form, form.substituted(known) or form
             if form == before:
@@ -90,7 +89,7 @@ class SlotForms:
         return form
 
     def _behind(self, result: OpResult, modulus: int) -> SlotForm | None:
-        """What a loop leaves, told by what it carries."""
+        """Returns the form of a loop result, from what the loop carries."""
         loop = result.owner
         arguments = loop.regions[0].blocks[0].args[1:]
         found = self._solved(loop, modulus).get(arguments[result.index])
@@ -106,7 +105,7 @@ class SlotForms:
 
         return found.substituted(there)
 
-    # ---- what a value is computed from; loop-carried values are symbols here
+    # ---- how a value is computed; loop-carried values are symbols here
 
     def _open(self, value: Value, modulus: int) -> SlotForm:
         key = value, modulus
@@ -169,7 +168,7 @@ class SlotForms:
         if op.name == "arith.trunci":
             width = _width(op.results[0])
             return form if width is not None and (1 << width) % modulus == 0 else None
-        # The one of ``i1`` is all bits, which is -1, where the sign is extended.
+        # Sign extension turns the 1 of ``i1`` into -1.
         is_sign = op.name in ("arith.extsi", "arith.index_cast") and _width(op.operands[0]) == 1
         return form.times(-1) if is_sign else form
 
@@ -185,7 +184,7 @@ class SlotForms:
         if arith.constant_int(left) is not None:
             predicate, left, right = _SWAPPED.get(predicate, predicate), right, left
         bound = arith.constant_int(right)
-        # The value at ``left == limit`` is the rare one, the usual one holds everywhere else.
+        # The value at ``left == limit`` is the rare one; the usual one applies everywhere else.
         usual, rare, limit = second, first, self._open(right, modulus)
         if predicate in ("ne", "slt", "ult", "sle", "ule"):
             usual, rare = first, second
@@ -200,7 +199,7 @@ class SlotForms:
         return usual if difference in (there, there.times(-1)) else None
 
     def _is_at_most(self, value: Value, bound: int, assumed: frozenset[tuple[Value, int]]) -> bool:
-        """Whether a value is known never to be above a number."""
+        """Returns whether a value is known never to exceed a number."""
         constant = arith.constant_int(value)
         if constant is not None:
             return constant <= bound
@@ -243,14 +242,14 @@ class SlotForms:
             return self._is_at_most(op.operands[0], bound + number, assumed)
         return False
 
-    # ---- what loops carry
+    # ---- loop-carried values
 
     def _solved(self, loop: Operation, modulus: int) -> Mapping[Symbol, SlotForm]:
-        """The forms of what a loop carries, as far as they are linear in the iteration."""
+        """Returns the forms of the loop-carried values that are linear in the iteration."""
         key = loop, modulus
         if key in self._carried:
             return self._carried[key]
-        # Loops around it first: they ask what this one leaves, and this one what it starts from.
+        # Outer loops first: they need the results of this one, and this one their values.
         around = loop.parent_op
         while around is not None:
             if around.name == "scf.for" and (around, modulus) not in self._carried:
@@ -258,7 +257,7 @@ class SlotForms:
                 if key in self._carried:
                     return self._carried[key]
             around = around.parent_op
-        self._carried[key] = {}  # while they are looked for they are symbols
+        self._carried[key] = {}  # symbols while they are being solved
         handed = yielded(loop)
         starts: dict[Symbol, SlotForm] = {}
         nexts: dict[Symbol, SlotForm] = {}
@@ -276,7 +275,7 @@ class SlotForms:
             if step is not None and not step.terms:
                 line = self.symbol(loop, modulus).times(step.constant)
                 found[each] = starts[each].plus(line)
-        # Each form rests on the others: those that fail take along what rests on them.
+        # Each form depends on the others: one that fails invalidates its dependents.
         while True:
             wrong = [a for a, form in found.items() if not _goes_on(form, nexts[a], found, loop)]
             if not wrong:
@@ -293,7 +292,7 @@ class SlotForms:
         starts: Mapping[Symbol, SlotForm],
         nexts: Mapping[Symbol, SlotForm],
     ) -> None:
-        """Finds carried values that are always another one plus what they are at the start."""
+        """Finds carried values that always equal another one plus their initial difference."""
         left = [argument for argument in nexts if argument not in found]
         for at, base in enumerate(left):
             for other in left[at + 1 :]:
@@ -313,15 +312,15 @@ class SlotForms:
                 if one is not None and two is not None and one.plus(distance) == two:
                     found[other] = here
 
-    # ---- on the far side of an edge
+    # ---- the far side of an edge
 
     def across(self, form: SlotForm, step: Step, block: Block) -> SlotForm | None:
-        """The form at the far side of an edge; ``None`` where it has none.
+        """Returns the form on the far side of an edge; ``None`` if it has none.
 
         Args:
-            form: At the near side, which is further down in the program.
+            form: The form on the near side, which is later in the program.
             step: The edge.
-            block: The block at the near side.
+            block: The block on the near side.
         """
         if not form.terms:
             return form
@@ -346,7 +345,7 @@ class SlotForms:
         return form.substituted(there)
 
     def _limit(self, form: SlotForm, step: Step) -> tuple[Symbol, SlotForm] | None:
-        """A symbol of a loop's upper bound, and what it is behind the last iteration."""
+        """Returns a symbol of a loop's upper bound, and its form after the last iteration."""
         loop = step.op
         if loop is None or loop.name != "scf.for":
             return None
@@ -375,7 +374,7 @@ class SlotForms:
 
 
 def carrying_loop(symbol: Symbol) -> Operation | None:
-    """The ``scf.for`` that carries a value from iteration to iteration."""
+    """Returns the ``scf.for`` that carries a value between iterations."""
     if not isinstance(symbol, BlockArgument) or symbol.index == 0:
         return None
     op = symbol.owner.parent_op
@@ -383,13 +382,13 @@ def carrying_loop(symbol: Symbol) -> Operation | None:
 
 
 def yielded(loop: Operation) -> tuple[Value, ...]:
-    """What the body of an ``scf.for`` hands to the next iteration."""
+    """Returns the values that the body of an ``scf.for`` yields."""
     last = loop.regions[0].blocks[0].terminator
     return last.operands if last is not None and last.name == "scf.yield" else ()
 
 
 def captured(value: Value) -> Value | None:
-    """What a partition's argument was captured from."""
+    """Returns the value that a partition's argument captures."""
     if not isinstance(value, BlockArgument):
         return None
     region = value.owner.parent
@@ -403,10 +402,10 @@ def captured(value: Value) -> Value | None:
 
 
 def _is_zero_if_passed_by(loop: Operation, modulus: int) -> bool:
-    """Whether the upper bound of a loop that starts at 0 is 0 modulo a number if it does not run.
+    """Returns whether the upper bound of a loop from 0 is 0 modulo a number if it does not run.
 
-    It is if it cannot be negative, as an index beside the loop.  So it is if its remainder is one:
-    that of what is negative is none, or 0.
+    It is if it cannot be negative, as an index outside of the loop.  The same holds if its
+    remainder is such an index: the remainder of a negative number is not, unless it is 0.
     """
     if arith.constant_int(loop.operands[0]) != 0:
         return False
@@ -428,14 +427,14 @@ def _is_index_beside(use: Use, loop: Operation) -> bool:
 
 
 def _definer(symbol: Symbol) -> Operation | Block:
-    """Where a symbol comes from."""
+    """Returns the operation or block that defines a symbol."""
     if isinstance(symbol, Region):
         return symbol.parent
     return symbol if isinstance(symbol, Operation) else symbol.owner
 
 
 def is_inside(symbol: Symbol, op: Operation) -> bool:
-    """Whether a symbol belongs to a region of an operation."""
+    """Returns whether a symbol belongs to a region of an operation."""
     around = _definer(symbol).parent_op
     while around is not None and around is not op:
         around = around.parent_op
@@ -443,11 +442,11 @@ def is_inside(symbol: Symbol, op: Operation) -> bool:
 
 
 def survives(symbol: Symbol, step: Step, block: Block) -> bool:
-    """Whether what is not renamed by an edge is still the same at its far side."""
+    """Returns whether a symbol that an edge does not rename has the same value on its far side."""
     if step.op is None:
         return False
     if step.kind is StepKind.BRANCH:
-        # What other blocks defined last is still that; what this one defines is of an earlier run.
+        # Values of other blocks are unchanged; those of this block belong to an earlier run.
         return not _is_of_block(symbol, block)
     if step.kind is StepKind.CALLER:
         around = _definer(symbol).parent_op
@@ -460,7 +459,7 @@ def survives(symbol: Symbol, step: Step, block: Block) -> bool:
 
 
 def _is_of_block(symbol: Symbol, block: Block) -> bool:
-    """Whether a symbol is defined in a block, or in a region of one of its operations."""
+    """Returns whether a symbol is defined in a block, or in a region of one of its operations."""
     owner = _definer(symbol)
     while True:
         around = owner if isinstance(owner, Block) else owner.parent
@@ -474,7 +473,7 @@ def _comparison(value: Value) -> arith.CmpIOp | None:
 
 
 def _limit_where_chosen(select: Operation, value: Value) -> int | None:
-    """The number that a choice of ``arith.select`` never exceeds, as its condition says."""
+    """Returns an upper bound of an ``arith.select`` operand where its condition selects it."""
     condition, first, _ = select.operands
     compare = _comparison(condition)
     limit = arith.constant_int(compare.rhs) if compare is not None else None
@@ -498,7 +497,7 @@ def _width(value: Value) -> int | None:
 
 
 def _is_linear(name: str, number: int, modulus: int) -> bool:
-    """Whether an operation with a constant on its right is understood."""
+    """Returns whether an operation with a constant right operand is supported."""
     if name in ("arith.remsi", "arith.remui"):
         return number > 0 and number % modulus == 0
     if name == "arith.andi":
@@ -513,7 +512,7 @@ def _is_linear(name: str, number: int, modulus: int) -> bool:
 def _at(
     form: SlotForm, values: Mapping[Symbol, SlotForm], loop: Operation, iteration: int
 ) -> SlotForm | None:
-    """A form of a loop's body in one iteration, loop-carried values given."""
+    """Returns a form of a loop's body in one iteration, with given loop-carried values."""
 
     def there(symbol: Symbol) -> SlotForm | None:
         if symbol is loop:
@@ -530,7 +529,7 @@ def _at(
 def _goes_on(
     form: SlotForm, following: SlotForm, known: Mapping[Symbol, SlotForm], loop: Operation
 ) -> bool:
-    """Whether a form of the next iteration is what the body hands on."""
+    """Returns whether the form of the next iteration equals what the body yields."""
 
     def here(symbol: Symbol) -> SlotForm | None:
         if symbol in known and isinstance(symbol, Value):

@@ -1,10 +1,9 @@
-"""The timeline of a kernel's asynchronous operations: what a tool shows, as plain data.
+"""Timelines of a kernel's asynchronous operations, as plain data for display.
 
-A vendor makes it from a module (``triton_ext.backends.amd.analysis.timeline``); what draws it knows
-no vendor and no operation.  A :class:`Section` is what one group of warps runs: a function or a
-partition.  Its rows are in the order of the program; loops and branches are :class:`Open`,
-:class:`Split` and :class:`Close` rows around others.  Behind each row stands what may be in flight
-there, on any path.
+A vendor creates them from a module (``triton_ext.backends.amd.analysis.timeline``); the renderer
+knows no vendors and no operations.  A :class:`Section` covers one group of warps: a function or a
+partition.  Its rows are in program order, with :class:`Open`, :class:`Split` and :class:`Close`
+rows around loops and branches.  Each row lists what may be in flight after it, on any path.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands in the user's source, or in the IR where that is not known.
+    """A location in the user's source, or in the IR if unknown.
 
     Attributes:
         filename: The file.
@@ -53,11 +52,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Instructions that retire in the order in which they were issued.
+    """Instructions that retire in issue order.
 
     Attributes:
-        counter: The hardware counter that counts them, ``ASYNCcnt``.
-        what: Which of its instructions, ``loads``; empty where it is all of them.
+        counter: Their hardware counter, ``ASYNCcnt``.
+        what: Which of its instructions, ``loads``; empty for all of them.
     """
 
     counter: str
@@ -72,14 +71,14 @@ class Copy:
     """An asynchronous copy.
 
     Attributes:
-        label: Its name in the timeline; no two copies of a module share one.
-        place: Where it stands.
+        label: Its name in the timeline, unique in a module.
+        place: Its location.
         lane: The lane of its instructions.
-        kind: What it is, ``TDM load``.
+        kind: Kind of copy, ``TDM load``.
         is_store: Whether it copies from the buffer.
-        buffers: The buffers, as the IR calls them.
-        lo: Instructions that each wave surely issues.
-        hi: Instructions that may be in flight at most.
+        buffers: The buffers, by their names in the IR.
+        lo: Instructions that each wave certainly issues.
+        hi: The most instructions that may be in flight.
         is_masked: Whether it may move less than the whole block.
     """
 
@@ -95,7 +94,7 @@ class Copy:
 
     @property
     def may_be_skipped(self) -> bool:
-        """Whether a wave may issue nothing at all."""
+        """Returns whether a wave may issue nothing at all."""
         return self.lo == 0 and self.hi > 0
 
     @property
@@ -109,9 +108,9 @@ class Commit:
     """The end of a group.
 
     Attributes:
-        place: Where it stands.
-        counter: The counter that its copies are counted by.
-        copies: Labels of the copies that it names by their tokens; empty without tokens.
+        place: Its location.
+        counter: The counter of its copies.
+        copies: Labels of the copies of its tokens; empty without tokens.
     """
 
     place: Place
@@ -121,13 +120,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What was surely issued behind what a wait waits for.
+    """Instructions certainly issued after an awaited operation.
 
     Attributes:
         label: The copy; empty for a group.
-        place: Where it stands.
-        cost: What one execution of it adds.
-        times: How often it lies on the path.
+        place: Its location.
+        cost: Instructions of one execution.
+        times: Number of executions on the path.
     """
 
     label: str
@@ -141,28 +140,28 @@ class Wait:
     """A wait.
 
     Attributes:
-        place: Where it stands.
+        place: Its location.
         op: Name of the operation.
-        counter: The counter that it looks at.
-        unit: What ``num`` counts: ``groups``, ``operations`` or ``instructions``.
+        counter: Its counter.
+        unit: Unit of ``num``: ``groups``, ``operations`` or ``instructions``.
         num: Its number, as written.
-        tokens: Labels of the copies that it names by tokens; empty without tokens.
+        tokens: Labels of the copies of its tokens; empty without tokens.
         has_tokens: Whether it has tokens, and these decide.
-        counted_unit: What ``counted`` counts.
+        counted_unit: Unit of ``counted``.
         counted: The number that it becomes.
-        terms: What makes that number, the latest in the program first.
-        sum: The sum of the terms; more than ``counted`` where the hardware holds no such number,
-            or where ``num`` is smaller.
-        awaited: Label of the newest awaited copy on the path that decides; empty where the path
-            ends elsewhere.
-        path: The edges of that path, in the order of the program.
-        is_constrained: Whether anything that is awaited may be outstanding.
-        retires: Labels of the copies that may be in flight in front of the wait and not behind it.
+        terms: The terms of that number, the latest in the program first.
+        sum: The sum of the terms; more than ``counted`` if it exceeds the hardware's range, or if
+            ``num`` is smaller.
+        awaited: Label of the newest awaited copy on the deciding path; empty if the path ends
+            elsewhere.
+        path: The edges of that path, in program order.
+        is_constrained: Whether an awaited operation may be outstanding.
+        retires: Labels of the copies that may be in flight before the wait and not after it.
         unsafe: Whether a use of LDS relies on the wait, and the wait lets through too much.
-        best: The largest number, in ``unit``, that is shown to be safe, if it is larger than the
-            wait's own; ``None`` otherwise.
+        best: The largest number, in ``unit``, proven safe, if it is larger than the wait's own;
+            ``None`` otherwise.
         is_useless: Whether nothing that it waits for can be in flight.
-        tokens_disagree: Whether its number lets through what its tokens name.
+        tokens_disagree: Whether its number lets through what its tokens request.
     """
 
     place: Place
@@ -191,9 +190,9 @@ class Unsafe:
     """A copy that may be in flight where its buffer is used.
 
     Attributes:
-        copy: Its label; empty where nothing is known of what ran before.
+        copy: Its label; empty if it is unknown what ran before.
         reason: Why that is wrong.
-        path: Edges of a path from it, in the order of the program.
+        path: Edges of a path from it, in program order.
     """
 
     copy: str
@@ -203,13 +202,13 @@ class Unsafe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """An ordinary read of or write to LDS that copies may be in the way of.
+    """A synchronous read of or write to LDS that copies may conflict with.
 
     Attributes:
-        place: Where it stands.
+        place: Its location.
         op: Name of the operation.
-        what: What it does, ``read of LDS``.
-        buffers: The buffers, as the IR calls them.
+        what: Kind of use, ``read of LDS``.
+        buffers: The buffers, by their names in the IR.
     """
 
     place: Place
@@ -220,7 +219,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a function that has asynchronous operations, or is not known."""
+    """A call of a function with asynchronous operations, or of an unknown one."""
 
     place: Place
     callee: str
@@ -231,10 +230,10 @@ class Open:
     """The start of a loop, branch, block or the like.
 
     Attributes:
-        place: Where it stands.
+        place: Its location.
         kind: ``for``, ``while``, ``if``, ``block``, ...
-        title: What is said of it, ``4 iterations``.
-        is_loop: Whether control comes back to its start.
+        title: Its title, ``4 iterations``.
+        is_loop: Whether it is a loop.
     """
 
     place: Place
@@ -252,7 +251,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The end of what the last :class:`Open` row that is not closed opened."""
+    """The end of the last unclosed :class:`Open` row."""
 
     kind: str
 
@@ -266,8 +265,7 @@ class InFlight:
 
     Attributes:
         label: Its label.
-        iterations: How many times control went back to the start of a loop around it since it was
-            issued, at least.
+        iterations: The least number of back edges of its enclosing loops since it was issued.
     """
 
     label: str
@@ -279,9 +277,9 @@ class Row:
     """One row.
 
     Attributes:
-        item: What stands there.
-        depth: How many boxes are around it; an :class:`Open` row is not inside of its own.
-        in_flight: What may be in flight behind it, oldest copies of the text first.
+        item: Its contents.
+        depth: Number of enclosing boxes; an :class:`Open` row is outside of its own.
+        in_flight: What may be in flight after it, first in the program first.
         unsafe: Copies that may be in flight although this uses their buffer.
     """
 
@@ -293,15 +291,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What one group of warps runs.
+    """The program of one group of warps.
 
     Attributes:
         name: Name of the function.
-        partition: Which partition of it; ``None`` for the function itself.
-        waves: How many waves run it; ``None`` where that is not known.
-        lanes: The lanes that have copies or waits.
-        rows: The rows, in the order of the program.
-        entry: What may be in flight in front of the first row.
+        partition: Number of its partition; ``None`` for the function itself.
+        waves: Number of waves that run it; ``None`` if unknown.
+        lanes: The lanes with copies or waits.
+        rows: The rows, in program order.
+        entry: What may be in flight before the first row.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Numbers that modules and functions state: of warps, of threads in a warp, of CTAs."""
+"""Reads the numbers of warps, threads per warp and CTAs of modules and functions."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ..ir.integers import read_integer
 __all__ = ["num_warps_of", "number_of", "threads_per_warp_of"]
 
 _NUM_WARPS: Final = "ttg.num-warps"
-#: Operations whose attribute counts; a text of several modules stands in one that has none.
+#: Operations whose attributes count; a text of several modules has an outer one without any.
 _HOLDERS: Final = FUNCTIONS | {"builtin.module"}
-#: Threads of a warp in a module that does not say it, as in upstream's ``TritonGPUDialect``.
+#: Threads per warp of a module without the attribute, as in upstream's ``TritonGPUDialect``.
 _THREADS_PER_WARP: Final = 32
 
 
 def num_warps_of(op: Operation, default: int | None = None) -> int:
-    """Warps that run an operation: those of its partition, function or nearest module.
+    """Returns the warps that run an operation: those of its partition, function or nearest module.
 
-    Gluon gives a function that partitions call the number of their warps.
+    Gluon sets the attribute on functions that partitions call.
 
     Args:
         op: The operation.
-        default: What a module has that does not say it; ``None`` for an error.
+        default: The number for a module without the attribute; ``None`` for an error.
 
     Raises:
-        VerifyError: The attribute is no number, or missing without a default.
+        VerifyError: The attribute is not a number, or missing without a default.
     """
     inner: Operation = op
     while (around := inner.parent_op) is not None:
@@ -43,13 +43,13 @@ def num_warps_of(op: Operation, default: int | None = None) -> int:
 
 
 def threads_per_warp_of(op: Operation) -> int:
-    """Threads of a warp: the number of the nearest module that has one, or 32.
+    """Returns the threads of a warp: the number of the nearest module with one, or 32.
 
     Args:
         op: The operation, or the module.
 
     Raises:
-        VerifyError: The attribute is no positive number.
+        VerifyError: The attribute is not a positive number.
     """
     name = "ttg.threads-per-warp"
     while (around := op.parent_op) is not None and name not in op.attributes:
@@ -58,15 +58,15 @@ def threads_per_warp_of(op: Operation) -> int:
 
 
 def number_of(holder: Operation, name: str, default: int | None = None) -> int:
-    """A power of two among the attributes of a module or function, ``"ttg.num-ctas" = 2 : i32``.
+    """Returns a power of two from the attributes of a module or function.
 
     Args:
         holder: The module or function.
-        name: Name of the attribute.
-        default: What it is where it is not given; ``None`` for an error.
+        name: Name of the attribute, as in ``"ttg.num-ctas" = 2 : i32``.
+        default: The number if the attribute is missing; ``None`` for an error.
 
     Raises:
-        VerifyError: It is no such number, or missing without a default.
+        VerifyError: It is not a power of two, or missing without a default.
     """
     text = holder.attributes.get(name)
     if text is None:

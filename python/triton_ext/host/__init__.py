@@ -1,4 +1,4 @@
-"""All that differs between Triton releases: detection, capabilities, and the seams we use.
+"""All differences between Triton releases: detection, capabilities, and patch points.
 
 Nothing outside this package compares a version number or reaches into Triton's private names.
 """

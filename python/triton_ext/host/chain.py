@@ -1,12 +1,12 @@
-"""A place in Triton where several extensions may hook in, one behind another.
+"""A patch point in Triton that several extensions may share, each calling the next.
 
-Triton offers one slot or one function; whoever wants in puts a function there that calls what was
-there.  Others do so before and after us, go again in any order, or forget to call ours
-(``knobs.runtime.scope()`` restores the slot at its end as well).  Guarantees:
+Triton offers one slot or one function; an extension installs a function that calls the previous
+one.  Others do so before and after us, leave in any order, or forget to call ours
+(``knobs.runtime.scope()`` also restores the slot at its end).  Guarantees:
 
-* What is there is called before or within ours, and is there again when ours is taken out.
-* Ours is not put there twice: it is asked for, through the functions of others.
-* A seam tells whether Triton still comes through ours, and who is in front of it.
+* The previous function is called before or within ours, and restored when ours is removed.
+* Ours is installed once: a probe through the functions of others detects it.
+* A :class:`Seam` tells whether Triton still reaches ours, and who is in front of it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 __all__ = ["PROBE", "Seam", "describe"]
 
-#: Whoever of ours gets this as its first argument returns it, so that a seam sees that it is there.
-#: It is all of the other arguments too: Triton's C++ refuses it, and dies of some that are None.
+#: Our functions return this if it is their first argument, so that a patch point can detect them.
+#: It stands for all other arguments too: Triton's C++ refuses it, but crashes on some None values.
 PROBE: Final = object()
 
 # On every function of ours: itself, because functools.wraps copies this, and what was there before.
@@ -64,13 +64,13 @@ class Seam:
 
     @property
     def in_front(self) -> str:
-        """Who stands in front of ours or in its place; empty for nobody."""
+        """Names the function in front of ours or in its place; empty if there is none."""
         present = self._present
         return "" if _is_ours(present) or _is_stock(present) else describe(present)
 
     @property
     def behind(self) -> str:
-        """Who stands behind ours, if ours is the first; empty for nobody but Triton."""
+        """Names the function behind ours, if ours is the first; empty if only Triton is."""
         present = self._present
         if not _is_ours(present):
             return ""
@@ -111,7 +111,7 @@ def _is_ours(function: object) -> bool:
 
 
 def _is_stock(function: object) -> bool:
-    """Whether it is Triton's own, or an empty slot."""
+    """Returns whether it is Triton's own function, or an empty slot."""
     return function is None or describe(function).startswith("triton.")
 
 

@@ -1,6 +1,6 @@
-"""The private names of Triton that we replace, each behind one function that returns its seam.
+"""Patch points in Triton: one function for each private name that we replace.
 
-Where somebody stands in front of ours when it is taken out, it stays in their chain, and the caller
+If another extension still calls ours after we remove it, it stays in their chain, and the caller
 makes it a pass-through.
 """
 
@@ -84,14 +84,14 @@ def key_of(hook: StagesHook) -> tuple[str, str] | None:
 
 
 def stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Seam:
-    """The slot of the stages hook.
+    """Returns the patch point of the stages hook.
 
     Args:
         make: Given the present hook or ``None``, returns the hook to install.
 
     Returns:
-        The seam; ours counts as reached while the plugin's key is in what the slot returns.  A hook
-        written for 3.6, which cannot be asked, counts as one that does not call ours.
+        The patch point; ours counts as reached if the plugin's key is part of the hook's result.  A
+        hook for 3.6, which cannot be asked, counts as one that does not call ours.
     """
     from triton import knobs
 
@@ -184,14 +184,14 @@ def interpreting() -> bool:
 
 
 def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
-    """What turns a host tensor descriptor into kernel arguments.
+    """Returns the patch point of the conversion of a host tensor descriptor to kernel arguments.
 
     Triton binds it when it builds a kernel's launcher (3.8 and newer) or looks it up at each launch
-    (before), so this has to be chained before the first launch of a kernel.
+    (before), so this must be installed before the first launch of a kernel.
 
     Args:
         make: Given a function of a descriptor, its metadata and the launch's other arguments,
-            returns another one; the third argument, empty before 3.8, may be left out.  It returns
+            returns another one; the third argument, empty before 3.8, may be omitted.  It returns
             :data:`PROBE` if that is the descriptor.
     """
     import triton.backends.nvidia.driver as driver
@@ -206,7 +206,7 @@ def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> 
 
 
 def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
-    """What turns a kernel argument into a value of Triton's interpreter.
+    """Returns the patch point of the conversion of kernel arguments for Triton's interpreter.
 
     Args:
         make: Returns the replacement, which returns :data:`PROBE` for itself.
@@ -243,7 +243,7 @@ def create_driver(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> S
 
 
 def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: bool) -> Seam:
-    """What turns the source of a kernel, ``@triton.jit`` or Gluon, into a module.
+    """Returns the patch point of the front end of ``@triton.jit`` or Gluon kernels.
 
     Args:
         make: Returns the replacement, which returns :data:`PROBE` for that source.
@@ -260,12 +260,12 @@ def gluon_signature(
     source: Callable[[Callable[..., Any]], Callable[..., Any]],
     str_to_ty: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> tuple[Seam, ...]:
-    """What reads the signature of a Gluon kernel.
+    """Returns the patch points of the signature of a Gluon kernel.
 
     Args:
-        source: Returns the replacement of what makes a source, which gives it its signature.
-        str_to_ty: Returns the replacement of what makes a type of a text in a signature, of
-            ``@triton.jit`` kernels too.
+        source: Returns the replacement of the constructor of a source, which sets its signature.
+        str_to_ty: Returns the replacement of the parser of types in a signature, also of
+            ``@triton.jit`` kernels.
 
     Both replacements return :data:`PROBE` for itself.
     """

@@ -1,8 +1,8 @@
 """TTIR and TTGIR as a lossless tree.
 
 ``str(parse(text)) == text`` for every module that a Triton release prints, and an edit changes only
-what it touches.  Operations, types and attributes that nobody here knows are kept as text and
-still have operands, uses, results and regions.  Nothing outside the standard library is needed.
+the text it concerns.  Unknown operations, types and attributes are kept as text and still have
+operands, uses, results and regions.  Needs only the standard library.
 
 A pass reads, builds and replaces::
 
@@ -18,9 +18,9 @@ A pass reads, builds and replaces::
             op.replace_with(new)
     print(module)
 
-The rules are in the modules: who owns which character in :mod:`~triton_ext.ir.nodes`, how structure
-is found in :mod:`~triton_ext.ir.parser`, which type belongs to which value in
-:mod:`~triton_ext.ir.type_slots`, text templates in :mod:`~triton_ext.ir.builder`.
+The modules define the rules: ownership of characters in :mod:`~triton_ext.ir.nodes`, structure in
+:mod:`~triton_ext.ir.parser`, types of values in :mod:`~triton_ext.ir.type_slots`, text templates in
+:mod:`~triton_ext.ir.builder`.
 """
 
 from importlib import import_module
@@ -88,7 +88,7 @@ __all__ = [
     "set_function_results",
 ]
 
-#: Read when they are first asked for: tools that only parse and print start faster without them.
+#: Imported on first use: tools that only parse and print start faster without them.
 _LAZY = {
     "LinearLayout": "linear_layout",
     "parse_attribute": "attribute_values",
@@ -97,7 +97,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    """Gives a name of :data:`_LAZY`."""
+    """Imports a name of :data:`_LAZY`."""
     if name in _LAZY:
         return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

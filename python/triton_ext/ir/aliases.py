@@ -1,4 +1,4 @@
-"""Aliases as values: what ``#blocked`` stands for, and which alias stands for an encoding."""
+"""Aliases as values: the attribute of ``#blocked``, and the alias of an encoding."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ if TYPE_CHECKING:
 
 __all__ = ["AliasTable"]
 
-# An alias of an attribute; a dialect's attribute has a dot behind its first word.
+# An alias of an attribute; a dialect's attribute has a dot after its first word.
 _REFERENCE: Final = re.compile(r"#[A-Za-z_$][\w$-]*(?![\w$.-])", re.ASCII)
 
 
 @lru_cache(maxsize=4096)
 def _shared_attribute(text: str) -> Attribute:
-    """An attribute that refers to no alias: the same few stand in most modules of a process."""
+    """Parses an attribute without aliases, cached across modules."""
     from .value_parser import parse_attribute_text
 
     return parse_attribute_text(text, None, "<alias>")
 
 
 class AliasTable:
-    """The aliases of a module, parsed when they are first asked for.
+    """The aliases of a module, parsed on demand.
 
-    Types are kept once they were parsed, so a pass that makes one table for a module and asks it
-    for every type parses each text once.
+    Parsed types are cached, so one table per module parses each text once.
 
     Args:
         raw: Name with its sign to text: ``module.aliases``.  A view of a module's aliases stays
@@ -50,11 +49,11 @@ class AliasTable:
 
     @classmethod
     def of(cls, aliases: AliasTable | Mapping[str, str] | None) -> AliasTable:
-        """The table itself, or one for a mapping."""
+        """Returns the table itself, or a table of a mapping."""
         return aliases if isinstance(aliases, AliasTable) else cls(aliases)
 
     def attribute(self, name: str) -> Attribute | None:
-        """What ``#name`` stands for; ``None`` where it is not defined, or by way of itself."""
+        """Returns the attribute of ``#name``; ``None`` if it is undefined or refers to itself."""
         if name not in self._attributes:
             if name not in self._raw or name in self._open:
                 return None
@@ -66,7 +65,7 @@ class AliasTable:
 
         text = self._raw[name]
         if _REFERENCE.search(text) is None:
-            with suppress(ParseError):  # which is raised again below, at this alias
+            with suppress(ParseError):  # raised again below, at this alias
                 return _shared_attribute(text)
         self._open.add(name)
         try:
@@ -75,10 +74,10 @@ class AliasTable:
             self._open.discard(name)
 
     def type(self, text: str) -> Type:
-        """The type that a text stands for, ``value.type`` for instance.
+        """Returns the type of a text, ``value.type`` for instance.
 
         Raises:
-            ParseError: The text is no type, or an alias is not known.
+            ParseError: The text is not a type, or an alias is undefined.
         """
         known = self._types.get(text)
         if known is None:
@@ -88,11 +87,11 @@ class AliasTable:
         return known
 
     def alias_text(self, name: str) -> str | None:
-        """The raw text behind an alias, or ``None``."""
+        """Returns the raw text of an alias, or ``None``."""
         return self._raw.get(name)
 
     def name_of(self, value: Printable) -> str | None:
-        """The alias that stands for a value, or ``None``; the first of several."""
+        """Returns the first alias of a value, or ``None``."""
         if self._names[0] != len(self._raw):
             names: dict[Printable, str] = {}
             for name in self._raw:
@@ -103,7 +102,7 @@ class AliasTable:
         return self._names[1].get(value)
 
     def _readable(self, name: str) -> Attribute | None:
-        """What an attribute alias stands for, if it is no location and its text can be read."""
+        """Returns the attribute of an alias if it is readable and not a location."""
         if name[0] != "#" or self._raw[name].startswith("loc("):
             return None
         try:

@@ -1,9 +1,9 @@
 """Attributes as Python values.
 
-``parse_attribute`` turns printed text into one of the classes here (or into an encoding of
-:mod:`triton_ext.ir.encodings`); ``print`` gives the text back, byte for byte for what MLIR prints.
-An attribute that nobody here knows is an :class:`OpaqueAttr` that keeps its text.  Every attribute
-has a ``value``: the plain Python value that a pass works with (``int``, ``str``, ``tuple``, ...).
+``parse_attribute`` turns printed text into one of the classes here (or an encoding of
+:mod:`triton_ext.ir.encodings`); ``print`` returns the text, byte for byte as MLIR prints it.  An
+unknown attribute is an :class:`OpaqueAttr` that keeps its text.  Every attribute has a ``value``:
+the plain Python value for passes (``int``, ``str``, ``tuple``, ...).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _BARE_SYMBOL = re.compile(r"[A-Za-z_][\w$.]*\Z", re.ASCII)
 
 
 class Printable:
-    """What attributes and types have in common."""
+    """Base of attributes and types."""
 
     __slots__ = ()
 
     def print(self, aliases: AliasTable | None = None) -> str:
-        """The text; with ``aliases``, the alias of every part that has one."""
+        """Returns the text; with ``aliases``, parts that have an alias are printed as it."""
         if aliases is not None:
             name = aliases.name_of(self)
             if name is not None:
@@ -58,14 +58,14 @@ class Printable:
         return self._text(aliases)
 
     def _text(self, aliases: AliasTable | None) -> str:
-        """The text of this one, without an alias of its own."""
+        """Returns the text without an alias for the whole."""
         raise NotImplementedError
 
     def verify(self) -> None:
-        """Checks what the text alone does not ensure.
+        """Checks rules beyond the syntax.
 
         Raises:
-            VerifyError: A rule is broken; the message has the value that breaks it.
+            VerifyError: A rule is broken; the message has the offending value.
         """
 
     def _fail(self, message: str) -> None:
@@ -82,13 +82,13 @@ class Attribute(Printable):
 
     @property
     def value(self) -> object:
-        """The plain Python value; encodings and opaque attributes are their own."""
+        """The plain Python value; for encodings and opaque attributes, the attribute itself."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class UnitAttr(Attribute):
-    """An attribute that is there or not: ``{mutable}``."""
+    """An attribute without a value: ``{mutable}``."""
 
     @property
     def value(self) -> bool:
@@ -120,7 +120,7 @@ class IntegerAttr(Attribute):
 
     Attributes:
         number: The number.
-        type: Its type; ``None`` where none is printed.
+        type: Its type; ``None`` if not printed.
     """
 
     number: int
@@ -135,18 +135,18 @@ class IntegerAttr(Attribute):
         return f"{self.number}{_typed(self.type, aliases)}"
 
 
-#: Exponent and mantissa width of each float type that is printed in hexadecimal where decimal is
-#: not exact; the sign takes one more bit.
+#: Exponent and mantissa width of each float type that prints in hexadecimal if decimal is not
+#: exact; the sign takes one more bit.
 _FLOAT_BITS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52), "tf32": (8, 10)}
 
 
 @dataclass(frozen=True, slots=True)
 class FloatAttr(Attribute):
-    """``1.000000e+00 : f32``, or bits in hexadecimal for what decimal does not print exactly.
+    """``1.000000e+00 : f32``, or the bits in hexadecimal if decimal is not exact.
 
     Attributes:
         literal: The number as printed.
-        type: Its type; ``None`` where none is printed, which means ``f64``.
+        type: Its type; ``None`` if not printed, which means ``f64``.
     """
 
     literal: str
@@ -157,7 +157,7 @@ class FloatAttr(Attribute):
         """The number.
 
         Raises:
-            VerifyError: The bits of a type whose format is not known here.
+            VerifyError: The format of the type is unknown.
         """
         if not self.literal.lower().startswith("0x"):
             return float(self.literal)
@@ -171,7 +171,7 @@ class FloatAttr(Attribute):
 
 
 def _decode_float(bits: int, exponent_width: int, mantissa_width: int) -> float:
-    """IEEE 754 bits of any width as a number."""
+    """Returns the number of IEEE 754 bits of any width."""
     if (exponent_width, mantissa_width) == (11, 52):
         return float(struct.unpack("<d", struct.pack("<Q", bits & (1 << 64) - 1))[0])
     mantissa = bits & (1 << mantissa_width) - 1
@@ -187,7 +187,7 @@ def _decode_float(bits: int, exponent_width: int, mantissa_width: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StringAttr(Attribute):
-    """``"cuda:90"``; bytes that are no UTF-8 are kept as surrogates."""
+    """``"cuda:90"``; invalid UTF-8 is kept as surrogates."""
 
     text: str
     type: Printable | None = None
@@ -224,7 +224,7 @@ class SymbolRefAttr(Attribute):
 
 @dataclass(frozen=True, slots=True)
 class TypeAttr(Attribute):
-    """A type where an attribute is expected."""
+    """A type used as an attribute."""
 
     type: Printable
 
@@ -279,8 +279,8 @@ class DenseElementsAttr(Attribute):
     """``dense<0> : tensor<4xi32>``.
 
     Attributes:
-        body: What stands between the angle brackets: a scalar, nested lists, or a string of bits;
-            an :class:`OpaqueAttr` for the rest.
+        body: The contents of the angle brackets: a scalar, nested lists, or a string of bits; an
+            :class:`OpaqueAttr` for other text.
         type: The tensor's type.
     """
 
@@ -289,7 +289,7 @@ class DenseElementsAttr(Attribute):
 
     @property
     def is_splat(self) -> bool:
-        """Whether all elements are one printed scalar."""
+        """Returns whether all elements are one printed scalar."""
         return isinstance(self.body, (BoolAttr, IntegerAttr, FloatAttr))
 
     @property
@@ -309,7 +309,7 @@ class DictionaryAttr(Attribute):
     """``{a = 1 : i32, b}``.
 
     Attributes:
-        entries: Names and attributes in the order of the text.
+        entries: Names and attributes in printed order.
     """
 
     entries: tuple[tuple[str, Attribute], ...]
@@ -320,7 +320,7 @@ class DictionaryAttr(Attribute):
         return {name: item.value for name, item in self.entries}
 
     def get(self, name: str) -> Attribute | None:
-        """The entry of this name, or ``None``."""
+        """Returns the entry of a name, or ``None``."""
         return next((item for known, item in self.entries if known == name), None)
 
     def _text(self, aliases: AliasTable | None) -> str:
@@ -334,11 +334,11 @@ class DictionaryAttr(Attribute):
 
 @dataclass(frozen=True, slots=True)
 class OpaqueAttr(Attribute):
-    """An attribute that is kept as its text: a keyword, a location, an unknown dialect's.
+    """An attribute kept as text: a keyword, a location, one of an unknown dialect.
 
     Attributes:
         text: The text.
-        why: What is not known of an encoding, ``"'#ttg.blocked' has no 'colour'"``.
+        why: What is unknown about an encoding, ``"'#ttg.blocked' has no 'colour'"``.
     """
 
     text: str
@@ -360,16 +360,16 @@ def _typed(type_: Printable | None, aliases: AliasTable | None) -> str:
 def parse_attribute(
     text: str, aliases: AliasTable | Mapping[str, str] | None = None, filename: str = "<string>"
 ) -> Attribute:
-    """Reads one attribute that fills the whole text.
+    """Parses one attribute that fills the whole text.
 
     Args:
         text: The text, ``array<i32: 1, 2>`` for instance; ``unit`` is a unit attribute.
-        aliases: What ``#name`` and ``!name`` stand for, ``module.aliases`` for instance.
+        aliases: Definitions of ``#name`` and ``!name``, ``module.aliases`` for instance.
         filename: Name of the text in errors.
 
     Raises:
-        ParseError: The text is no attribute, or an alias is not known.
-        TypeError: It is no text.
+        ParseError: The text is not an attribute, or an alias is undefined.
+        TypeError: ``text`` is not a string.
     """
     require_text(text, "an attribute")
     from .value_parser import parse_attribute_text

@@ -1,4 +1,4 @@
-"""Attribute dictionaries: reading and changing entries of their text."""
+"""Attribute dictionaries: reading and changing entries in the text."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = [
     "write_attribute",
 ]
 
-#: Operations whose dictionary stands behind the word ``attributes``.
+#: Operations whose dictionary follows the word ``attributes``.
 _KEYWORD = frozenset(
     {"builtin.module", "func.func", "gpu.func", "gpu.module", "llvm.func", "tt.func"}
     | {"scf.while", "ttg.warp_specialize"}
 )
-#: Operations whose dictionary stands in front of everything else.
+#: Operations whose dictionary comes first.
 _BEHIND_NAME = frozenset(
     {"arith.constant", "func.return", "scf.condition", "scf.yield", "tt.return"}
 )
-#: Operations whose dictionary stands behind their first operand.
+#: Operations whose dictionary follows their first operand.
 _BEHIND_OPERAND = frozenset({"tt.fp_to_fp"})
-#: Operations whose dictionary stands in front of the comma of their last operand.
+#: Operations whose dictionary precedes the comma before their last operand.
 _IN_FRONT_OF_LAST = frozenset({"ttng.barrier_expect"})
 #: Operations whose syntax has no place for a dictionary.
 _NO_DICTIONARY = frozenset({"ttg.barrier"})
@@ -50,11 +50,11 @@ def parse_dictionary(source: Source, start: int, end: int) -> list[tuple[str, in
 
     Args:
         source: The text.
-        start: Offset behind the opening brace.
+        start: Offset after the opening brace.
         end: Offset of the closing brace.
 
     Returns:
-        Name, offset of the entry, and the offsets of its value, which are equal without one.
+        Name, offset of the entry, and the span of its value, which is empty without one.
 
     Raises:
         ParseError: An entry does not start with a name.
@@ -84,7 +84,7 @@ def parse_dictionary(source: Source, start: int, end: int) -> list[tuple[str, in
 
 
 def _value_end(source: Source, position: int, end: int) -> int:
-    """Offset of the comma or brace behind an attribute, less the blanks in front of it."""
+    """Returns the offset of the comma or brace after an attribute, without preceding blanks."""
     text = source.text
     start = position
     while True:
@@ -105,13 +105,13 @@ def _value_end(source: Source, position: int, end: int) -> int:
 
 
 def _dictionary_text(text: str) -> tuple[int, int]:
-    """Offsets behind the opening and of the closing brace in ``{...}`` or ``<{...}>``."""
+    """Returns the span inside the braces of ``{...}`` or ``<{...}>``."""
     inner = 2 if text.startswith("<") else 1
     return inner, len(text) - inner
 
 
 def read_attributes(op: Operation) -> dict[str, str]:
-    """All entries of an operation's dictionaries."""
+    """Returns all entries of an operation's dictionaries."""
     found: dict[str, str] = {}
     for source, first, last in _dictionaries(op):
         inner = 2 if source.text.startswith("<", first) else 1
@@ -121,7 +121,7 @@ def read_attributes(op: Operation) -> dict[str, str]:
 
 
 def _dictionaries(op: Operation) -> list[tuple[Source, int, int]]:
-    """The dictionaries: a text, the source itself if it was not edited, and offsets in it."""
+    """Returns the dictionaries: a text (the source if unedited), and their spans in it."""
     from .segments import AttributesSlot
 
     if op._segments is not None:
@@ -135,8 +135,8 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
     """Sets (or, with ``None``, removes) one entry.
 
     A new entry goes to the end of the operation's last dictionary; with a dialect's prefix, to one
-    that is not of properties.  Where there is none, one is made where the syntax has it.  A module
-    that was implied by what stands in it is printed from then on, as MLIR prints it.
+    that is not of properties.  If there is none, one is created where the syntax allows it.  An
+    implicit module becomes explicit, as MLIR prints it.
 
     Raises:
         KeyError: There is no entry to remove.
@@ -157,7 +157,7 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
         if value is None:
             raise KeyError(f"'{op.name}' has no attribute '{name}'")
         if "." in name:
-            # Properties, <{...}>, are what the operation itself defines; hosts drop others.
+            # Properties, <{...}>, hold only the operation's own attributes; hosts drop others.
             slots = [slot for slot in slots if not slot.text.startswith("<")]
         slot = slots[-1] if slots else _new_dictionary(op)
         entry = print_entry(name, value)
@@ -173,19 +173,19 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
 
 
 def make_explicit(module: Operation) -> None:
-    """Gives an implied module a text of its own, ``module attributes {..} {`` and ``}``.
+    """Gives an implicit module its own text, ``module attributes {..} {`` and ``}``.
 
-    Any other operation has one.
+    Does nothing for other operations.
     """
     from .segments import AttributesSlot, RegionSlot
 
     if module._span[4] != 0 or module.parent is not None:
         return
     (region,) = module._regions
-    # Behind the last operation that was erased.
+    # The text after the last, erased operation.
     lead, region._tail = region._tail, ""
     for number, op in enumerate(region._blocks[0]._ops):
-        # Aliases can only stand outside.
+        # Aliases must stay outside.
         if number == 0 or _ALIAS.search(op.lead):
             lead += op.lead
             op._lead = "\n"
@@ -196,7 +196,7 @@ def make_explicit(module: Operation) -> None:
 
 
 def _change_entry(slot: AttributesSlot, name: str, value: str | None) -> bool:
-    """Changes or removes an entry of one dictionary; whether it was there."""
+    """Changes or removes an entry of one dictionary; returns whether it existed."""
     text = slot.text
     if not text:
         return False
@@ -218,24 +218,24 @@ def _change_entry(slot: AttributesSlot, name: str, value: str | None) -> bool:
 
 
 def print_entry(name: str, value: str) -> str:
-    """The text of an entry."""
+    """Returns the text of an entry."""
     key = name if re.fullmatch(r"[A-Za-z_][\w$.]*", name, re.ASCII) else f'"{name}"'
     return key if value == "unit" else f"{key} = {value}"
 
 
 def _has_keyword(op: Operation) -> bool:
-    """Whether the operation prints ``attributes`` in front of its dictionary."""
+    """Returns whether the operation prints ``attributes`` before its dictionary."""
     return op.name in _KEYWORD and not op.is_quoted
 
 
 def _follows_keyword(op: Operation, segments: list[Segment], slot: AttributesSlot) -> bool:
-    """Whether ``attributes``, which a dictionary must follow, stands in front of one."""
+    """Returns whether the required word ``attributes`` precedes a dictionary."""
     before = segments[segments.index(slot) - 1]
     return _has_keyword(op) or (isinstance(before, str) and before.rstrip().endswith("attributes"))
 
 
 def _dictionary_with_keyword(op: Operation) -> AttributesSlot:
-    """An empty dictionary in front of the first region; at the end where there is none."""
+    """Creates an empty dictionary before the first region, or at the end if there is none."""
     from .segments import AttributesSlot, RegionSlot, cut
 
     segments = cut(op)
@@ -245,14 +245,14 @@ def _dictionary_with_keyword(op: Operation) -> AttributesSlot:
         _insert_in_front_of_location(segments, slot)
         return slot
     literal = segments[index - 1]
-    assert isinstance(literal, str)  # the brace in front of a region is literal
+    assert isinstance(literal, str)  # the brace before a region is literal
     end = len(literal[:-1].rstrip().removesuffix("default").rstrip())
     segments[index - 1 : index] = [literal[:end], slot, literal[end:]]
     return slot
 
 
 def _new_dictionary(op: Operation) -> AttributesSlot:
-    """An empty dictionary in front of the types, or behind the operands or regions."""
+    """Creates an empty dictionary before the types, or after the operands or regions."""
     from .segments import AttributesSlot, OperandSlot, cut, split_at_types
 
     if _has_keyword(op):
@@ -263,7 +263,7 @@ def _new_dictionary(op: Operation) -> AttributesSlot:
     if op.name in _NO_DICTIONARY and custom:
         op.fail(
             f"cannot set an attribute of '{op.name}': its syntax has no attribute dictionary",
-            f'the quoted form, "{op.name}"(...), has one',
+            f'the generic form, "{op.name}"(...), has one',
         )
     if op.name in _BEHIND_NAME and custom:
         _insert_behind_name(op, segments, slot)
@@ -291,7 +291,7 @@ def _new_dictionary(op: Operation) -> AttributesSlot:
 
 
 def _insert_behind_name(op: Operation, segments: list[Segment], slot: AttributesSlot) -> None:
-    """``name dictionary rest``; the condition in parentheses counts as part of the name."""
+    """Inserts it after the name, which includes a condition in parentheses."""
     from .segments import ResultsSlot
 
     index = next(i for i, segment in enumerate(segments) if not isinstance(segment, ResultsSlot))

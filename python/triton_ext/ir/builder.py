@@ -1,8 +1,8 @@
-"""Making operations from text.
+"""Creates operations from text.
 
-There is one way in: text in the printed form, read by the same parser, so that every operation of
-every host can be made, custom syntax and regions included.  Names that the text defines are
-replaced by fresh ones; names that it uses are looked up in the bindings that come with it.
+Operations are given as text in the printed form and read by the same parser, so every operation of
+every host can be created, including custom syntax and regions.  Names that the text defines are
+replaced by fresh ones; names that it uses are looked up in the given bindings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .values import Value
 
 __all__ = ["Builder", "fresh_name", "indentation"]
 
-# Beside a comma or behind a parenthesis this is no dictionary of attributes, but meant as a slot.
+# Beside a comma or after a parenthesis this is meant as a slot, not as an attribute dictionary.
 _NO_SLOT = re.compile(r"(?<=[,(])\s*(\{[\w.$-]+\})|(\{[\w.$-]+\})(?=\s*,)", re.ASCII)
 _SLOT = re.compile(r"\{(?:(\d+)(\.type)?|(results)(\.type)?)\}")
 _NO_RESULTS = re.compile(r"\{results\}\s*=\s*")
@@ -33,12 +33,12 @@ _RESULT_KEY = "%$results"
 
 
 class Builder:
-    """Inserts operations at a place in a block; further ones go behind the earlier ones.
+    """Inserts operations at a point in a block, in order.
 
     Args:
         block: The block.
-        anchor: The operation to insert in front of; ``None`` for the block's end.
-        loc: Location of operations that are made without one of their own.
+        anchor: The operation to insert before; ``None`` for the block's end.
+        loc: Location of operations without one of their own.
     """
 
     __slots__ = ("anchor", "block", "loc")
@@ -52,24 +52,24 @@ class Builder:
 
     @classmethod
     def before(cls, op: Operation) -> Builder:
-        """Inserts in front of an operation, with its location."""
+        """Inserts before an operation, with its location."""
         return cls(_block_of(op), op, op.loc_text)
 
     @classmethod
     def after(cls, op: Operation) -> Builder:
-        """Inserts behind an operation, with its location."""
+        """Inserts after an operation, with its location."""
         block = _block_of(op)
         index = block._index(op) + 1
         return cls(block, block._ops[index] if index < len(block._ops) else None, op.loc_text)
 
     @classmethod
     def at_start(cls, block: Block) -> Builder:
-        """Inserts in front of a block's first operation."""
+        """Inserts before a block's first operation."""
         return cls(block, block._ops[0] if block._ops else None, block.parent_op.loc_text)
 
     @classmethod
     def at_end(cls, block: Block) -> Builder:
-        """Inserts at the end of a block, behind a terminator as well."""
+        """Inserts at the end of a block, even after a terminator."""
         near = block._ops[-1] if block._ops else block.parent_op
         return cls(block, None, near.loc_text or block.parent_op.loc_text)
 
@@ -84,26 +84,26 @@ class Builder:
         loc: Location | str | None = None,
         hint: str | None = None,
     ) -> Operation:
-        """Makes one operation.
+        """Creates one operation.
 
         Args:
             name: Name with the dialect.
             operands: Its operands.
             result_types: The types of its results.
-            text: Its printed form with ``{results}`` for the names of the results (left out
+            text: Its printed form with ``{results}`` for the names of the results (omitted
                 together with the ``=`` if there are none), ``{0}``, ``{1}``, ... for the operands,
-                ``{0.type}`` and ``{results.type}`` for types.  All other braces are text.  Without
-                it, the operation is printed in the quoted form, which every host reads.
-            attributes: Raw text of attributes for the quoted form; ``unit`` prints no value.
-            loc: The location; by default that of the place.
-            hint: What to name the results after.
+                ``{0.type}`` and ``{results.type}`` for types.  All other braces are text.  By
+                default the operation is printed in the generic form, which every host reads.
+            attributes: Raw text of attributes for the generic form; ``unit`` prints no value.
+            loc: The location; by default the builder's.
+            hint: Base name of the results.
 
         Raises:
             ParseError: The text is malformed.
-            TypeError: Something is no text, or an operand no value.
-            VerifyError: It is not one operation of this name and with these results, or the text
-                gives a result another type; a type, an attribute or the location is malformed; a
-                slot stands for no operand, or an operand has no slot.
+            TypeError: A text is not a string, or an operand is not a :class:`Value`.
+            VerifyError: It is not one operation with this name and these results, or the text gives
+                a result another type; a type, an attribute or the location is malformed; a slot has
+                no operand, or an operand has no slot.
         """
         require_text(name, "the name of an operation")
         if isinstance(result_types, str):
@@ -135,7 +135,7 @@ class Builder:
         base = hint if hint is not None else name.rpartition(".")[2]
         ops = self._insert(_SLOT.sub(fill, text), bindings, loc, base)
         made = ops[0] if len(ops) == 1 else None
-        # Results that are not asked for may stay without names.
+        # Results that are not asked for may stay unnamed.
         if made is None or made.name != name or sum(bool(r._base) for r in made._results) != count:
             for op in reversed(ops):
                 op.erase()
@@ -156,16 +156,16 @@ class Builder:
         *,
         loc: Location | str | None = None,
     ) -> tuple[Operation, ...]:
-        """Makes the operations of a text.
+        """Creates the operations of a text.
 
         Args:
-            text: One or more operations as they are printed, with any indentation.
-            bindings: The values that the text may name: key ``a`` is ``%a`` in the text.  The names
-                that the text defines itself are replaced by fresh ones like them.
-            loc: Location of operations that are printed without one; by default that of the place.
+            text: One or more operations as printed, with any indentation.
+            bindings: The values that the text may name: key ``a`` is ``%a`` in the text.  Names
+                that the text defines itself are replaced by similar fresh ones.
+            loc: Location of operations without one; by default the builder's.
 
         Raises:
-            ParseError: The text is malformed or names a value that is not bound.
+            ParseError: The text is malformed or names an unbound value.
         """
         return tuple(self._insert(text, bindings or {}, loc, None))
 
@@ -187,21 +187,20 @@ class Builder:
     def insert_text(
         self, text: str, bindings: Mapping[str, Value], loc: str | None, hint: str | None = None
     ) -> list[Operation]:
-        """Makes the operations of a text that starts at the margin.
+        """Creates the operations of a text without indentation.
 
         Args:
             text: The text.
             bindings: See :meth:`parse`.
-            loc: Location, ``loc(...)``, of operations that are printed without one; ``None`` to
-                leave them so.
-            hint: What to name the results after.
+            loc: Location, ``loc(...)``, of operations without one; ``None`` to leave them without.
+            hint: Base name of the results.
         """
         block = self.block
         indent = indentation_in(block)
         source = Source(f"\n{indent}".join(text.split("\n")), "<builder>")
         visible = {f"%{name.removeprefix('%')}": value for name, value in bindings.items()}
         for value in visible.values():
-            _ = value.name  # what is used has a name
+            _ = value.name  # used values need a name
         labels = {b.label: b for b in block.parent._blocks if b.label is not None}
         scratch = Block(block.parent)
         uses = [(value, len(value._users)) for value in dict.fromkeys(visible.values())]
@@ -228,13 +227,13 @@ class Builder:
 
 
 def place(ops: Sequence[Operation], block: Block, anchor: Operation | None, indent: str) -> None:
-    """Puts operations into a block, each on a line of its own.
+    """Inserts operations into a block, each on its own line.
 
     Args:
-        ops: Operations that are in no block's list.
+        ops: Detached operations.
         block: The block.
-        anchor: What they stand in front of; ``None`` for the end.
-        indent: Blanks in front of the first; the others have their lead already.
+        anchor: The operation to insert before; ``None`` for the end.
+        indent: Indentation of the first; the others have their lead already.
     """
     if not ops:
         return
@@ -243,7 +242,7 @@ def place(ops: Sequence[Operation], block: Block, anchor: Operation | None, inde
     ops[0]._lead = f"\n{indent}"
     top_level = block.parent_op._span[4] == 0
     if index < len(there) and (there[index].lead.find("\n") < 0 or (top_level and index == 0)):
-        # Aliases stay in front of everything; an operation starts on a line of its own.
+        # Aliases stay first; an operation starts on its own line.
         if top_level and index == 0:
             ops[0]._lead = there[index].lead
         there[index]._lead = f"\n{indent}"
@@ -262,7 +261,7 @@ def _block_of(op: Operation) -> Block:
 
 
 def _check_results(made: Operation, text: str) -> None:
-    """Takes an operation away again that has more results than any of its name has.
+    """Removes a new operation if it has more results than operations of its name can have.
 
     Raises:
         VerifyError: It has.
@@ -274,7 +273,7 @@ def _check_results(made: Operation, text: str) -> None:
 
 
 def _check_types(made: Operation, types: Sequence[str], text: str) -> None:
-    """Erases an operation whose text gives a result another type than the caller does.
+    """Erases a new operation if its text gives a result another type than the caller.
 
     Raises:
         VerifyError: It does; printed, the operation would have the type of the text.
@@ -298,25 +297,25 @@ def _check_types(made: Operation, types: Sequence[str], text: str) -> None:
 
 
 def _check_slots(name: str, text: str, count: int) -> None:
-    """Refuses slots that stand for nothing, and operands that no slot stands for.
+    """Checks that every slot has an operand, and every operand a slot.
 
     Raises:
-        VerifyError: There is one.
+        VerifyError: One has not.
     """
     used = set(_operand_numbers(text))
     for index in used:
         if index >= count:
-            raise VerifyError(f"'{name}': '{{{index}}}' is behind the last operand: {text}")
+            raise VerifyError(f"'{name}': '{{{index}}}' exceeds the last operand: {text}")
     for match in _NO_SLOT.finditer(text):
         slot = match[1] or match[2]
         if _SLOT.fullmatch(slot) is None:
             raise VerifyError(
-                f"'{name}': '{slot}' is no slot: {text}",
+                f"'{name}': '{slot}' is not a slot: {text}",
                 notes=("slots are {0}, {1}, ..., {0.type}, {results} and {results.type}",),
             )
     for index in range(count):
         if index not in used:
-            raise VerifyError(f"'{name}': operand {index} is given, and no '{{{index}}}': {text}")
+            raise VerifyError(f"'{name}': operand {index} has no '{{{index}}}': {text}")
 
 
 def _operand_numbers(text: str) -> list[int]:
@@ -337,7 +336,7 @@ def _generic_form(
 
 
 def indentation(op: Operation) -> str:
-    """The blanks in front of an operation's first character, if they start its line."""
+    """Returns the blanks before an operation's first character, if it starts its line."""
     lead = op.lead
     line = lead[lead.rfind("\n") + 1 :]
     return line if not line.strip() else ""
@@ -354,10 +353,10 @@ def indentation_in(block: Block) -> str:
 
 
 def naming_region(block: Block) -> Region:
-    """The region in which a new name must be unique.
+    """Returns the region in which a new name must be unique.
 
-    That is the body of the function: partitions of ``ttg.warp_specialize`` cannot see the names
-    around them, but hosts refuse a partition that defines a name which is visible where it stands.
+    This is the body of the function: partitions of ``ttg.warp_specialize`` cannot use outer names,
+    but hosts refuse a partition that defines a name that is visible around it.
     """
     region = block.parent
     while not region.isolated or region.parent.name.startswith("ttg.warp_specialize"):
@@ -369,11 +368,11 @@ def naming_region(block: Block) -> Region:
 
 
 def fresh_name(region: Region, hint: str) -> str:
-    """A name, with its ``%``, that nothing in a region has.
+    """Returns an unused name in a region, with its ``%``.
 
     Args:
-        region: What :func:`naming_region` gives.
-        hint: What the name should begin with.
+        region: The result of :func:`naming_region`.
+        hint: Start of the name.
     """
     names = names_of(region)
     hint = re.sub(r"[^\w$.-]", "_", hint.removeprefix("%"), flags=re.ASCII)
@@ -390,19 +389,19 @@ def fresh_name(region: Region, hint: str) -> str:
 
 
 def names_of(region: Region) -> dict[str, int]:
-    """The names that were ever given in a region, with the number to try next behind each."""
+    """Returns all names ever given in a region, each with the next number to try."""
     if region._names is None:
         region._names = dict.fromkeys((value._base for value in definitions_in(region)), 0)
     return region._names
 
 
 def with_letters(name: str) -> str:
-    """Returns a name that a suffix can be put behind: a number alone, ``%4``, takes none."""
+    """Returns a name that can take a suffix: a plain number, ``%4``, cannot."""
     return f"%v{name[1:]}" if not name[1:] or name[1].isdigit() else name
 
 
 def definitions_in(region: Region) -> Iterator[Value]:
-    """Every value that is defined in a region."""
+    """Yields every value defined in a region."""
     regions = [region]
     while regions:
         for block in regions.pop()._blocks:
@@ -413,11 +412,11 @@ def definitions_in(region: Region) -> Iterator[Value]:
 
 
 def _rename_definitions(op: Operation, region: Region, hint: str | None) -> None:
-    """Gives everything that an operation defines a name that is free in its new place."""
+    """Gives the definitions of an operation names that are free in its new place."""
     base = chosen = ""
     for result in op._results:
         if not result._base:
-            return  # named when somebody asks
+            return  # named on demand
         if result._base != base or result._number <= 0:
             base = result._base
             chosen = fresh_name(region, hint if hint is not None and base == _RESULT_KEY else base)

@@ -1,12 +1,12 @@
 """The verifier's rule about copies between memory and a block that a descriptor describes.
 
-Both kinds of descriptors are checked by the same rule: with an im2col descriptor, the number of
-coordinates is the rank of the tensor and not of the block, and each dimension that a filter walks
-over has an offset.  Triton checks all of this from 3.7 on.  3.6 accepts much of it and lowers it to
-a copy of other bytes, or to PTX that ptxas refuses.
+One rule covers both kinds of descriptors.  With an im2col descriptor, the number of coordinates is
+the rank of the tensor and not of the block, and each spatial dimension has an offset.  Triton
+checks all of this from 3.7 on.  3.6 accepts much of it and lowers it to a copy of other bytes, or
+to PTX that ptxas refuses.
 
-Not checked: operations in the quoted form, types that are not printed or cannot be read, and what
-hangs on a type or an encoding that nobody here knows.
+Not checked: operations in the generic form, types that are not printed or cannot be read, and what
+depends on an unknown type or encoding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["COPIES", "wrong_copy"]
 
 _LOAD = "ttng.async_tma_copy_global_to_local"
-#: What moves a block between memory and a buffer.
+#: Copies between memory and a buffer.
 COPIES = frozenset({_LOAD, "ttng.async_tma_copy_local_to_global", "ttng.async_tma_reduce"})
 
 _I64 = IntegerType(64)
@@ -66,8 +66,8 @@ class _Copy:
     Attributes:
         desc: The descriptor.
         coords: Coordinates, outermost first.
-        offsets: Filter offsets; ``None`` where none are printed.
-        buffer: The shared memory that is written or read.
+        offsets: Filter offsets; ``None`` if not printed.
+        buffer: The shared memory.
         rest: Mbarrier and predicate of a load.
     """
 
@@ -79,7 +79,7 @@ class _Copy:
 
     @classmethod
     def of(cls, op: Operation) -> _Copy | None:
-        """Reads a copy; ``None`` for the quoted form, and for what has other operands."""
+        """Reads a copy; ``None`` for the generic form, and for other operands."""
         if op.is_quoted:
             return None
         lists: list[list[Value]] = []
@@ -98,7 +98,7 @@ class _Copy:
 
 
 def wrong_copy(op: Operation, facts: Facts) -> Broken:
-    """What about a copy does not fit its descriptor."""
+    """Returns what does not fit the descriptor of a copy, or ``None``."""
     copy = _Copy.of(op)
     desc = _read(copy.desc, facts) if copy is not None else None
     if copy is None or desc is None or isinstance(desc, OpaqueType):
@@ -123,7 +123,7 @@ def wrong_copy(op: Operation, facts: Facts) -> Broken:
 
 
 def _read(value: Value, facts: Facts) -> Type | None:
-    """The type of a value; ``None`` for one that is not printed, too long or not readable."""
+    """Returns the type of a value; ``None`` if it is not printed, too long or not readable."""
     text = value.known_type
     written = facts.spelled_out(text) if text is not None else ""
     return _parse(written) if 0 < len(written) <= _MAX_TEXT else None
@@ -131,7 +131,7 @@ def _read(value: Value, facts: Facts) -> Type | None:
 
 @lru_cache(maxsize=1024)
 def _parse(written: str) -> Type | None:
-    """The type behind a text without aliases; what it means never changes."""
+    """Parses a type without aliases, cached."""
     try:
         return parse_type(written)
     except ParseError:
@@ -205,7 +205,7 @@ def _wrong_memory(desc: Descriptor, buffer: MemDescType) -> Broken:
     is_known = not isinstance(wanted, OpaqueType) and not isinstance(found, OpaqueType)
     if wanted != found and is_known:
         return _expected(f"a buffer of '{wanted}', the elements of the block", f"'{found}'")
-    # Dimensions of size 1 and the number of buffers in front may differ, the elements may not.
+    # Dimensions of size 1 and the leading number of buffers may differ, the elements may not.
     if None not in (*desc.shape, *buffer.shape) and desc.num_elements != buffer.num_elements:
         return _expected(
             f"a buffer of {desc.num_elements} elements, as many as the block has",
@@ -215,7 +215,7 @@ def _wrong_memory(desc: Descriptor, buffer: MemDescType) -> Broken:
 
 
 def _wrong_layout(layout: Attribute | None, encoding: Attribute) -> Broken:
-    """Encodings that swizzle differently; their ranks may differ."""
+    """Compares encodings by their swizzle; their ranks may differ."""
     if isinstance(layout, OpaqueAttr) or isinstance(encoding, OpaqueAttr):
         return None
     nvmma = "'#ttg.nvmma_shared'"
@@ -236,7 +236,7 @@ def _signless(element: Type) -> Type:
 
 
 def _swizzle(encoding: NvmmaSharedEncoding) -> dict[str, object]:
-    """What a descriptor and its buffer have to agree on, as it is printed."""
+    """Returns the parameters on which a descriptor and its buffer must agree, as printed."""
     return {
         "swizzlingByteWidth": encoding.swizzle_byte_width,
         "transposed": str(encoding.transposed).lower(),

@@ -1,4 +1,4 @@
-"""Dominators: the blocks on every path to a block, and from it out of its region."""
+"""Dominators and post-dominators of the blocks of a region."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Dominance", "post_dominators"]
 
 
 class Dominance:
-    """The blocks of a region that can be reached, and which of them dominate which.
+    """The reachable blocks of a region, and their dominance relation.
 
     Lengauer and Tarjan's algorithm finds the tree of immediate dominators ("A fast algorithm for
     finding dominators in a flowgraph", 1979), in O(edges * log(blocks)) by path compression.
@@ -17,7 +17,7 @@ class Dominance:
         region: A region; control enters at its first block.
 
     Attributes:
-        order: The blocks that can be reached, each behind one that leads to it.
+        order: The reachable blocks, each after one of its predecessors.
     """
 
     __slots__ = ("_intervals", "order")
@@ -32,14 +32,13 @@ class Dominance:
         self._intervals = _intervals(search.blocks, _immediate_dominators(search, successors))
 
     def __contains__(self, block: Block) -> bool:
-        """Returns whether a block can be reached."""
+        """Returns whether a block is reachable."""
         return block in self._intervals
 
     def dominates(self, above: Block, below: Block) -> bool:
         """Returns whether every path to ``below`` leads through ``above``.
 
-        A block dominates itself.  Blocks that cannot be reached dominate nothing, and nothing
-        dominates them.
+        A block dominates itself.  Unreachable blocks dominate nothing, and nothing dominates them.
         """
         outer, inner = self._intervals.get(above), self._intervals.get(below)
         if outer is None or inner is None:
@@ -50,10 +49,10 @@ class Dominance:
 def post_dominators(region: Region) -> dict[Block, frozenset[Block]]:
     """Returns for each block those on every path from it out of a region, itself included.
 
-    Blocks that no path leads out of are not listed.
+    Omits blocks from which no path leaves the region.
 
     Args:
-        region: A region; control leaves at the blocks that branch nowhere.
+        region: A region; control leaves at the blocks without successors.
     """
     successors = {
         block: list(block._ops[-1]._successors) if block._ops else [] for block in region._blocks
@@ -82,10 +81,10 @@ class _Search:
     """A depth-first search without recursion.
 
     Attributes:
-        blocks: The blocks in the order in which they were met.
+        blocks: The blocks in the order of discovery.
         numbers: The index of each block in ``blocks``.
-        parents: By index, the index of the block from which a block was met.
-        reverse_postorder: The blocks, each behind one that leads to it.
+        parents: By index, the index of the block from which a block was discovered.
+        reverse_postorder: The blocks, each after one of its predecessors.
     """
 
     def __init__(self, entry: Block, successors: dict[Block, list[Block]]) -> None:
@@ -109,7 +108,7 @@ class _Search:
 
 
 def _immediate_dominators(search: _Search, successors: dict[Block, list[Block]]) -> list[int]:
-    """The immediate dominator of each block, by index; that of the first block is itself."""
+    """Returns the immediate dominator of each block, by index; the first block is its own."""
     numbers, parents = search.numbers, search.parents
     count = len(search.blocks)
     predecessors: list[list[int]] = [[] for _ in range(count)]
@@ -118,7 +117,7 @@ def _immediate_dominators(search: _Search, successors: dict[Block, list[Block]])
             if successor in numbers:
                 predecessors[numbers[successor]].append(number)
     semi = list(range(count))  # semidominators
-    best = list(range(count))  # on the way to the root of the forest, that of the least semi
+    best = list(range(count))  # on the path to the root of the forest, that of the least semi
     above = [-1] * count  # the forest
     found = [0] * count
     waiting: list[list[int]] = [[] for _ in range(count)]
@@ -138,7 +137,7 @@ def _immediate_dominators(search: _Search, successors: dict[Block, list[Block]])
 
 
 def _least(number: int, above: list[int], best: list[int], semi: list[int]) -> int:
-    """The block of the least semidominator on the way up, below the root; shortens the way."""
+    """Returns the block of the least semidominator below the root, and compresses the path."""
     if above[number] < 0:
         return number
     path = []
@@ -154,7 +153,7 @@ def _least(number: int, above: list[int], best: list[int], semi: list[int]) -> i
 
 
 def _intervals(blocks: list[Block], dominators: list[int]) -> dict[Block, tuple[int, int]]:
-    """When a walk over the tree enters and leaves each block: those inside are dominated by it."""
+    """Returns entry and exit times of each block in the tree; nested ones are dominated."""
     count = len(blocks)
     children: list[list[int]] = [[] for _ in range(count)]
     for number in range(1, count):

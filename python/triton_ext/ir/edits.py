@@ -1,9 +1,8 @@
-"""Edits that move, copy and dissolve operations.
+"""Edits that move, copy and inline operations.
 
-Names stay unique where they are visible: what an operation defines gets a fresh name wherever its
-old one is taken at the new place.  Comments in front of an operation and its location move along,
-indentation is that of the new place.  Whether values are defined in front of their uses afterwards
-is the caller's to see to; ``Module.verify`` tells.
+Names stay unique in their scope: a moved or copied definition gets a fresh name if its old one is
+taken at the new place.  Comments before an operation and its location move along; indentation is
+adjusted.  The caller ensures that definitions dominate their uses; ``Module.verify`` checks it.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ __all__ = [
 
 
 def move_before(op: Operation, anchor: Operation) -> None:
-    """Takes an operation out of its place and puts it in front of another one.
+    """Moves an operation before another one.
 
     Raises:
-        VerifyError: One of them is in no block, or ``anchor`` is ``op`` or inside of it.
+        VerifyError: One of them is in no block, or ``anchor`` is ``op`` or inside it.
     """
     if op is not anchor:
         _move(op, Builder.before(anchor).block, anchor)
 
 
 def move_after(op: Operation, anchor: Operation) -> None:
-    """Takes an operation out of its place and puts it behind another one.
+    """Moves an operation after another one.
 
     Raises:
-        VerifyError: One of them is in no block, or ``anchor`` is inside of ``op``.
+        VerifyError: One of them is in no block, or ``anchor`` is inside ``op``.
     """
     if op is anchor:
         return
@@ -64,14 +63,14 @@ def move_after(op: Operation, anchor: Operation) -> None:
 
 
 def move_to_start(op: Operation, block: Block) -> None:
-    """Makes an operation the first one of a block."""
+    """Moves an operation to the start of a block."""
     first = block._ops[0] if block._ops else None
     if first is not op:
         _move(op, block, first)
 
 
 def move_to_end(op: Operation, block: Block) -> None:
-    """Makes an operation the last one of a block, in front of its terminator if it has one."""
+    """Moves an operation to the end of a block, before its terminator if it has one."""
     last = block.terminator
     if last is op:
         op.fail(f"cannot move '{op.name}': it ends its block")
@@ -114,7 +113,7 @@ def _move_all(ops: Sequence[Operation], block: Block, anchor: Operation | None) 
 
 
 def _comments(op: Operation) -> list[str]:
-    """The own-line comments in front of an operation."""
+    """Returns the own-line comments before an operation."""
     return [line.strip() for line in op.lead.split("\n")[1:-1] if line.strip().startswith("//")]
 
 
@@ -126,9 +125,9 @@ def clone(
     """Copies an operation, with its regions, attributes and locations.
 
     Args:
-        op: What to copy; it may be in another module whose aliases have the same meaning.
-        builder: Where the copy goes.
-        mapping: The values that it uses instead; others that it takes from around it stay.
+        op: The operation; it may be in another module whose aliases have the same meaning.
+        builder: Insertion point of the copy.
+        mapping: Replacements of used values; others stay the same.
 
     Returns:
         The copy.  Its results and everything that it defines have fresh names.
@@ -166,13 +165,13 @@ def _clone_all(
 
 
 def _text_at_margin(op: Operation) -> str:
-    """The text of an operation whose first line is not indented, nor the others that much."""
+    """Returns the text of an operation without its indentation."""
     indent = indentation(op)
     return op.text.replace(f"\n{indent}", "\n") if indent else op.text
 
 
 def _free_values(ops: Sequence[Operation]) -> list[Value]:
-    """What operations use and do not define."""
+    """Returns the values that operations use and do not define."""
     inner = [op for top in ops for op in top.walk()]
     defined = {value for op in inner for value in _defined_by(op)}
     found: dict[Value, None] = {}
@@ -184,7 +183,7 @@ def _free_values(ops: Sequence[Operation]) -> list[Value]:
 
 
 def _defined_by(op: Operation) -> Iterator[Value]:
-    """The results of an operation and the arguments of its blocks."""
+    """Yields the results of an operation and the arguments of its blocks."""
     yield from op._results
     for region in op._regions:
         for block in region._blocks:
@@ -198,18 +197,18 @@ def _copy_types(old: Operation, new: Operation) -> None:
 
 
 def clone_region_into(region: Region, builder: Builder, args: Sequence[Value]) -> tuple[Value, ...]:
-    """Copies the operations of a region with one block, its terminator left out.
+    """Copies the operations of a region with one block, without its terminator.
 
     Args:
-        region: What to copy.
-        builder: Where the copies go.
-        args: What the region's arguments are in the copy.
+        region: The region.
+        builder: Insertion point of the copies.
+        args: Replacements of the region's arguments.
 
     Returns:
-        What the terminator passes on, in terms of the copy.
+        The operands of the terminator, in terms of the copy.
 
     Raises:
-        VerifyError: The region has several blocks, or other arguments.
+        VerifyError: The region has several blocks, or another number of arguments.
     """
     block = _only_block(region, args)
     mapping: dict[Value, Value] = dict(zip(block._args, args, strict=True))
@@ -221,10 +220,9 @@ def clone_region_into(region: Region, builder: Builder, args: Sequence[Value]) -
 
 
 def inline_block(block: Block, anchor: Operation, args: Sequence[Value] = ()) -> tuple[Value, ...]:
-    """Moves the operations of a region's only block in front of an operation.
+    """Moves the operations of a region's only block before an operation.
 
-    The block stays behind without any operation but its terminator, so what held it has to be
-    erased or filled::
+    The block keeps only its terminator, so its operation has to be erased or filled::
 
         values = inline_block(if_op.regions[0].blocks[0], if_op)
         for result, value in zip(if_op.results, values):
@@ -233,14 +231,14 @@ def inline_block(block: Block, anchor: Operation, args: Sequence[Value] = ()) ->
 
     Args:
         block: The block.
-        anchor: Where its operations go; often the operation that holds the block.
-        args: What replaces its arguments.
+        anchor: The operation to insert before; often the one that holds the block.
+        args: Replacements of the block's arguments.
 
     Returns:
-        What its terminator passes on.
+        The operands of its terminator.
 
     Raises:
-        VerifyError: The block is one of several, or has other arguments.
+        VerifyError: The block is one of several, or has another number of arguments.
     """
     _only_block(block.parent, args)
     for arg, value in zip(block._args, args, strict=True):
@@ -271,17 +269,17 @@ def _only_block(region: Region, args: Sequence[Value]) -> Block:
 
 
 def rename(value: Value, hint: str) -> str:
-    """Gives a value another name, wherever it is printed.
+    """Renames a value, wherever it is printed.
 
     Args:
-        value: The value; of a group ``%x:2`` all results are renamed.
-        hint: What the name should be; a number is added where it is taken.
+        value: The value; for a group ``%x:2`` all results are renamed.
+        hint: The new name; a number is added if it is taken.
 
     Returns:
         The new name of the value.
 
     Raises:
-        TypeError: ``hint`` is no text.
+        TypeError: ``hint`` is not a string.
         VerifyError: The value is in no block.
     """
     require_text(hint, f"the name of '{value.name}'")
@@ -293,7 +291,7 @@ def rename(value: Value, hint: str) -> str:
 
 
 def _group(value: Value) -> list[Value]:
-    """All results that are printed under one name."""
+    """Returns all results that share a printed name."""
     if isinstance(value, OpResult) and value._number >= 0:
         return [r for r in value._owner._results if r._base == value._base and r._number >= 0]
     return [value]
@@ -302,7 +300,7 @@ def _group(value: Value) -> list[Value]:
 def _rename(value: Value, base: str) -> None:
     group = _group(value)
     for one in group:
-        # A slot keeps the source's spelling for as long as the name is that of when it was cut.
+        # A slot prints the source's spelling while the name is the one at the time of the cut.
         for op in dict.fromkeys([one._holder, *one._users]):
             cut(op)
             op._touch()
@@ -313,7 +311,7 @@ def _rename(value: Value, base: str) -> None:
 
 
 def name_results(op: Operation) -> None:
-    """Names the results of an operation whose text names none, after the operation.
+    """Names the results of an operation whose text has no names for them.
 
     Raises:
         VerifyError: The operation is in no block.
@@ -328,7 +326,7 @@ def name_results(op: Operation) -> None:
 
 
 def _make_unique(ops: Sequence[Operation], block: Block) -> None:
-    """Gives what detached operations define names that are free in a block's function."""
+    """Gives the definitions of detached operations names that are free in a block's function."""
     region = naming_region(block)
     names = names_of(region)
     for top in ops:
@@ -350,11 +348,11 @@ def _make_unique(ops: Sequence[Operation], block: Block) -> None:
 
 
 def _is_taken(region: Region, name: str) -> bool:
-    """Whether something that stands in a region has a name."""
+    """Returns whether a value in a region has a name."""
     if name not in names_of(region):
         return False
     if name not in region._definitions:
-        # It was given since values were looked at.
+        # The name was given after the values were collected.
         found: dict[str, list[Value]] = {}
         for value in definitions_in(region):
             if not isinstance(value, OpResult) or value._number <= 0:
@@ -365,7 +363,7 @@ def _is_taken(region: Region, name: str) -> bool:
 
 
 def _stands_in(value: Value, region: Region) -> bool:
-    """Whether a value is defined by what stands in a region now."""
+    """Returns whether the definition of a value is inside a region now."""
     block = value.owner if isinstance(value, BlockArgument) else value._holder.parent
     while isinstance(block, Block):
         if block.parent is region:
@@ -378,7 +376,7 @@ def _stands_in(value: Value, region: Region) -> bool:
 
 
 def _reindent(op: Operation, before: str, after: str) -> None:
-    """Moves every line inside of an operation by as much as its first one moves."""
+    """Shifts every line of an operation by the change of its first one."""
     if before == after:
         return
     old, new = f"\n{before}", f"\n{after}"

@@ -1,4 +1,4 @@
-"""Functions: their symbols, the types that they return, and the calls of them.
+"""Functions: symbols, result types and calls.
 
 The header of a function is text except for its arguments, so its result types belong to no value:
 they are read and written here.
@@ -35,12 +35,12 @@ _ARROW = re.compile(r"\s*->\s*")
 
 
 def symbol_of(op: Operation) -> str | None:
-    """The symbol that an operation defines, without ``@`` and quotes; ``None`` without one."""
+    """Returns the symbol that an operation defines, without ``@`` and quotes, or ``None``."""
     return _named(op, "sym_name")
 
 
 def visibility_of(op: Operation) -> str:
-    """Who sees the symbol that an operation defines: ``public``, ``private`` or ``nested``."""
+    """Returns the visibility of an operation's symbol: ``public``, ``private`` or ``nested``."""
     raw = op.attributes.get("sym_visibility")
     if raw is not None:
         return raw.strip('"')
@@ -49,7 +49,7 @@ def visibility_of(op: Operation) -> str:
 
 
 def callee_of(op: Operation) -> str | None:
-    """The symbol that a call names."""
+    """Returns the symbol that a call names."""
     return _named(op, "callee")
 
 
@@ -65,7 +65,7 @@ def _named(op: Operation, attribute: str) -> str | None:
 
 
 def _head(op: Operation) -> str:
-    """What is printed in front of the first operand, argument or region."""
+    """Returns the text before the first operand, argument or region."""
     end = op._span[3]
     if op._operand_spans:
         end = op._operand_spans[0]
@@ -75,28 +75,28 @@ def _head(op: Operation) -> str:
 
 
 def function_results(op: Operation) -> tuple[str, ...]:
-    """The types that a function returns, as its header says.
+    """Returns the result types in a function's header.
 
     Raises:
-        VerifyError: The operation is no function in its own syntax.
+        VerifyError: The operation is not a function in its custom form.
     """
     header, start, end = _result_span(op)
     return tuple(_types(op, header[start:end]))
 
 
 def set_function_results(op: Operation, types: Sequence[str]) -> None:
-    """Changes the types that a function returns, in its header and at every call in the module.
+    """Changes a function's result types, in its header and at every call in the module.
 
-    What the function returns is the caller's to change, before or after.
+    The caller changes what the function returns, before or after.
 
     Args:
         op: A function.
         types: As many types as before.
 
     Raises:
-        TypeError: A type is no text, or the types are one text.
-        VerifyError: The operation is no function in its own syntax, the number is another one, or a
-            type is malformed.
+        TypeError: A type is not a string, or ``types`` is one string.
+        VerifyError: The operation is not a function in its custom form, the number of types
+            differs, or a type is malformed.
     """
     before = function_results(op)
     if isinstance(types, str) or not isinstance(types, Sequence):
@@ -127,7 +127,7 @@ def set_function_results(op: Operation, types: Sequence[str]) -> None:
 
 
 def _result_span(op: Operation) -> tuple[str, int, int]:
-    """The printed header, and where the result types stand in it (equal offsets without any)."""
+    """Returns the printed header, and the span of the result types (empty if there are none)."""
     if op.name not in FUNCTIONS or op.is_quoted:
         op.fail(f"expected a function in its own syntax, found '{op.name}'")
     if op._segments is None:
@@ -151,7 +151,7 @@ def _result_span(op: Operation) -> tuple[str, int, int]:
 
 
 def _behind_arrow(source: Source, position: int) -> tuple[int, int]:
-    """``results ::= '->' (type | '(' types? ')')``; offsets of what is behind the arrow."""
+    """``results ::= '->' (type | '(' types? ')')``; returns the span after the arrow."""
     arrow = _ARROW.match(source.text, position)
     if arrow is None:
         return position, position
@@ -181,7 +181,7 @@ def _types(op: Operation, text: str) -> list[str]:
 
 
 def _literal_result_span(op: Operation, segments: list[Segment]) -> tuple[int, str, int, int]:
-    """The literal segment with the result types, and where they stand in it."""
+    """Returns the literal segment with the result types, and their span in it."""
     last = max((i for i, s in enumerate(segments) if isinstance(s, ValueTypeSlot)), default=-1)
     for index in range(last + 1, len(segments)):
         literal = segments[index]

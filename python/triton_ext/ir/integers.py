@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["MAX_DIGITS", "read_integer"]
 
-#: Decimal digits that Python reads as a number; reading more takes quadratic time.
+#: Most decimal digits that Python converts to a number; more take quadratic time.
 MAX_DIGITS: Final = 4300
 _INTEGER: Final = re.compile(
     rf"(-?)(0x[0-9a-fA-F]+|\d{{1,{MAX_DIGITS}}})\s*(?::\s*(?:[su]?i(\d{{1,9}})|index)\s*)?\Z",
@@ -24,8 +24,8 @@ def read_integer(text: str) -> int | None:
         text: An attribute as printed.
 
     Returns:
-        The number; ``None`` where it is none, one that its type does not hold, or one with more
-        than :data:`MAX_DIGITS` digits.
+        The number; ``None`` if it is not one, does not fit its type, or has more than
+        :data:`MAX_DIGITS` digits.
     """
     match = _INTEGER.match(text)
     if match is None:

@@ -1,12 +1,11 @@
-"""Source texts, positions in them, and the regular expressions that cut them into tokens.
+"""Source texts, positions in them, and the regular expressions of tokens.
 
-MLIR's printed form is regular enough that a parser which must only find *structure* (values,
-regions, attribute dictionaries, types, locations) never needs a full token stream: everything
-else is text that is kept as it is.  The expressions below therefore jump from one character that
-can matter to the next; :data:`STEP` is the main one.
+MLIR's printed form is so regular that a parser of *structure* only (values, regions, attribute
+dictionaries, types, locations) needs no full token stream: everything else is kept as text.  The
+expressions below jump from one relevant character to the next; :data:`STEP` is the main one.
 
-Every expression runs in linear time: a repeated group is always followed by alternatives that
-cover every character, so that it never has a reason to backtrack.
+Every expression runs in linear time: a repeated group is always followed by alternatives that cover
+every character, so it never backtracks.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["STRING", "Source", "find_group_end"]
 BARE_ID = r"[A-Za-z_][\w$]*(?:\.[\w$]+)*"
 SUFFIX_ID = r"(?:\d+|[A-Za-z$._-][\w$.-]*)"
 
-#: What :data:`STEP` may stop at, by ``lastindex`` of the match.
+#: Kinds of stops of :data:`STEP`, by ``lastindex`` of the match.
 (VALUE, NEWLINE, OPEN, CLOSE, ANGLE, BRACE, UNBRACE, QUOTED, LOC, CARET, COMMENT, END, OTHER) = (
     range(1, 14)
 )
@@ -41,7 +40,7 @@ STEP = re.compile(
 
 #: Blank space and comments.
 TRIVIA = re.compile(r"(?:\s+|//[^\n]*)*", re.ASCII)
-#: A comment that ends the line it starts on, with the blanks before it.
+#: A comment at the end of a line, with the blanks before it.
 SAME_LINE_COMMENT = re.compile(r"[ \t]*//[^\n]*")
 #: Blanks on one line.
 BLANKS = re.compile(r"[ \t]*")
@@ -75,7 +74,7 @@ OPERATION_HEAD = re.compile(
 RESULT_GROUP = re.compile(r"(%" + SUFFIX_ID + r")(?::(\d+))?\s*([=,])\s*", re.ASCII)
 VALUE_NAME = re.compile(r"%" + SUFFIX_ID + r"(?:#\d+)?", re.ASCII)
 BLOCK_NAME = re.compile(r"\^" + SUFFIX_ID, re.ASCII)
-#: What can only stand at the start of an operation, a label, an alias, or behind the last one.
+#: Tokens that can only start an operation, a label, an alias, or follow the last operation.
 OPERATION_START = re.compile(
     r"(?:\Z|\}|\^|%"
     + SUFFIX_ID
@@ -87,8 +86,8 @@ OPERATION_START = re.compile(
     + r"|[\#!][\w$.-]+\s*=|\{-\#)",
     re.ASCII,
 )
-#: What may be the start of another operation on the same line: a name with its dialect or a quoted
-#: name, behind something that does not ask for more.  :func:`find_second_operation` decides.
+#: Possible start of another operation on the same line: a name with its dialect or a quoted name,
+#: after complete text.  :func:`find_second_operation` decides.
 MAYBE_SECOND_OPERATION = re.compile(
     r"[^\s,{(\[<=:][ \t]+(?:[A-Za-z_][\w$]*\.[\w$]|" + STRING + r"[ \t]*\()", re.ASCII
 )
@@ -102,7 +101,7 @@ _TOP_LEVEL_STEP = re.compile(
     | .""",
     re.ASCII | re.VERBOSE | re.DOTALL,
 )
-#: The name of an alias, or of an attribute of a dialect, where it is used.
+#: The use of an alias, or of a dialect's attribute.
 ALIAS_USE = re.compile(r"[#!][A-Za-z0-9_$.-]+", re.ASCII)
 ALIAS_HEAD = re.compile(r"([#!][A-Za-z0-9_$.-]+)[ \t]*=[ \t]*", re.ASCII)
 #: The beginning of a type: a name, or the short form that starts at its ``<``.  Blanks and comments
@@ -113,7 +112,7 @@ TYPE_HEAD = re.compile(
     re.ASCII,
 )
 
-#: A block's name right in front of an offset that ends the searched text.
+#: A block's name that ends the searched text.
 BLOCK_BEFORE = re.compile(r"\^[\w$.-]+\s*\Z", re.ASCII)
 COLON = re.compile(r"\s*:\s*")
 
@@ -137,7 +136,7 @@ class Source:
 
     Args:
         text: The whole text.
-        filename: Name of the text as a user knows it.
+        filename: Name of the text for the user.
     """
 
     __slots__ = ("filename", "text")
@@ -147,12 +146,12 @@ class Source:
         self.filename = filename
 
     def line_and_column(self, offset: int) -> tuple[int, int]:
-        """Line and column, both counted from 1, of an offset into the text."""
+        """Returns line and column, both counted from 1, of an offset."""
         start = self.text.rfind("\n", 0, offset) + 1
         return self.text.count("\n", 0, start) + 1, offset - start + 1
 
     def line_at(self, offset: int) -> str:
-        """The line that holds an offset, without its end."""
+        """Returns the line with an offset, without its newline."""
         start = self.text.rfind("\n", 0, offset) + 1
         end = self.text.find("\n", offset)
         return self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
@@ -171,10 +170,10 @@ class Source:
 
 
 def find_second_operation(source: Source, start: int, end: int) -> int:
-    """Offset of a second operation in the text behind an operation's name; -1 without one.
+    """Returns the offset of a second operation in the text after an operation's name, or -1.
 
     Printed modules have one operation on a line, and the parser relies on it.  In brackets, strings
-    and symbols a dotted word is no operation.
+    and symbols a dotted word is not an operation.
     """
     position = start
     while position < end:
@@ -190,7 +189,7 @@ def find_second_operation(source: Source, start: int, end: int) -> int:
 
 
 def find_group_end(source: Source, start: int) -> int:
-    """Offset behind the bracket that closes the one at ``start``.
+    """Returns the offset after the bracket that closes the one at ``start``.
 
     Brackets nest in any mixture; those inside strings and comments, ``->`` and comparisons do not
     count.
@@ -200,7 +199,7 @@ def find_group_end(source: Source, start: int) -> int:
         start: Offset of ``(``, ``[``, ``{`` or ``<``.
 
     Raises:
-        ParseError: A bracket is closed by the wrong one or not at all, or a string has no end.
+        ParseError: A bracket is closed by the wrong one or not at all, or a string does not end.
     """
     text = source.text
     flat = _FLAT[text[start]].match(text, start)

@@ -6,8 +6,8 @@ and the map is fixed by its *bases*: the images of the powers of two of every in
 image of any other input is the XOR of the images of its bits.  The theory is in Zhou et al.,
 "Linear Layouts" (arXiv:2505.23819).  Names follow Triton's ``LinearLayout``.
 
-Values are immutable and hashable; every operation gives a new layout.  Misuse by a caller (a
-dimension that does not exist, sizes that do not fit) is a :class:`ValueError` that names both.
+Values are immutable and hashable; every operation returns a new layout.  Misuse by a caller (an
+unknown dimension, sizes that do not fit) is a :class:`ValueError` that names both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_power_of_two(value: int) -> bool:
 
 
 def log2(value: int) -> int:
-    """Exponent of a power of two.
+    """Returns the exponent of a power of two.
 
     Raises:
         ValueError: The number is not one.
@@ -76,7 +76,7 @@ class LinearLayout:
         bases: Mapping[str, Iterable[Sequence[int]]],
         out_dims: Mapping[str, int] | Sequence[str],
     ) -> LinearLayout:
-        """Makes a layout from mappings.
+        """Creates a layout from mappings.
 
         Args:
             bases: Input dimension to its bases.
@@ -95,23 +95,23 @@ class LinearLayout:
 
     @classmethod
     def empty(cls) -> LinearLayout:
-        """The layout without dimensions, the neutral element of ``*``."""
+        """Returns the layout without dimensions, the neutral element of ``*``."""
         return cls((), ())
 
     @classmethod
     def identity_1d(cls, size: int, in_dim: str, out_dim: str) -> LinearLayout:
-        """Takes 0 .. size - 1 to itself."""
+        """Maps 0 .. size - 1 to itself."""
         return cls.strided_1d(size, 1, in_dim, out_dim)
 
     @classmethod
     def strided_1d(cls, size: int, stride: int, in_dim: str, out_dim: str) -> LinearLayout:
-        """Takes x to x * stride for x below size."""
+        """Maps x to x * stride for x below size."""
         bases = tuple((stride << i,) for i in range(log2(size)))
         return cls(((in_dim, bases),), ((out_dim, size * stride),))
 
     @classmethod
     def zeros_1d(cls, size: int, in_dim: str, out_dim: str, out_size: int = 1) -> LinearLayout:
-        """Takes every x below size to 0."""
+        """Maps every x below size to 0."""
         return cls(((in_dim, ((0,),) * log2(size)),), ((out_dim, out_size),))
 
     # ---- dimensions
@@ -127,22 +127,22 @@ class LinearLayout:
         return tuple(name for name, _ in self.out_dims)
 
     def has_in_dim(self, name: str) -> bool:
-        """Whether there is an input dimension of this name."""
+        """Returns whether there is an input dimension of this name."""
         return any(name == known for known, _ in self.bases)
 
     def in_bases(self, name: str) -> tuple[Basis, ...]:
-        """The bases of an input dimension; none where there is no such dimension."""
+        """Returns the bases of an input dimension; none if there is no such dimension."""
         return next((vectors for known, vectors in self.bases if known == name), ())
 
     def in_dim_size(self, name: str) -> int:
-        """Size of an input dimension; 1 where there is no such dimension."""
+        """Returns the size of an input dimension; 1 if there is no such dimension."""
         return 1 << len(self.in_bases(name))
 
     def out_dim_size(self, name: str) -> int:
-        """Size of an output dimension.
+        """Returns the size of an output dimension.
 
         Raises:
-            ValueError: There is none of this name.
+            ValueError: There is no such dimension.
         """
         return self.out_dims[self._out_index(name)][1]
 
@@ -165,13 +165,13 @@ class LinearLayout:
     # ---- evaluation
 
     def apply(self, inputs: Mapping[str, int]) -> dict[str, int]:
-        """The output coordinates of one point.
+        """Returns the output coordinates of one point.
 
         Args:
             inputs: Every input dimension to its coordinate.
 
         Raises:
-            ValueError: A dimension is missing or not ours, or a coordinate is too large.
+            ValueError: A dimension is missing or unknown, or a coordinate is too large.
         """
         if set(inputs) != set(self.in_dim_names):
             raise ValueError(f"expected {self.in_dim_names}, found {tuple(inputs)}")
@@ -210,10 +210,10 @@ class LinearLayout:
         return LinearLayout.of(bases, sizes)
 
     def compose(self, outer: LinearLayout) -> LinearLayout:
-        """``outer`` after this layout: x goes to outer(self(x)).
+        """Returns ``outer`` after this layout: x maps to outer(self(x)).
 
         Raises:
-            ValueError: Our outputs are not the inputs of ``outer``, or are larger.
+            ValueError: The outputs do not match the inputs of ``outer``, or are larger.
         """
         if set(self.out_dim_names) != set(outer.in_dim_names):
             raise ValueError(f"expected outputs {outer.in_dim_names}, found {self.out_dim_names}")
@@ -235,12 +235,12 @@ class LinearLayout:
         return LinearLayout(bases, outer.out_dims)
 
     def transpose_ins(self, names: Sequence[str]) -> LinearLayout:
-        """The same map with its input dimensions in another order."""
+        """Returns the same map with its input dimensions in another order."""
         _check_permutation(names, self.in_dim_names)
         return LinearLayout(tuple((name, self.in_bases(name)) for name in names), self.out_dims)
 
     def transpose_outs(self, names: Sequence[str]) -> LinearLayout:
-        """The same map with its output dimensions in another order."""
+        """Returns the same map with its output dimensions in another order."""
         _check_permutation(names, self.out_dim_names)
         where = [self._out_index(name) for name in names]
         return self._map_outs(where, tuple(self.out_dims[i] for i in where))
@@ -253,7 +253,7 @@ class LinearLayout:
         return LinearLayout(bases, dims)
 
     def reshape_ins(self, dims: Sequence[tuple[str, int]]) -> LinearLayout:
-        """Splits all input bits anew, lowest first, among dimensions of these sizes."""
+        """Redistributes all input bits, lowest first, to dimensions of these sizes."""
         flat = [basis for _, vectors in self.bases for basis in vectors]
         if sum(log2(size) for _, size in dims) != len(flat):
             raise ValueError(f"expected sizes with the product {1 << len(flat)}, found {dims}")
@@ -265,7 +265,7 @@ class LinearLayout:
         return LinearLayout(tuple(bases), self.out_dims)
 
     def reshape_outs(self, dims: Sequence[tuple[str, int]]) -> LinearLayout:
-        """Splits all output bits anew, lowest first, among dimensions of these sizes."""
+        """Redistributes all output bits, lowest first, to dimensions of these sizes."""
         if sum(log2(size) for _, size in dims) != self.total_out_bits:
             raise ValueError(f"expected sizes with the product {1 << self.total_out_bits}: {dims}")
         bases = []
@@ -281,17 +281,17 @@ class LinearLayout:
         return LinearLayout(tuple(bases), tuple(dims))
 
     def flatten_ins(self) -> LinearLayout:
-        """All input dimensions as one that has the first one's name."""
+        """Joins all input dimensions to one with the first one's name."""
         name = self.in_dim_names[0] if self.bases else "in"
         return self.reshape_ins([(name, 1 << self.total_in_bits)])
 
     def flatten_outs(self) -> LinearLayout:
-        """All output dimensions as one that has the first one's name."""
+        """Joins all output dimensions to one with the first one's name."""
         name = self.out_dim_names[0] if self.out_dims else "out"
         return self.reshape_outs([(name, 1 << self.total_out_bits)])
 
     def flat_output(self, coordinates: Sequence[int]) -> int:
-        """Output coordinates as one number, the first dimension in the lowest bits."""
+        """Returns output coordinates as one number, the first dimension in the lowest bits."""
         flat, shift = 0, 0
         for x, (_, size) in zip(coordinates, self.out_dims, strict=True):
             flat |= x << shift
@@ -299,14 +299,14 @@ class LinearLayout:
         return flat
 
     def sublayout(self, in_dims: Iterable[str], out_dims: Iterable[str]) -> LinearLayout:
-        """Only these dimensions, in our order; other inputs are zero, other outputs dropped."""
+        """Keeps only these dimensions, in their order; other inputs are 0, others dropped."""
         ins, outs = set(in_dims), set(out_dims)
         where = [i for i, name in enumerate(self.out_dim_names) if name in outs]
         kept = LinearLayout(tuple(b for b in self.bases if b[0] in ins), self.out_dims)
         return kept._map_outs(where, tuple(self.out_dims[i] for i in where))
 
     def with_in_bases(self, name: str, vectors: Iterable[Basis]) -> LinearLayout:
-        """The same layout with other bases of one input dimension."""
+        """Returns the same layout with other bases of one input dimension."""
         fresh = tuple(vectors)
         return LinearLayout(
             tuple((known, fresh if known == name else old) for known, old in self.bases),
@@ -314,13 +314,13 @@ class LinearLayout:
         )
 
     def without_zero_bases(self, name: str) -> LinearLayout:
-        """Drops the bits of an input dimension that move nothing (broadcasts)."""
+        """Drops the bits of an input dimension with zero bases (broadcasts)."""
         return self.with_in_bases(name, (basis for basis in self.in_bases(name) if any(basis)))
 
     # ---- linear algebra
 
     def _columns(self) -> list[int]:
-        """Every basis as one number, in the order of the inputs."""
+        """Returns every basis as one number, in the order of the inputs."""
         return [self.flat_output(basis) for _, vectors in self.bases for basis in vectors]
 
     @property
@@ -330,23 +330,23 @@ class LinearLayout:
 
     @property
     def is_surjective(self) -> bool:
-        """Whether every output is reached."""
+        """Returns whether every output is reached."""
         return self.rank == self.total_out_bits
 
     @property
     def is_injective(self) -> bool:
-        """Whether no two inputs go to the same output."""
+        """Returns whether distinct inputs have distinct outputs."""
         return self.rank == self.total_in_bits
 
     @property
     def is_invertible(self) -> bool:
-        """Whether the map is one to one and onto."""
+        """Returns whether the map is a bijection."""
         return self.is_injective and self.is_surjective
 
     def free_variable_masks(self) -> dict[str, int]:
-        """Per input dimension, the bits that can change without another output.
+        """Returns per input dimension the bits that do not enlarge the image.
 
-        A bit is free if its basis is a sum of bases in front of it.
+        A bit is free if its basis is a sum of earlier bases.
         """
         seen: list[int] = []
         masks = {}
@@ -359,7 +359,7 @@ class LinearLayout:
         return masks
 
     def invert(self) -> LinearLayout:
-        """The inverse map.
+        """Returns the inverse map.
 
         Raises:
             ValueError: The layout is not invertible.
@@ -369,7 +369,7 @@ class LinearLayout:
         return self.pseudoinvert()
 
     def pseudoinvert(self) -> LinearLayout:
-        """A right inverse: some input for every output, 0 in every input bit that is free.
+        """Returns a right inverse: some input for every output, with free input bits 0.
 
         Raises:
             ValueError: The layout is not surjective.
@@ -380,13 +380,13 @@ class LinearLayout:
         return identity.invert_and_compose(self)
 
     def invert_and_compose(self, outer: LinearLayout) -> LinearLayout:
-        """The map C from our inputs to those of ``outer`` with outer(C(x)) = self(x).
+        """Returns the map C from this layout's inputs to those of ``outer``: outer(C(x)) = self(x).
 
-        Where there are several, input dimensions in which both layouts are alike map to
-        themselves, and free bits of ``outer`` stay 0.
+        If there are several, input dimensions that are equal in both layouts map to themselves, and
+        free bits of ``outer`` stay 0.
 
         Raises:
-            ValueError: The output dimensions differ, or ``outer`` does not reach all our outputs.
+            ValueError: The output dimensions differ, or ``outer`` does not reach all outputs.
         """
         if set(self.out_dim_names) != set(outer.out_dim_names):
             raise ValueError(f"expected outputs {outer.out_dim_names}, found {self.out_dim_names}")
@@ -408,7 +408,7 @@ class LinearLayout:
         return LinearLayout.of(bases, {name: 1 << len(v) for name, v in a.bases})
 
     def _inverse_image(self, output: Basis, unwanted: Sequence[str]) -> Basis:
-        """Input coordinates that go to an output, without some dimensions if that is possible.
+        """Returns input coordinates of an output, avoiding some dimensions if possible.
 
         Raises:
             ValueError: There are none.
@@ -421,7 +421,7 @@ class LinearLayout:
         raise ValueError(f"expected a layout that reaches {output}, found\n{self}")
 
     def _unflatten(self, bits: int, skipped: Sequence[str]) -> Basis:
-        """Splits a number into our input coordinates, leaving out some dimensions."""
+        """Splits a number into input coordinates, without some dimensions."""
         out = []
         for name, vectors in self.bases:
             width = 0 if name in skipped else len(vectors)
@@ -449,7 +449,7 @@ def _check_permutation(names: Sequence[str], of: Sequence[str]) -> None:
 
 
 def _insert(reduced: list[int], column: int) -> bool:
-    """Adds a column to a reduced, descending list; whether it was independent."""
+    """Adds a column to a reduced, descending list; returns whether it was independent."""
     for known in reduced:
         column = min(column, column ^ known)
     if not column:
@@ -468,7 +468,7 @@ def _rank(columns: Iterable[int]) -> int:
 
 def _solve(columns: Sequence[int], target: int) -> int | None:
     """Bits x with the XOR of the chosen columns equal to ``target``; early columns preferred."""
-    # Each pivot is (column, combination), reduced by the pivots in front of it.
+    # Each pivot is (column, combination), reduced by the earlier pivots.
     pivots: list[tuple[int, int]] = []
     for index, column in enumerate(columns):
         combination = 1 << index

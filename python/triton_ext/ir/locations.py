@@ -16,7 +16,7 @@ _STRING = f'"({STRING_BODY})"'
 _FILE = re.compile(_STRING + r"\s*:\s*(\d{1,9})\s*:\s*(\d{1,9})")
 _NAME = re.compile(_STRING + r"\s*(\(?)")
 _ALIAS = re.compile(r"#[A-Za-z0-9_$.-]+")
-#: What is met on the way to the first position in a text: a position, a name, an alias, metadata.
+#: Tokens before the first position in a text: a position, a name, an alias, metadata.
 _STEP = re.compile(rf"{_FILE.pattern}|{_STRING}|({_ALIAS.pattern})|(fused)\s*(?=<)")
 _MAX_DEPTH = 200
 
@@ -26,22 +26,22 @@ class Location:
     """A location.
 
     Attributes:
-        raw: The text as printed, ``loc(#loc3)`` or what stands inside.
+        raw: The text as printed, ``loc(#loc3)`` or its contents.
     """
 
     raw: str
     _aliases: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def resolve(self) -> tuple[str, int, int] | None:
-        """File name, line and column of the innermost user source position.
+        """Returns file name, line and column of the innermost user source position.
 
-        Aliases and names are followed; of a call site the callee counts, of fused locations the
-        first that is known.
+        Follows aliases and names; takes the callee of a call site, and the first known one of fused
+        locations.
 
         Returns:
             ``None`` for an unknown location.
         """
-        # The first one that is tried stands first in the text, in every kind of location.
+        # In every kind of location the first candidate comes first in the text.
         stack = [(self.raw, 0)]
         seen: set[str] = set()
         while stack:
@@ -64,7 +64,7 @@ class Location:
 
     @property
     def name(self) -> str | None:
-        """The name in a name location, such as that of a variable; ``None`` for other kinds."""
+        """The name of a name location, such as a variable's; ``None`` for other kinds."""
         text = self._peel(self.raw)
         match = _NAME.match(text)
         if match is None or _FILE.match(text) is not None:
@@ -73,7 +73,7 @@ class Location:
 
     @property
     def callers(self) -> tuple[Location, ...]:
-        """The positions that the innermost one was inlined into, the nearest first."""
+        """Returns the call sites into which the innermost position was inlined, nearest first."""
         found: list[Location] = []
         self._collect_callers(self.raw, set(), found)
         return tuple(found)
@@ -93,13 +93,13 @@ class Location:
                     break
                 text = parts[0]
             text = self._peel(text)
-        # The callee may itself have been inlined: what it was inlined into is nearer.
+        # The callee may itself have been inlined: its callers are nearer.
         for caller in reversed(chain):
             found.append(Location(caller, self._aliases))
             self._collect_callers(caller, seen, found)
 
     def _peel(self, text: str) -> str:
-        """Takes off ``loc(...)`` and follows aliases."""
+        """Removes ``loc(...)`` and follows aliases."""
         for _ in range(_MAX_DEPTH):
             text = text.strip()
             if text.startswith("loc(") and text.endswith(")"):
@@ -111,7 +111,7 @@ class Location:
         return "unknown"
 
     def _parts(self, text: str) -> list[str]:
-        """The locations directly inside a composite one, the most telling first."""
+        """Returns the direct parts of a composite location, the most specific first."""
         if text.startswith("callsite("):
             return list(_split_callsite(text))
         if text.startswith("fused"):
@@ -129,7 +129,7 @@ class Location:
 
 
 def _end_of_group(text: str, start: int) -> int | None:
-    """The offset behind a group; ``None`` where it has no end."""
+    """Returns the offset after a group; ``None`` if it does not end."""
     try:
         return find_group_end(Source(text), start)
     except ParseError:
@@ -137,7 +137,7 @@ def _end_of_group(text: str, start: int) -> int | None:
 
 
 def _split_callsite(text: str) -> tuple[str, str]:
-    """Callee and caller of ``callsite(callee at caller)``."""
+    """Returns callee and caller of ``callsite(callee at caller)``."""
     inner = text[len("callsite(") : text.rfind(")")]
     parts = _split(inner, re.compile(r"\s+at\s+"))
     return parts[0], parts[1] if len(parts) > 1 else "unknown"
@@ -148,7 +148,7 @@ def _split_list(text: str) -> list[str]:
 
 
 def _split(text: str, separator: re.Pattern[str]) -> list[str]:
-    """Splits where a separator stands outside of brackets and strings."""
+    """Splits at separators outside of brackets and strings."""
     step = re.compile(_STRING + r"|[(\[<{]|[)\]>}]|" + separator.pattern)
     parts, depth, start = [], 0, 0
     for match in step.finditer(text):

@@ -1,4 +1,4 @@
-"""A whole text: aliases, the top-level operation, and what stands behind it."""
+"""A module: aliases, the top-level operation, and the trailing text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Module"]
 
 
 class Module:
-    """What :func:`triton_ext.ir.parse` returns; ``str(module)`` prints it.
+    """The result of :func:`triton_ext.ir.parse`; ``str(module)`` prints it.
 
     Attributes:
-        op: The ``builtin.module``.  Where the text has no such operation, or more than one
-            operation at the top, it is implicit: it holds the top-level operations and prints
-            nothing of its own until it gets an attribute.
-        source: The text that was parsed.
+        op: The ``builtin.module``.  If the text has none, or several top-level operations, it is
+            implicit: it holds the top-level operations and prints nothing of its own until it gets
+            an attribute.
+        source: The parsed text.
     """
 
     __slots__ = ("_added", "_aliases", "_footer", "_whole", "op", "source")
@@ -30,7 +30,7 @@ class Module:
         self._aliases = aliases
         self._added: list[str] = []
         self._footer = footer
-        # The module that this one is a part of; None for a whole one.
+        # The module that this one is a part of, or None.
         self._whole: Module | None = None
 
     @property
@@ -40,17 +40,17 @@ class Module:
 
     @property
     def body(self) -> tuple[Operation, ...]:
-        """The operations in the module, usually functions; of a part, those in its first block."""
+        """The operations in the module, usually functions; for a part, those of its first block."""
         regions = self.op.regions
         return regions[0].blocks[0].ops if regions else ()
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything was edited since the text was parsed."""
+        """Returns whether the module was edited since it was parsed."""
         return self.op._dirty
 
     def part(self, op: Operation) -> Module:
-        """What a pass sees that runs on one operation, such as a function, by itself.
+        """Returns a view for a pass that runs on one operation, such as a function.
 
         Aliases are those of the whole module, edits are edits of it, and ``str`` prints only the
         operation.
@@ -67,13 +67,13 @@ class Module:
         return made
 
     def verify(self) -> None:
-        """Checks everything that can be checked without knowing each operation.
+        """Checks everything that needs no knowledge of individual operations.
 
         The rules are those of :mod:`triton_ext.ir.verifier`; ``triton_ext.host.module.verify`` asks
         Triton for the rest.
 
         Raises:
-            VerifyError: The first rule that is broken, at the operation that breaks it.
+            VerifyError: The first broken rule, at its operation.
         """
         from .verifier import find_problems
 
@@ -81,11 +81,11 @@ class Module:
             raise problem
 
     def walk(self) -> Iterator[Operation]:
-        """Every operation, the module's own first, in the order of the text."""
+        """Yields every operation, the module's own first, in printed order."""
         return self.op.walk()
 
     def resolve_alias(self, name: str) -> str:
-        """The raw text behind an alias; aliases inside of it stay as they are.
+        """Returns the raw text of an alias, with its nested aliases unresolved.
 
         Args:
             name: The alias with its sign, ``#loc12`` or ``#shared``.
@@ -96,18 +96,18 @@ class Module:
         return self._aliases[name]
 
     def add_alias(self, name: str, text: str) -> str:
-        """Adds an alias for an attribute or a type behind the existing ones.
+        """Adds an alias for an attribute or a type after the existing ones.
 
         Args:
-            name: The wished name with its sign; a number is added if it is taken.
-            text: What it stands for.  An alias that stands for this already is used again.
+            name: The preferred name with its sign; a number is added if it is taken.
+            text: Its definition.  An existing alias with this definition is reused.
 
         Returns:
             The name to print.
 
         Raises:
-            TypeError: Name or text is no text.
-            VerifyError: One of them is malformed, or an alias in the text is not defined.
+            TypeError: Name or text is not a string.
+            VerifyError: One of them is malformed, or an alias in the text is undefined.
         """
         from .text_checks import check_alias
 
@@ -137,7 +137,7 @@ class Module:
         return "".join(out)
 
     def _insert_aliases(self, out: list[str]) -> None:
-        """Puts the new aliases in front of the first top-level operation, behind its lead."""
+        """Inserts the new aliases before the first top-level operation, after its lead."""
         first = self.op if self.op._span[4] else next(iter(self.body), self.op)
         lead = first.lead
         text = "".join(out)

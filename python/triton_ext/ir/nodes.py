@@ -1,23 +1,23 @@
 """The tree: operations, regions, blocks and values.
 
-An :class:`Operation` that nobody touched prints the slice of the source that it was parsed from.
-The first edit of an operation, or of something inside it, cuts its text into *segments*: literal
-pieces that stay as they were, and slots (result names, operands, types, regions, attribute
-dictionaries, the location) that print what the tree says now.  See :mod:`triton_ext.ir.segments`.
+An unedited :class:`Operation` prints the slice of the source that it was parsed from.  The first
+edit of an operation, or of something inside it, cuts its text into *segments*: unchanged literal
+pieces, and slots (result names, operands, types, regions, attribute dictionaries, the location)
+that print the current tree.  See :mod:`triton_ext.ir.segments`.
 
-Who owns which character (every character has exactly one owner):
+Ownership of characters (every character has exactly one owner):
 
-- *Operation*: from the end of what stands before it (so blank lines, indentation and own-line
-  comments above it are its *lead*) to its last character, a comment on the same line included.
-  Erasing it takes all of that along.
-- *Block*: the label, from the end of what stands before it to the colon, and a comment on the same
-  line.  A block that is opened by its region's brace owns nothing itself.
-- *Region*: what stands between its last operation and its closing brace.  The braces belong to the
+- *Operation*: from the end of what precedes it (so blank lines, indentation and own-line comments
+  above it are its *lead*) to its last character, including a comment on the same line.  Erasing it
+  removes all of this.
+- *Block*: the label, from the end of what precedes it to the colon, and a comment on the same line.
+  A block that is opened by its region's brace owns nothing itself.
+- *Region*: the text between its last operation and its closing brace.  The braces belong to the
   operation that holds the region.
-- *Module*: what stands behind its last operation.  Aliases are part of the lead of the top-level
+- *Module*: the text after its last operation.  Aliases are part of the lead of the top-level
   operation that follows them.
 
-Operands are numbered in the order in which they are printed.  Nodes compare by identity.
+Operands are numbered in printed order.  Nodes compare by identity.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "Operation", "Region"]
 
-#: Operations whose bodies cannot see the names around them.
+#: Operations whose bodies cannot use outer names.
 ISOLATED = frozenset(
     {"builtin.module", "func.func", "gpu.func", "gpu.module", "llvm.func", "tt.func"}
     | {"ttg.warp_specialize.partitions"}
@@ -51,7 +51,7 @@ class Block:
     """A list of operations with arguments.
 
     Attributes:
-        label: The printed label, ``^bb1``, or ``None`` for a block that its region's brace opens.
+        label: The printed label, ``^bb1``, or ``None`` for a block opened by its region's brace.
         parent: The region that holds the block.
     """
 
@@ -62,7 +62,7 @@ class Block:
         self.label = label
         self._args: list[BlockArgument] = []
         self._ops: list[Operation] = []
-        # Where an operation was looked for last; the next one is often beside it.
+        # Index of the last lookup; the next one is often adjacent.
         self._near = 0
         # Offsets in the region's source: start of the lead, of the label, and the end of both.
         self._span: tuple[int, int, int] | None = None
@@ -76,7 +76,7 @@ class Block:
 
     @property
     def ops(self) -> tuple[Operation, ...]:
-        """The operations, as a copy that edits do not disturb."""
+        """The operations, as a copy that edits do not affect."""
         return tuple(self._ops)
 
     @property
@@ -86,7 +86,7 @@ class Block:
 
     @property
     def terminator(self) -> Operation | None:
-        """The last operation if it ends the block; ``None`` where none is printed."""
+        """The last operation if it is a terminator; ``None`` if none is printed."""
         if not self._ops:
             return None
         last = self._ops[-1]
@@ -96,7 +96,7 @@ class Block:
 
     @property
     def predecessors(self) -> tuple[Operation, ...]:
-        """The terminators that name this block, in the order of the text."""
+        """The terminators that name this block, in printed order."""
         return tuple(
             block._ops[-1]
             for block in self.parent._blocks
@@ -104,7 +104,7 @@ class Block:
         )
 
     def _index(self, op: Operation) -> int:
-        """The place of one of the operations."""
+        """Returns the index of one of the operations."""
         ops, near = self._ops, self._near
         for index in (near, near - 1, near + 1):
             if 0 <= index < len(ops) and ops[index] is op:
@@ -115,7 +115,7 @@ class Block:
         return index
 
     def _touch_label(self) -> None:
-        """Marks the label (or the header that names the arguments) as changed."""
+        """Marks the label (or the header with the arguments) as changed."""
         if self.label is not None and self._label_segments is None and self._span is not None:
             from .segments import cut_label
 
@@ -141,7 +141,7 @@ class Region:
 
     Attributes:
         parent: The operation that holds the region.
-        isolated: Whether its operations see only names of this region.
+        isolated: Whether its operations can use only names of this region.
     """
 
     __slots__ = (
@@ -162,9 +162,9 @@ class Region:
         self._blocks: list[Block] = []
         self._span = (0, 0)
         self._tail = ""
-        # Every name that was given in here, with the number to try next behind it.
+        # All names given in this region, each with the next number to try.
         self._names: dict[str, int] | None = None
-        # The values that had a name when it was looked for last.
+        # The values of a name at its last lookup.
         self._definitions: dict[str, list[Value]] = {}
 
     @property
@@ -179,11 +179,11 @@ class Region:
 
 
 class Operation:
-    """One operation with everything that is printed for it.
+    """One operation with everything printed for it.
 
     Attributes:
-        name: Full name with the dialect, ``"tt.load"``, for the quoted form as well; ``module``,
-            ``func`` and ``return`` are named with their dialects too.
+        name: Full name with the dialect, ``"tt.load"``, also for the generic form and for
+            ``module``, ``func`` and ``return``.
         parent: The block that holds the operation; ``None`` for a top-level or erased one.
         source: The text that the operation was parsed from.
     """
@@ -212,9 +212,9 @@ class Operation:
         self.source = source
         self.name = name
         self.parent = parent
-        # Offsets: lead, first character, name's end, end without and with the comment behind it.
+        # Offsets: lead, first character, end of the name, end without and with a trailing comment.
         self._span: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
-        # The lead, once it differs from the source.
+        # The lead, if it differs from the source.
         self._lead: str | None = None
         self._operands: list[Value] = []
         self._operand_spans: tuple[int, ...] | None = None
@@ -223,7 +223,7 @@ class Operation:
         self._successors: list[Block] = []
         self._attr_spans: tuple[int, ...] = ()
         self._attr_cache: dict[str, str] | None = None
-        # The location: offsets in the source, or a text once it was set, or None.
+        # The location: offsets in the source, a text that was set, or None.
         self._loc: tuple[int, int] | str | None = None
         self._segments: list[Segment] | None = None
         self._type_marks: TypeMarks | None = None
@@ -234,7 +234,7 @@ class Operation:
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """The operands in the order in which they are printed."""
+        """The operands in printed order."""
         return tuple(self._operands)
 
     @property
@@ -244,9 +244,9 @@ class Operation:
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """The regions in the order in which they are printed.
+        """The regions in printed order.
 
-        ``ttg.warp_specialize`` shows its default region, then one region for each partition.
+        ``ttg.warp_specialize`` has its default region, then one region for each partition.
         """
         return tuple(self._regions)
 
@@ -259,8 +259,8 @@ class Operation:
     def attributes(self) -> Mapping[str, str]:
         """Name to raw text of each attribute in the operation's dictionaries.
 
-        Quotes around a name are removed; an attribute without a value has the text ``unit``.
-        Attributes that an operation prints outside of a dictionary are not here.
+        Names are unquoted; an attribute without a value has the text ``unit``.  Attributes printed
+        outside of a dictionary are not included.
         """
         if self._attr_cache is None:
             from .attributes import read_attributes
@@ -270,12 +270,12 @@ class Operation:
 
     @property
     def parent_op(self) -> Operation | None:
-        """The operation around this one."""
+        """The enclosing operation."""
         return None if self.parent is None else self.parent.parent.parent
 
     @property
     def module(self) -> Module | None:
-        """The module that this operation is part of; ``None`` once it was erased."""
+        """The module of this operation; ``None`` after it was erased."""
         op: Operation = self
         while op.parent is not None:
             op = op.parent.parent.parent
@@ -290,7 +290,7 @@ class Operation:
 
     @property
     def loc(self) -> Location | None:
-        """The printed location, or ``None`` where there is none."""
+        """The printed location, or ``None``."""
         raw = self.loc_text
         if raw is None:
             return None
@@ -301,7 +301,7 @@ class Operation:
 
     @property
     def is_quoted(self) -> bool:
-        """Whether it is printed in the quoted form, ``"tt.load"(%p) : (...) -> ...``."""
+        """Returns whether it is printed in the generic form, ``"tt.load"(%p) : (...) -> ...``."""
         return self.source.text.startswith('"', self._span[2])
 
     @property
@@ -313,16 +313,16 @@ class Operation:
 
     @property
     def lead(self) -> str:
-        """Blank space and comments in front of the operation, which it owns."""
+        """Blank space and comments before the operation, which it owns."""
         if self._lead is not None:
             return self._lead
         return self.source.text[self._span[0] : self._span[1]]
 
     def walk(self) -> Iterator[Operation]:
-        """This operation, then every operation in its regions, in the order of the text.
+        """Yields this operation, then every nested operation, in printed order.
 
-        What stands directly inside an operation is listed when the walk reaches that operation:
-        those that are erased before their turn are left out, those inserted later are not visited.
+        Directly nested operations are listed when the walk reaches their parent: those erased
+        before their turn are skipped, those inserted later are not visited.
         """
         yield self
         stack = [iter(self._nested())]
@@ -347,7 +347,7 @@ class Operation:
     # ---- editing
 
     def set_operand(self, index: int, value: Value) -> None:
-        """Makes an operand another value; the types that the operation prints follow.
+        """Replaces an operand; the types that the operation prints follow.
 
         Args:
             index: Number of the operand; negative ones count from the end.
@@ -355,7 +355,7 @@ class Operation:
 
         Raises:
             IndexError: There is no such operand.
-            TypeError: ``value`` is no value.
+            TypeError: ``value`` is not a :class:`Value`.
             VerifyError: The operation was erased.
         """
         from .segments import cut
@@ -383,7 +383,7 @@ class Operation:
         raise IndexError(f"'{self.name}' has {count} operands, there is no operand {index}")
 
     def erase(self) -> None:
-        """Takes the operation, with everything inside it, out of its block.
+        """Removes the operation, with everything inside it, from its block.
 
         Raises:
             VerifyError: A result still has uses.
@@ -407,12 +407,12 @@ class Operation:
 
     def _detach(self) -> None:
         if self.parent is None:
-            self.fail(f"cannot take '{self.name}' out: it is not in a block")
+            self.fail(f"cannot remove '{self.name}': it is not in a block")
         ops = self.parent._ops
         index = self.parent._index(self)
         del ops[index]
         if index == 0 and self.parent.parent.parent._span[4] == 0:
-            # An implicit module: the aliases in front of its first operation must stay.
+            # In an implicit module the aliases before the first operation must stay.
             if ops:
                 ops[0]._lead = self.lead + ops[0].lead.lstrip()
                 ops[0]._touch()
@@ -422,11 +422,11 @@ class Operation:
         self.parent = None
 
     def replace_with(self, new_op: Operation) -> None:
-        """Lets the results of an operation that is in a block take over, and erases this one.
+        """Replaces this operation by one that is in a block, result by result, and erases it.
 
         Raises:
             VerifyError: The numbers of results differ, the operation is in no block, the new one is
-                inside of it, or uses what it should replace.  Nothing has changed then.
+                inside it, or uses its results.  Nothing has changed then.
         """
         if self.parent is None:
             self.fail(f"cannot replace '{self.name}': it is not in a block")
@@ -448,13 +448,13 @@ class Operation:
         self.erase()
 
     def move_before(self, anchor: Operation) -> None:
-        """Takes the operation out of its place and puts it in front of another one."""
+        """Moves the operation before another one."""
         from .edits import move_before
 
         move_before(self, anchor)
 
     def move_after(self, anchor: Operation) -> None:
-        """Takes the operation out of its place and puts it behind another one."""
+        """Moves the operation after another one."""
         from .edits import move_after
 
         move_after(self, anchor)
@@ -467,9 +467,9 @@ class Operation:
             text: Its value as printed.
 
         Raises:
-            TypeError: Name or text is no text.
-            VerifyError: The operation is printed in a form that has no dictionary, or was erased;
-                or the name or the text is malformed or names an alias that is not defined.
+            TypeError: Name or text is not a string.
+            VerifyError: The printed form has no dictionary, the operation was erased, or the name
+                or the text is malformed or names an undefined alias.
         """
         from .attributes import write_attribute
         from .text_checks import check_attribute, require_attached
@@ -482,7 +482,7 @@ class Operation:
         """Removes an attribute.
 
         Raises:
-            KeyError: There is none of that name.
+            KeyError: There is no such attribute.
             VerifyError: The operation was erased.
         """
         from .attributes import write_attribute
@@ -495,9 +495,8 @@ class Operation:
         """Sets the printed location to a raw text, ``loc(...)`` or an alias.
 
         Raises:
-            TypeError: It is no text.
-            VerifyError: It is malformed or names an alias that is not defined; or the operation was
-                erased.
+            TypeError: It is not a string.
+            VerifyError: It is malformed or names an undefined alias, or the operation was erased.
         """
         from .segments import set_location
         from .text_checks import check_location, require_attached, require_text
@@ -511,7 +510,7 @@ class Operation:
     # ---- errors
 
     def error(self, message: str, *notes: str) -> VerifyError:
-        """An error at this operation's place in the text that it was parsed from."""
+        """Returns an error at this operation's location in its source."""
         line, column = self.source.line_and_column(self._span[1])
         return VerifyError(
             message,
@@ -523,7 +522,7 @@ class Operation:
         )
 
     def fail(self, message: str, *notes: str) -> NoReturn:
-        """Raises a :class:`~triton_ext.errors.VerifyError` at this operation's place."""
+        """Raises a :class:`~triton_ext.errors.VerifyError` at this operation's location."""
         raise self.error(message, *notes)
 
     def _note(self, what: str) -> tuple[str, ...]:
@@ -533,7 +532,7 @@ class Operation:
     # ---- printing
 
     def _touch(self) -> None:
-        """Marks this operation and everything around it as different from the source."""
+        """Marks this operation and its ancestors as changed."""
         op: Operation | None = self
         while op is not None and not op._dirty:
             op._dirty = True

@@ -1,26 +1,26 @@
-"""The parser: structure of MLIR's printed form, without knowing the operations.
+"""The parser: structure of MLIR's printed form, without knowledge of individual operations.
 
-What every operation has in common is enough to find its structure: values start with ``%``, blocks
-with ``^``, brackets nest, ``loc(...)`` ends an operation, and the printer starts operations on
-lines of their own.  What remains is kept as text.  Three things need a rule.
+Common syntax suffices to find the structure: values start with ``%``, blocks with ``^``, brackets
+nest, ``loc(...)`` ends an operation, and the printer starts operations on their own lines.  The
+rest is kept as text.  Three things need a rule.
 
-*Where an operation ends.*  Behind its ``loc(...)``; without one, before a line (or the end of the
+*End of an operation.*  After its ``loc(...)``; without one, before a line (or the end of the
 region) that can only start something else: results and ``=``, a quoted name and ``(``, a name with
 a dot, ``^``, ``}``, an alias.  Such a token never continues an operation.
 
-*What a brace opens.*  Inside ``<``, ``[`` or ``(`` it is part of what it stands in, except that in
-the quoted form ``(`` ``{`` starts the regions.  Behind ``attributes`` it is a dictionary.  The
-first brace of an operation in :data:`HAS_REGION`, and one behind ``else``, ``do`` or ``default``,
-is a region.  Any other brace is a dictionary if an entry (a name, then ``=``, ``,`` or ``}``) or
-nothing follows on the same line, or a name and ``=`` on the next, and else a region.
+*Meaning of a brace.*  Inside ``<``, ``[`` or ``(`` it is part of that text, except that in the
+generic form ``(`` ``{`` starts the regions.  After ``attributes`` it is a dictionary.  The first
+brace of an operation in :data:`HAS_REGION`, and one after ``else``, ``do`` or ``default``, is a
+region.  Any other brace is a dictionary if an entry (a name, then ``=``, ``,`` or ``}``) or nothing
+follows on the same line, or a name and ``=`` on the next, and else a region.
 
-*What a name is.*  A name that is followed by ``=`` in a header, or by ``:`` in a header's
-parentheses, is an argument of the next region if the operation is one that is known to do so
+*Meaning of a name.*  A name followed by ``=`` in a header, or by ``:`` in a header's parentheses,
+is an argument of the next region if the operation is known to define arguments that way
 (:data:`DEFINES_WITH_EQUALS`, :data:`DEFINES_WITH_COLON`) or if the name is not visible; otherwise
 it is an operand.
 
-Names are visible in nested regions, not behind the end of the region that defines them, and not in
-isolated regions (bodies of functions and modules, partitions of ``ttg.warp_specialize``).
+Names are visible in nested regions, but not after the end of the region that defines them, and not
+in isolated regions (bodies of functions and modules, partitions of ``ttg.warp_specialize``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Parser", "parse_optional_type", "trivia_end"]
 
 MAX_NESTING = 64
 MAX_RESULTS = 2_000
-#: Names that are printed without their dialect.
+#: Names printed without their dialect.
 SHORT_NAMES = {
     "module": "builtin.module",
     "func": "func.func",
@@ -54,7 +54,7 @@ HAS_REGION = frozenset(
 )
 DEFINES_WITH_EQUALS = frozenset({"scf.for", "scf.while", "scf.forall", "scf.parallel"})
 DEFINES_WITH_COLON = frozenset({"func.func", "tt.func", "llvm.func", "gpu.func"})
-#: Keywords behind which a brace opens a region.
+#: Keywords that precede a region's brace.
 _REGION_WORD = re.compile(r"(?<![\w$.^%@#!-])(?:else|do|default)\s*\Z", re.ASCII)
 _DICTIONARY_WORD = re.compile(r"\battributes\s*\Z")
 _EMPTY = re.compile(r"\{\s*\}", re.ASCII)
@@ -62,12 +62,12 @@ _DEFINES = re.compile(r"\s*([=:])(?![=:])")
 _ARROW = re.compile(r"\s*->\s*")
 _LOC = re.compile(r"loc\s*\(")
 _STRING = re.compile(lexer.STRING)
-#: How far back the keyword in front of a brace can start.
+#: Characters before a brace that are searched for the keyword.
 _WORD_WINDOW = 24
 
 
 class Parser:
-    """Parses one source; see the module's docstring for the rules.
+    """Parses one source; the module's docstring has the rules.
 
     Args:
         source: The text.
@@ -78,9 +78,9 @@ class Parser:
         self.text = source.text
         self.scope = Scope(source)
         self.nesting = 0
-        # Block names that the region being read mentions: operation, name, offset.
+        # Block names mentioned in the current region: operation, name, offset.
         self.successors: list[tuple[Operation, str, int]] = []
-        # The block of an argument until its own is known.
+        # Temporary block of an argument.
         self.nowhere = Block(Region(Operation(source, "", None), source, isolated=True))
 
     # ---- operations
@@ -89,13 +89,13 @@ class Parser:
         """``operation ::= results? (generic-operation | custom-operation) location? comment?``.
 
         Args:
-            block: Where the operation goes.
-            lead: Offset of the trivia in front, which the operation owns.
+            block: The block to add it to.
+            lead: Offset of the preceding trivia, which the operation owns.
             start: Offset of its first character.
             names: Collects the names that become visible.
 
         Returns:
-            The offset behind the operation.
+            The offset after the operation.
         """
         text = self.text
         match = lexer.OPERATION_HEAD.match(text, start)
@@ -162,7 +162,7 @@ class Parser:
                 return groups, position
 
     def parse_count(self, match: re.Match[str], group: int) -> int:
-        """``count ::= (':' integer)?``: how many results a group has; -1 without."""
+        """``count ::= (':' integer)?``: the number of results of a group; -1 if absent."""
         digits = match[group]
         if digits is None:
             return -1
@@ -173,7 +173,7 @@ class Parser:
         return int(digits)
 
     def fail_operation(self, position: int) -> NoReturn:
-        """Raises the error for text where an operation should start."""
+        """Raises the error for text that does not start an operation."""
         if position >= len(self.text):
             self.source.error(position, "expected an operation, found the end")
         if self.text[position] == "%":
@@ -190,7 +190,7 @@ class Parser:
         self.source.error(position, f"expected an operation, found '{self.text[position]}'")
 
     def parse_operation_rest(self, op: Operation, position: int, generic: bool) -> tuple[int, int]:
-        """Everything behind an operation's name.
+        """Parses everything after an operation's name.
 
         ``custom-operation ::= name (value-name | argument | successor | dictionary | region |
         text)*``
@@ -198,7 +198,7 @@ class Parser:
         ``generic-operation ::= '"' name '"' '(' operands ')' ('[' successors ']')? ('<' dictionary
         '>')? ('(' region (',' region)* ')')? dictionary? ':' function-type``
 
-        One loop on purpose: it runs once for each token of the text.
+        A single loop for speed: it runs once for each token of the text.
 
         Returns:
             The end without and with a comment on the same line.
@@ -264,7 +264,7 @@ class Parser:
                 if self.opens_region(op, start, stack, generic, bool(arguments)):
                     position = self.parse_region(op, arguments, start, generic)
                     arguments = []
-                    # Partitions see nothing of what is around them, and define their arguments.
+                    # Partitions are isolated from outer names, and define their arguments.
                     defines = defines or name == "ttg.warp_specialize"
                 else:
                     position = find_group_end(self.source, start)
@@ -295,7 +295,7 @@ class Parser:
                 self.source.error(
                     first - len(name) - 2,
                     "expected ':' followed by operation type",
-                    f'the quoted form prints the types of operands and results: "{name}"() : '
+                    f'the generic form prints the types of operands and results: "{name}"() : '
                     "() -> ()",
                 )
         op._operand_spans = tuple(spans)
@@ -308,7 +308,7 @@ class Parser:
     def opens_region(
         self, op: Operation, start: int, stack: list[int], generic: bool, has_arguments: bool
     ) -> bool:
-        """Whether a brace opens a region; the rule is in the module's docstring."""
+        """Returns whether a brace opens a region; the module's docstring has the rule."""
         text = self.text
         if stack:
             opener = stack[-1]
@@ -324,7 +324,7 @@ class Parser:
         if _REGION_WORD.search(before) is not None:
             return True
         if has_arguments and _EMPTY.match(text, start) is not None:
-            return True  # Arguments in a header are those of a region.
+            return True  # Arguments in a header belong to a region.
         return lexer.DICTIONARY_START.match(text, start) is None
 
     # ---- regions, blocks, arguments
@@ -338,11 +338,11 @@ class Parser:
             op: The operation that holds the region.
             arguments: Arguments that the header named for the first block.
             brace: Offset of the opening brace.
-            generic: Whether the operation is in its quoted form, in which the partitions of
+            generic: Whether the operation is in its generic form, in which the partitions of
                 ``ttg.warp_specialize`` are the regions of another operation.
 
         Returns:
-            The offset behind the closing brace.
+            The offset after the closing brace.
         """
         text = self.text
         self.nesting += 1
@@ -389,7 +389,7 @@ class Parser:
         return position + 1
 
     def link_successors(self, labels: Mapping[str, Block]) -> None:
-        """Turns the block names that terminators mention into blocks."""
+        """Resolves the block names of terminators."""
         for op, name, offset in self.successors:
             target = labels.get(name)
             if target is None:
@@ -442,7 +442,7 @@ class Parser:
     def define_arguments(
         self, block: Block, arguments: list[BlockArgument], names: list[str]
     ) -> None:
-        """Gives arguments to a block and makes their names visible."""
+        """Adds arguments to a block and makes their names visible."""
         for argument in arguments:
             argument._owner = block
             argument.index = len(block._args)
@@ -480,7 +480,7 @@ class Parser:
         """``argument ::= value-name ':' type dictionary? location?``.
 
         Returns:
-            The argument, not yet in a block, and the offset behind it.
+            The argument, not yet in a block, and the offset after it.
         """
         text = self.text
         if "#" in key:
@@ -532,7 +532,7 @@ def parse_optional_type(source: Source, start: int) -> int | None:
 
 
 def trivia_end(text: str, position: int) -> int:
-    """Offset of the first character that is neither blank nor in a comment."""
+    """Returns the offset of the first character that is neither blank nor in a comment."""
     match = lexer.TRIVIA.match(text, position)
     assert match is not None  # matches the empty text, too
     return match.end()

@@ -1,4 +1,4 @@
-"""Whole texts and fragments: what stands at the top level."""
+"""Parses whole texts and fragments: the productions of the top level."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .values import Value
 __all__ = ["parse", "parse_fragment"]
 
 _STRING = re.compile(lexer.STRING)
-#: A piece of an alias' text without brackets and quotes.
+#: A piece of an alias's text without brackets and quotes.
 _ALIAS_WORD = re.compile(r"(?:[^\s\"()\[\]<>{}/-]+|->|-(?!>)|/(?!/))+")
 
 
 class ModuleParser(Parser):
-    """Adds the productions of the top level to those of operations.
+    """A parser with the productions of the top level.
 
     Args:
         source: The text.
@@ -77,7 +77,7 @@ class ModuleParser(Parser):
             if nxt == len(self.text) or self.text[nxt] in "\r\n" or self.text.startswith("//", nxt):
                 break
             if end > start and lexer.ALIAS_HEAD.match(self.text, nxt) is not None:
-                break  # Another definition on the same line.
+                break  # another definition on the same line
             character = self.text[nxt]
             if character in CLOSER:
                 end = find_group_end(self.source, nxt)
@@ -117,8 +117,8 @@ def parse(text: str, filename: str = "<string>") -> Module:
         A module that prints ``text`` again, byte for byte.
 
     Raises:
-        ParseError: The text is malformed; the error has the place.
-        TypeError: It is no text.
+        ParseError: The text is malformed; the error has the position.
+        TypeError: ``text`` is not a string.
     """
     if not isinstance(text, str):
         raise TypeError(f"expected the text of a module, found {type(text).__name__}")
@@ -132,12 +132,12 @@ def parse_fragment(
 
     Args:
         source: The text.
-        block: Where the operations go.
+        block: The block to append to.
         visible: The values that the text may name, by name with its ``%``.
         labels: The blocks that it may name, by label with its ``^``.
 
     Returns:
-        What stands behind the last operation.
+        The text after the last operation.
 
     Raises:
         ParseError: The text is malformed or uses a name that is not visible.

@@ -1,7 +1,7 @@
-"""Numbers of results and operands that the name of an operation alone tells.
+"""Numbers of results and operands that the name of an operation implies.
 
-MLIR reads operations without names for their results; those have as many as here, or as there are
-types behind their arrow.
+MLIR reads operations without names for their results; those have as many as listed here, or as
+types after their arrow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMPARED = frozenset({"arith.cmpf", "arith.cmpi"})
 CASTS = _names("arith", "bitcast extf extsi extui fptosi fptoui index_cast index_castui sitofp")
 CASTS |= _names("arith", "truncf trunci uitofp")
 
-#: Operations that have as many operands on every release.
+#: Operations with a fixed number of operands on every release.
 OPERANDS = dict.fromkeys(BINARY | COMPARED, 2) | dict.fromkeys(UNARY | CASTS, 1)
 OPERANDS |= dict.fromkeys(_names("tt", "addptr cat gather join mulhiui"), 2)
 OPERANDS |= dict.fromkeys(
@@ -48,7 +48,7 @@ OPERANDS |= dict.fromkeys({"ttg.local_store", "ttg.memdesc_index"}, 2)
 OPERANDS |= dict.fromkeys({"arith.select", "math.fma", "tt.clampf", "tt.dot"}, 3)
 OPERANDS["scf.if"] = 1
 
-#: Operations that have as many operands or more.
+#: Operations with a minimum number of operands.
 FEWEST_OPERANDS = dict.fromkeys(
     {"cf.cond_br", "cf.switch", "scf.condition", "tt.load", "tt.reduce", "tt.scan"}
     | {"ttg.local_load", "ttng.tmem_load"},
@@ -56,7 +56,7 @@ FEWEST_OPERANDS = dict.fromkeys(
 )
 FEWEST_OPERANDS |= {"scf.for": 3, "tt.store": 2}
 
-#: Operations with one result, whether or not the text names it.
+#: Operations with one result, named in the text or not.
 ONE_RESULT = BINARY | UNARY | COMPARED | CASTS | {"arith.constant", "arith.select"}
 ONE_RESULT |= _names(
     "tt", "addptr atomic_cas atomic_rmw bitcast broadcast cat clampf dot dot_scaled expand_dims"
@@ -72,7 +72,7 @@ ONE_RESULT |= _names(
 )
 ONE_RESULT |= _names("ttg", "memdesc_trans")
 
-#: Operations with an arrow in their text and without a result, or whose result is a token.
+#: Operations with an arrow in their text but no result, or only a token.
 WITHOUT_RESULTS = frozenset(
     {"builtin.module", "func.func", "tt.func", "llvm.func", "gpu.module", "gpu.func"}
     | {"ttg.local_store", "ttng.async_shared_store", "ttng.async_tma_copy_global_to_local"}

@@ -1,7 +1,7 @@
-"""The verifier's table: which operations, what has to hold, and what is said if it does not.
+"""The verifier's table: operations, predicates and messages.
 
-A predicate returns ``None`` if the operation is in order, and otherwise what its message names.
-Values whose type is not printed are equal to everything.
+A predicate returns ``None`` if the operation is correct, and otherwise the values of its message.
+Values whose type is not printed equal everything.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["RULES", "Facts", "Rule", "branch_operands", "rules_of"]
 
 Broken = Mapping[str, object] | None
 _ALIAS = re.compile(lexer.STRING + r"|[#!][A-Za-z_$][\w$]*(?![\w$.<])", re.ASCII)
-#: Characters of a type without aliases; hosts print and compare none that is nearly as long.
+#: Characters of a type without aliases; hosts print none that is nearly as long.
 _MAX_TYPE = 1 << 16
 _UNDERSTOOD = KNOWN_DIALECTS | {"func", "llvm"}
 
 
 @dataclass(slots=True)
 class Facts:
-    """What rules need to know of the module around an operation.
+    """The context of rules: the module around an operation.
 
     Attributes:
         aliases: The module's aliases.
@@ -52,14 +52,14 @@ class Facts:
     aliases: Mapping[str, str]
     _spelled_out: dict[str, str] = field(default_factory=dict)
     _meanings: dict[str, str] = field(default_factory=dict)
-    # Aliases that are too long to be written out, and those that lead to one.
+    # Aliases that are too long to expand, and those that refer to one.
     _too_long: dict[str, VerifyError] = field(default_factory=dict)
     _symbols: dict[Operation, dict[str, Operation]] = field(default_factory=dict)
     _types: TypeProblems | None = None
 
     @property
     def types(self) -> TypeProblems:
-        """What is wrong with types and encodings."""
+        """The checks of types and encodings."""
         if self._types is None:
             from .type_problems import TypeProblems
 
@@ -67,7 +67,7 @@ class Facts:
         return self._types
 
     def equal(self, left: str | None, right: str | None) -> bool:
-        """Whether two types are the same; one that is not known is the same as any."""
+        """Returns whether two types are equal; an unknown type equals any."""
         if left is None or right is None or left == right:
             return True
         left, right = self.spelled_out(left), self.spelled_out(right)
@@ -78,10 +78,10 @@ class Facts:
         return are_one_type(left, right)
 
     def spelled_out(self, type_: str) -> str:
-        """A type without aliases and blanks.
+        """Returns a type without aliases and blanks.
 
         Raises:
-            VerifyError: It is too long to be written out.
+            VerifyError: It is too long to expand.
         """
         known = self._spelled_out.get(type_)
         if known is None:
@@ -98,20 +98,20 @@ class Facts:
                         if name not in self._meanings:
                             self._meanings[name] = self._substitute(self.aliases[name])
                     except VerifyError as error:
-                        # What was entered and has no meaning yet waits for this one.
+                        # Entered aliases without a meaning yet depend on this one.
                         for other in entered - self._meanings.keys():
                             self._too_long[other] = error
                         raise
                     continue
                 entered.add(name)
-                # What stands for itself, by way of others too, stays as it is.
+                # An alias that refers to itself, directly or not, stays as it is.
                 inner = dict.fromkeys(_ALIAS.findall(self.aliases[name]))
                 pending += [n for n in inner if n in self.aliases and n not in entered]
             known = self._spelled_out[type_] = "".join(self._substitute(type_).split())
         return known
 
     def _substitute(self, text: str) -> str:
-        """Puts what aliases mean into a text."""
+        """Replaces aliases in a text by their meanings."""
         length = len(text)
         for name in _ALIAS.findall(text):
             length += len(self._meanings.get(name, name)) - len(name)
@@ -123,13 +123,13 @@ class Facts:
         return _ALIAS.sub(lambda match: self._meanings.get(match[0], match[0]), text)
 
     def all_equal(self, left: Sequence[str | None], right: Sequence[str | None]) -> bool:
-        """Whether two lists of types are the same."""
+        """Returns whether two lists of types are equal."""
         return len(left) == len(right) and all(
             self.equal(a, b) for a, b in zip(left, right, strict=True)
         )
 
     def function(self, call: Operation, symbol: str) -> Operation | None:
-        """The function that a symbol names at a call."""
+        """Returns the function that a symbol names at a call."""
         holder = call
         while holder.parent is not None:
             holder = holder.parent.parent.parent
@@ -150,9 +150,9 @@ class Rule:
     """One rule.
 
     Attributes:
-        operations: Names of the operations that it is about; ``None`` for all.
-        predicate: What is wrong with an operation, or ``None``.
-        message: Filled in with ``op`` and what the predicate returns.
+        operations: Names of its operations; ``None`` for all.
+        predicate: Returns the values of the message if an operation breaks the rule, or ``None``.
+        message: Formatted with ``op`` and what the predicate returns.
     """
 
     operations: frozenset[str] | None
@@ -169,7 +169,7 @@ def _list(types: Sequence[str | None]) -> str:
 
 
 def _type(value: Value) -> str | None:
-    """A value's type; ``None`` where an unknown operation prints what may not be its type."""
+    """Returns a value's type; ``None`` if an unknown operation prints it ambiguously."""
     if isinstance(value, OpResult):
         holder = value._owner
         known = holder.name.partition(".")[0] in _UNDERSTOOD
@@ -189,7 +189,7 @@ def _first_block(op: Operation, region: int) -> Block | None:
 # ---- terminators
 
 BRANCHES = frozenset({"cf.br", "cf.cond_br", "cf.switch", "llvm.br", "llvm.cond_br"})
-#: What the blocks of each region have to end with; the last entry is for all further regions.
+#: Legal terminators of the blocks of each region; the last entry is for all further regions.
 TERMINATED: Mapping[str, tuple[frozenset[str], ...]] = {
     "func.func": (frozenset({"func.return"}),),
     "scf.execute_region": (frozenset({"scf.yield"}),),
@@ -203,7 +203,7 @@ TERMINATED: Mapping[str, tuple[frozenset[str], ...]] = {
     "ttg.warp_specialize": (frozenset({"ttg.warp_yield"}), frozenset({"ttg.warp_return"})),
     "ttg.warp_specialize.partitions": (frozenset({"ttg.warp_return"}),),
 }
-#: Hosts leave a terminator without operands out.
+#: Operations whose terminator hosts omit if it has no operands.
 IMPLICIT = frozenset({"scf.for", "scf.if"})
 TERMINATORS = BRANCHES.union(*(names for regions in TERMINATED.values() for names in regions))
 
@@ -217,13 +217,13 @@ def _unterminated(op: Operation, facts: Facts) -> Broken:
     for number, region in enumerate(op._regions):
         allowed = wanted[min(number, len(wanted) - 1)]
         if op.name == "ttg.warp_specialize" and number and not region.isolated:
-            continue  # the quoted form, whose partitions are another operation's
+            continue  # the generic form, where another operation holds the partitions
         for block in region._blocks:
             last = block._ops[-1] if block._ops else None
             if last is not None and (last.name in allowed or last._successors):
                 continue
             if last is not None and last.name.partition(".")[0] not in _UNDERSTOOD:
-                continue  # what is not known may be a terminator
+                continue  # an unknown operation may be a terminator
             if op.name in IMPLICIT and not op._results and block.terminator is None:
                 continue
             names = " or ".join(f"'{name}'" for name in sorted(allowed))
@@ -232,7 +232,7 @@ def _unterminated(op: Operation, facts: Facts) -> Broken:
     return None
 
 
-# ---- what is passed on
+# ---- passed values
 
 
 def _passed(op: Operation, facts: Facts) -> Broken:
@@ -258,7 +258,7 @@ def _passed(op: Operation, facts: Facts) -> Broken:
     return {"found": _list(found), "wanted": _list(wanted), "holder": holder.name}
 
 
-#: Fewest and most regions.
+#: Minimum and maximum number of regions.
 REGIONS: Mapping[str, tuple[int, int]] = {
     "scf.for": (1, 1),
     "scf.if": (1, 2),
@@ -315,7 +315,7 @@ def _captures(op: Operation, facts: Facts) -> Broken:
 
 
 def branch_operands(op: Operation) -> list[list[Value]] | None:
-    """The operands that a branch passes to each of its successors; ``None`` if it is not known."""
+    """Returns the operands that a branch passes to each successor, or ``None`` if unknown."""
     found: list[list[Value]] = [[] for _ in op._successors]
     if op.is_quoted:
         if len(found) == 1:
@@ -394,7 +394,7 @@ def _called(op: Operation, facts: Facts) -> Broken:
 
 
 def _printed(op: Operation, facts: Facts) -> Broken:
-    """A type that is printed for an operand and is not the operand's."""
+    """The type printed for an operand must be the operand's."""
     if op.name.partition(".")[0] not in KNOWN_DIALECTS and not op.is_quoted:
         return None
     for _, _, slot in bind_types(op):
@@ -402,7 +402,7 @@ def _printed(op: Operation, facts: Facts) -> Broken:
             continue
         printed, full = slot.spelling.printed, slot.spelling.full
         operand = op._operands[slot.index]
-        # What was edited since prints the type of its operand.
+        # An operand edited since prints its own type.
         if printed == full or operand._type != full or not printed or _type(operand) is None:
             continue
         if printed.startswith("<"):
@@ -413,7 +413,7 @@ def _printed(op: Operation, facts: Facts) -> Broken:
 
 
 def _malformed(op: Operation, facts: Facts) -> Broken:
-    """A type of a value defined here that no host takes, or that no ``tt`` operation takes."""
+    """The type of a value must be legal on all hosts, and for its ``tt`` operations."""
     defined: list[Value] = list(op._results)
     defined += [arg for region in op._regions for block in region._blocks for arg in block._args]
     checked = op.name.startswith("tt.") and op.name != "tt.func"
@@ -459,7 +459,7 @@ def _same_result(op: Operation, facts: Facts) -> Broken:
 
 
 def _implied(op: Operation, facts: Facts) -> Broken:
-    """A type that is not printed, where the types of operands were edited since."""
+    """An implied type must match the edited types of operands."""
     for result in op._results:
         found, wanted = result.known_type, implied_type(result)
         if not facts.equal(found, wanted):
@@ -471,15 +471,15 @@ _TYPED = frozenset({"tt.addptr", "tt.atomic_cas", "tt.atomic_rmw", "tt.load", "t
 
 
 def _untyped(op: Operation, facts: Facts) -> Broken:
-    """An operation that ends with types on every host."""
+    """An operation must end with types if it does on every host."""
     return None if bind_types(op) or read_signature(op) is not None else {}
 
 
 def _misshapen(op: Operation, facts: Facts) -> Broken:
-    """Shapes and element types of an operation that only changes the form of a tensor."""
+    """Shape and element type must fit for operations that only reshape a tensor."""
     if not op._operands or not op._results:
         return None
-    # As printed here, even where the operation that defines the operand is not known.
+    # As printed here, even if the defining operation is unknown.
     slots = [slot for *_, slot in bind_types(op) if isinstance(slot, OperandTypeSlot)]
     source = slots[0].spelling.text(op._operands[0].known_type) if slots else None
     result = _type(op._results[0])
@@ -494,7 +494,7 @@ def _condition(op: Operation, facts: Facts) -> Broken:
 
 
 def _memory(op: Operation, facts: Facts) -> Broken:
-    """What goes through a pointer: the value, the mask, and what stands for masked elements."""
+    """The value, the mask and the value of masked elements must fit the pointer."""
     pointer = _type(op._operands[0]) if op._operands else None
     value = pointee_type(pointer) if pointer is not None else None
     if pointer is None or value is None:
@@ -602,5 +602,5 @@ _BY_NAME: Mapping[str, tuple[Rule, ...]] = {
 
 
 def rules_of(name: str) -> tuple[Rule, ...]:
-    """The rules about operations of a name."""
+    """Returns the rules of an operation name."""
     return _BY_NAME.get(name, _FOR_ALL)

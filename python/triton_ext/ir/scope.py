@@ -1,4 +1,4 @@
-"""Names while a text is read: what is visible, and what waits for its definition."""
+"""Names during parsing: visible definitions, and uses that precede theirs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Scope:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.values: dict[str, Value] = {}
-        # Uses of names that were not defined yet: operation, operand, offset.
+        # Uses before the definition: operation, operand, offset.
         self.pending: dict[str, list[tuple[Operation, int, int]]] = {}
 
     def define(self, key: str, value: Value, offset: int, names: list[str]) -> None:
-        """Makes a value visible under its name and gives it to the uses that waited for it."""
+        """Makes a value visible and resolves pending uses of its name."""
         values = self.values
         if key in values:
             self.source.error(offset, f"redefinition of SSA value '{key}'")
@@ -50,7 +50,7 @@ class Scope:
                 continue
             if count == 0:
                 self.source.error(offset, "expected at least one result in a group, found 0")
-            # A group of one is written %x:1 by hand only; it prints as %x.
+            # MLIR prints a group of one as %x; %x:1 is written by hand only.
             for number in range(count):
                 result = OpResult(op, len(results), base, number if count > 1 else -1)
                 results.append(result)
@@ -59,7 +59,7 @@ class Scope:
                 self.define(f"{base}#{number}", result, offset, names)
 
     def define_unnamed_results(self, op: Operation, count: int) -> None:
-        """Creates results that the text does not name; nothing in it can use them."""
+        """Creates results without names in the text, which nothing in it can use."""
         for number in range(count):
             op._results.append(OpResult(op, number, "", number if count > 1 else -1))
 
@@ -82,7 +82,7 @@ class Scope:
         value._users.append(op)
 
     def check_pending(self) -> None:
-        """Raises an error for the first name that was used and never defined."""
+        """Raises an error for the first name that is used but never defined."""
         if self.pending:
             offset, key = min((uses[0][2], key) for key, uses in self.pending.items())
             self.source.error(offset, f"use of undeclared SSA value '{key}'")
@@ -92,5 +92,5 @@ def _is_group(value: Value) -> bool:
     return isinstance(value, OpResult) and value._number >= 0
 
 
-#: Stands in for an operand until its definition is read; never seen in a finished tree.
+#: Placeholder of an operand until its definition is read; absent from a finished tree.
 _PLACEHOLDER = Value("%?", None)

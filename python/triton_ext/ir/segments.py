@@ -1,7 +1,7 @@
 """Text of edited operations: literal pieces and slots that print from the tree.
 
 :func:`cut` turns the source slice of an operation into segments.  A segment is a ``str``, kept as
-it was read, or a slot.  Joined, the segments of an operation that nobody changed are its source.
+read, or a slot.  Joined, the segments of an unchanged operation are its source.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-#: Operations whose types are printed as in the quoted form.
+#: Operations whose types are printed as in the generic form.
 _CALLS = frozenset({"func.call", "tt.call"})
 _QUOTED_TYPES = re.compile(r"\s*:\s*\(")
 #: Operations that print types in their header, but no locations of arguments.
@@ -41,7 +41,7 @@ _UNLOCATED = frozenset({"scf.for", "scf.while"})
 
 
 class Slot(Protocol):
-    """A place in an operation's text that prints what the tree says."""
+    """A part of an operation's text that prints the current tree."""
 
     def write(self, op: Operation, out: list[str]) -> None:
         """Appends the text for ``op`` to ``out``."""
@@ -52,7 +52,7 @@ Segment = str | Slot
 
 @dataclass(frozen=True, slots=True)
 class ResultsSlot:
-    """The names of the results with the equals sign; nothing where there are none."""
+    """The names of the results with the equals sign; empty without results."""
 
     printed: str = ""
 
@@ -72,8 +72,8 @@ class OperandSlot:
 
     Attributes:
         index: Number of the operand.
-        printed: The name in the source, for as long as the operand's name is ``full``.  The two
-            differ where ``%x`` stands for ``%x#0``, or the other way round.
+        printed: The name in the source, valid while the operand's name is ``full``.  The two
+            differ if ``%x`` stands for ``%x#0``, or the other way round.
         full: The operand's name when the operation was cut.
     """
 
@@ -88,19 +88,19 @@ class OperandSlot:
 
 @dataclass(frozen=True, slots=True)
 class PrintedType:
-    """A type as the source spells it; another text as soon as the value's type is another.
+    """A type in the source's spelling, until the value's type changes.
 
     Attributes:
-        printed: The text in the source; empty where there is none.
-        full: The value's type when ``printed`` was read.  The two differ where the source leaves
-            out the prefix of a type, and where it spells one type in two ways.
+        printed: The text in the source; empty if there is none.
+        full: The value's type when ``printed`` was read.  The two differ if the source omits the
+            prefix of a type, or has two spellings of one type.
     """
 
     printed: str = ""
     full: str = ""
 
     def text(self, type_: str | None) -> str:
-        """What to print for a value of this type, or of one that is not known."""
+        """Returns the text for a value of this type (``None``: unknown)."""
         if type_ is None or type_ == self.full:
             return self.printed
         if self.printed.startswith("<") and self.full.endswith(self.printed):
@@ -135,7 +135,7 @@ class ValueTypeSlot:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentSlot:
-    """The name of a block argument where it is defined."""
+    """The name of a block argument at its definition."""
 
     arg: BlockArgument
 
@@ -158,7 +158,7 @@ class AttributesSlot:
     """An attribute dictionary with its braces; mutable, because it holds the only copy."""
 
     text: str
-    #: Written in front of and behind the dictionary unless it is empty.
+    #: Text before and after the dictionary unless it is empty.
     before: str = field(default="")
 
     def write(self, op: Operation, out: list[str]) -> None:
@@ -176,7 +176,7 @@ class LocationSlot:
 
 
 def result_groups(results: list[OpResult]) -> list[str]:
-    """The results as they are printed in front of ``=``: ``%a``, ``%b:3``."""
+    """Returns the results as printed before ``=``: ``%a``, ``%b:3``."""
     groups: list[str] = []
     index = 0
     while index < len(results):
@@ -197,7 +197,7 @@ def result_groups(results: list[OpResult]) -> list[str]:
 def cut(op: Operation) -> list[Segment]:
     """Cuts an operation's source slice into segments, once; returns them.
 
-    This must happen before an operand is exchanged or gets another name.
+    This must happen before an operand is replaced or renamed.
     """
     from .type_slots import bind_types
 
@@ -211,7 +211,7 @@ def cut(op: Operation) -> list[Segment]:
         first, last = spans[2 * index], spans[2 * index + 1]
         printed, full = text[first:last], op._operands[index].name
         same = printed.removesuffix("#0") == full.removesuffix("#0")
-        # Text from a builder calls a value by the name it was bound to.
+        # Text from a builder names a value as it was bound.
         slot = OperandSlot(index, printed, full) if same else OperandSlot(index)
         marks.append((first, last, slot))
     spans = op._attr_spans
@@ -234,7 +234,7 @@ def cut(op: Operation) -> list[Segment]:
 
 def cut_label(block: Block) -> list[Segment]:
     """Cuts a block's label into segments."""
-    assert block._span is not None  # only labels that were read are cut
+    assert block._span is not None  # only parsed labels are cut
     text = block.parent.source.text
     lead, start, end = block._span
     block._lead = text[lead:start]
@@ -247,7 +247,7 @@ def cut_label(block: Block) -> list[Segment]:
 
 
 def _argument_slot(text: str, arg: BlockArgument) -> ValueTypeSlot:
-    assert arg._span is not None  # only arguments that were read have a slot
+    assert arg._span is not None  # only parsed arguments have a slot
     printed = text[arg._span[2] : arg._span[3]]
     return ValueTypeSlot(arg, PrintedType(printed, printed))
 
@@ -267,7 +267,7 @@ def _join(text: str, start: int, end: int, marks: list[tuple[int, int, Slot]]) -
 
 
 def set_location(op: Operation, raw: str) -> None:
-    """Replaces or adds the trailing location of an operation; an implied module is printed then."""
+    """Replaces or adds the location of an operation; an implicit module becomes explicit."""
     from .attributes import make_explicit
 
     make_explicit(op)
@@ -286,10 +286,10 @@ def set_location(op: Operation, raw: str) -> None:
 
 
 def set_argument_location(arg: BlockArgument, raw: str) -> None:
-    """Replaces or adds the location behind the type of a block argument.
+    """Replaces or adds the location of a block argument.
 
     Raises:
-        VerifyError: The argument is printed without its type, as those of loops are.
+        VerifyError: The argument is printed without its type, as in loops.
     """
     block = arg._owner
     block._touch_label()
@@ -320,10 +320,10 @@ def set_argument_location(arg: BlockArgument, raw: str) -> None:
 
 
 def split_at_types(op: Operation) -> int | None:
-    """Splits an operation's text in front of the colon of its types.
+    """Splits an operation's text before the colon of its types.
 
     Returns:
-        The index of the segment that starts there; ``None`` where no types are printed.
+        The index of the segment that starts there; ``None`` if no types are printed.
     """
     segments = cut(op)
     quoted = op.source.text[op._span[2]] == '"' or op.name in _CALLS
@@ -333,7 +333,7 @@ def split_at_types(op: Operation) -> int | None:
         if isinstance(segment, kinds):
             after = index + 1
     if quoted:
-        # The types always start with a parenthesis, even where none is bound.
+        # The types always start with a parenthesis, even if none is bound.
         for index in range(after, len(segments)):
             literal = segments[index]
             match = _QUOTED_TYPES.search(literal) if isinstance(literal, str) else None

@@ -1,4 +1,4 @@
-"""Shapes and element types that operations relate to each other; every host refuses others."""
+"""Relations between shapes and element types of operands and results, which every host checks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _AXIS = re.compile(r"\baxis\s*=\s*(\d{1,9})\s*:\s*i32", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A type of a tensor, or of a buffer of one, without its encoding.
+    """A tensor or buffer type without its encoding.
 
     Attributes:
-        shape: Its sizes.
+        shape: Its shape.
         element: The text of its element type.
     """
 
@@ -32,7 +32,7 @@ class _Tensor:
 
 @lru_cache(maxsize=4096)
 def _tensor_of(type_: str) -> _Tensor | None:
-    """Reads a type that has no aliases but in its encoding; ``None`` for other types."""
+    """Parses a type that has aliases only in its encoding; ``None`` for other types."""
     head = _TENSOR.match(type_)
     if head is None:
         return None
@@ -47,16 +47,16 @@ def _tensor_of(type_: str) -> _Tensor | None:
 
 
 def shape_problem(name: str, text: str, source: str | None, result: str | None) -> str | None:
-    """Says what the result of an operation would have to be.
+    """Returns what the result of an operation would have to be.
 
     Args:
         name: The operation, one of :data:`SHAPED`.
         text: Its text.
-        source: The type of its first operand without aliases; ``None`` where it is not known.
+        source: The type of its first operand without aliases; ``None`` if unknown.
         result: That of its first result.
 
     Returns:
-        A text such as ``"the same shape"``; ``None`` where the types fit or are not known.
+        A text such as ``"the same shape"``; ``None`` if the types fit or are unknown.
     """
     before = _tensor_of(source) if source is not None else None
     after = _tensor_of(result) if result is not None else None
@@ -127,7 +127,7 @@ def _split(before: _Tensor, after: _Tensor, text: str) -> str | None:
     return _same_element(before, after)
 
 
-#: What each operation makes of the type of its first operand.
+#: Checks of the result type against the type of the first operand, by operation.
 SHAPED: Mapping[str, Callable[[_Tensor, _Tensor, str], str | None]] = {
     "tt.broadcast": _broadcast,
     "tt.expand_dims": _expanded,

@@ -1,6 +1,6 @@
-"""Edits that change an operation together with what belongs to it.
+"""Edits that change an operation together with its regions, types and users.
 
-Each takes valid IR and leaves valid IR: printed syntax, names, types and def-use chains are those
+Each takes valid IR and leaves valid IR: printed syntax, names, types and def-use chains match those
 that the host would print and build itself.
 """
 
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 def _as_printed(edit: Callable[P, R]) -> Callable[P, R]:
-    """Refuses an operation without the names, types or regions that MLIR prints for it."""
+    """Decorates an edit to refuse operations that MLIR would print differently."""
 
     @functools.wraps(edit)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,7 +49,7 @@ def _as_printed(edit: Callable[P, R]) -> Callable[P, R]:
             place = args[0]
             op = place.parent_op if isinstance(place, Block) else place
             assert isinstance(op, Operation)  # the signatures of the edits
-            raise op.error(f"cannot edit '{op.name}', which MLIR would print otherwise") from error
+            raise op.error(f"cannot edit '{op.name}': MLIR would print it differently") from error
 
     return checked
 
@@ -58,12 +58,12 @@ def _as_printed(edit: Callable[P, R]) -> Callable[P, R]:
 def append_if_results(
     if_op: Operation, then_values: Sequence[Value], else_values: Sequence[Value]
 ) -> tuple[OpResult, ...]:
-    """Adds results to an ``scf.if``; an else region is made where there is none.
+    """Adds results to an ``scf.if``, and an else region if there is none.
 
     Args:
         if_op: The operation.
-        then_values: What its first region yields for them.
-        else_values: What its second region yields for them, of the same types.
+        then_values: The additional values that its first region yields.
+        else_values: Those of its second region, of the same types.
 
     Raises:
         VerifyError: This is not an ``scf.if``, or the values do not pair up.
@@ -96,11 +96,11 @@ def append_iter_args(
 ) -> tuple[tuple[BlockArgument, OpResult], ...]:
     """Adds loop-carried values to an ``scf.for``, each yielding itself.
 
-    The caller sets the new operands of the yield to what the next iteration shall see.
+    The caller replaces the new operands of the yield by the values of the next iteration.
 
     Args:
         loop_op: The operation.
-        inits: What the first iteration sees.
+        inits: The initial values.
 
     Returns:
         The argument in the body and the result of the loop, for each value.
@@ -143,10 +143,11 @@ def append_while_args(
 
     Args:
         loop_op: The operation.
-        inits: What the first iteration sees.
+        inits: The initial values.
 
     Returns:
-        The argument of the region in front of ``do``, of the one behind it, and the result.
+        For each value the argument of the region before ``do``, that of the one after it, and the
+        result.
 
     Raises:
         VerifyError: This is not an ``scf.while`` with both of its regions.
@@ -192,17 +193,17 @@ def append_while_args(
 def append_captures(
     ws_op: Operation, values: Sequence[Value]
 ) -> tuple[tuple[BlockArgument, ...], ...]:
-    """Hands more values to the partitions of a ``ttg.warp_specialize``.
+    """Adds captures to the partitions of a ``ttg.warp_specialize``.
 
     Args:
         ws_op: The operation.
-        values: The values; the default region sees them anyway.
+        values: The values; the default region uses them directly.
 
     Returns:
         For each partition its new arguments.
 
     Raises:
-        VerifyError: This is not a ``ttg.warp_specialize`` in its own syntax.
+        VerifyError: This is not a ``ttg.warp_specialize`` in its custom form.
     """
     _expect(ws_op, "ttg.warp_specialize")
     if not values:
@@ -219,7 +220,7 @@ def append_captures(
         at = _last(segments, OperandSlot, first) + 1
         segments[at:at] = _listed(names)
     else:
-        # The types come last, so the places in front of them stay where they are.
+        # The types come last, so earlier offsets stay valid.
         _insert_in_literal(ws_op, segments, ": (", _joined(slots), last=True)
         _insert_in_literal(ws_op, segments, "ttg.warp_specialize(", _joined(names))
     found = []
@@ -244,11 +245,11 @@ def append_block_argument(block: Block, incoming: Sequence[Value]) -> BlockArgum
 
     Args:
         block: A block with a label, not the first of its region.
-        incoming: The values, one for each edge into the block: predecessors in the order of the
-            text, and the edges of each in the order of its successors.
+        incoming: The values, one for each edge into the block: predecessors in printed order, and
+            the edges of each in the order of its successors.
 
     Raises:
-        VerifyError: The block cannot have predecessors, or their number is another one.
+        VerifyError: The block cannot have predecessors, or their number differs.
     """
     edges = [
         (op, number)
@@ -275,11 +276,11 @@ def append_block_argument(block: Block, incoming: Sequence[Value]) -> BlockArgum
 
 
 def _expect(op: Operation, *names: str) -> None:
-    """Refuses other operations, and the quoted form, whose text these edits do not know."""
+    """Refuses other operations, and the generic form, whose text these edits do not support."""
     if op.name not in names:
         op.fail(f"expected {' or '.join(repr(name) for name in names)}, found '{op.name}'")
     if op.is_quoted:
-        op.fail(f"cannot edit '{op.name}' in its quoted form; print the module with the host first")
+        op.fail(f"cannot edit '{op.name}' in its generic form: print the module with the host")
 
 
 def _common_types(op: Operation, left: Sequence[Value], right: Sequence[Value]) -> list[str]:
@@ -303,11 +304,11 @@ def _append_operands(op: Operation, values: Sequence[Value]) -> None:
 
 
 def _append_results(op: Operation, types: Sequence[str]) -> tuple[OpResult, ...]:
-    """New results at the end of the last group; its users print other names from here."""
+    """Appends results to the last group, whose users now print other names."""
     results = op._results
     first = len(results)
     if results:
-        _ = results[-1].name  # which they get here if the text gives them none
+        _ = results[-1].name  # names it if the text does not
         base, number = results[-1]._base, results[-1]._number
         if number < 0:
             for user in dict.fromkeys(results[-1]._users):
@@ -340,7 +341,7 @@ def _append_arguments(
 
 
 def _location_of(block: Block, value: Value) -> str | None:
-    """The value's location; in a module without locations there is none."""
+    """Returns the value's location, or ``None`` in a module without locations."""
     if isinstance(value, BlockArgument):
         raw = value.loc_text
     else:
@@ -355,7 +356,7 @@ def _location_of(block: Block, value: Value) -> str | None:
 def _append_label_arguments(
     block: Block, values: Sequence[Value], types: Sequence[str]
 ) -> list[BlockArgument]:
-    """New arguments in a block's label, which is made if the block has none."""
+    """Appends arguments to a block's label, and creates the label if needed."""
     if block.label is None:
         block.label = "^bb0"
         holder = block.parent_op
@@ -378,7 +379,7 @@ def _append_label_arguments(
 
 
 def _extend_terminator(block: Block, name: str, values: Sequence[Value]) -> None:
-    """Adds operands to the terminator of a block, which is made where it is not printed."""
+    """Adds operands to the terminator of a block, and creates it if it is not printed."""
     terminator = block.terminator
     if terminator is None:
         slots = ", ".join(f"{{{index}}}" for index in range(len(values)))
@@ -415,7 +416,7 @@ def _add_else(if_op: Operation, segments: list[Segment]) -> None:
     region._tail = f"\n{indentation(if_op)}"
     at = _last(segments, RegionSlot) + 1
     closing = segments[at]
-    assert isinstance(closing, str)  # the brace behind a region is literal
+    assert isinstance(closing, str)  # the brace after a region is literal
     assert closing.startswith("}")
     if_op._regions.append(region)
     segments[at : at + 1] = ["} else {", RegionSlot(region), closing]
@@ -429,7 +430,7 @@ def _first(segments: list[Segment], kind: type) -> int:
 
 
 def _last(segments: list[Segment], kind: type, below: int | None = None) -> int:
-    """Index of the last slot of a kind; for operands, of the one printed last below a number."""
+    """Returns the index of the last slot of a kind; for operands, the last below a number."""
     return max(
         i
         for i, segment in enumerate(segments)
@@ -443,12 +444,12 @@ def _is_result_type(segment: Segment) -> bool:
 
 
 def _joined(pieces: Sequence[Segment]) -> list[Segment]:
-    """The pieces with commas between them."""
+    """Returns the pieces separated by commas."""
     return _listed(pieces)[1:]
 
 
 def _listed(pieces: Sequence[Segment]) -> list[Segment]:
-    """The pieces with a comma in front of each."""
+    """Returns the pieces with a comma before each."""
     return [segment for piece in pieces for segment in (", ", piece)]
 
 
@@ -473,7 +474,7 @@ def _declarations(args: Sequence[BlockArgument]) -> list[Segment]:
 def _insert_in_literal(
     op: Operation, segments: list[Segment], mark: str, pieces: list[Segment], *, last: bool = False
 ) -> None:
-    """Puts pieces behind the first (or last) occurrence of a literal text."""
+    """Inserts pieces after the first (or last) occurrence of a literal text."""
     numbers = range(len(segments))
     for index in reversed(numbers) if last else numbers:
         literal = segments[index]
@@ -488,7 +489,7 @@ def _insert_in_literal(
 def _insert_behind_argument(
     segments: list[Segment], arg: BlockArgument, pieces: list[Segment]
 ) -> None:
-    """Puts pieces behind an argument's type, attributes and location."""
+    """Inserts pieces after an argument's type, attributes and location."""
     at = (
         next(i for i, s in enumerate(segments) if isinstance(s, ValueTypeSlot) and s.value is arg)
         + 1
@@ -503,7 +504,7 @@ def _insert_behind_argument(
 
 
 def _merge_literals(segments: list[Segment]) -> None:
-    """Joins literal pieces that earlier edits left next to each other."""
+    """Joins adjacent literal pieces."""
     merged: list[Segment] = []
     for segment in segments:
         if isinstance(segment, str) and merged and isinstance(merged[-1], str):
@@ -514,7 +515,7 @@ def _merge_literals(segments: list[Segment]) -> None:
 
 
 def _put_types_in_parentheses(segments: list[Segment]) -> None:
-    """A single result type may be printed without them."""
+    """Adds the parentheses that a single result type may lack."""
     types = [i for i, segment in enumerate(segments) if _is_result_type(segment)]
     before = segments[types[0] - 1]
     if isinstance(before, str) and not before.endswith("("):
@@ -530,7 +531,7 @@ def _append_to_successor(op: Operation, number: int, value: Value) -> None:
     literal = segments[at]
     assert isinstance(literal, str)  # names of blocks are literal
     if literal.startswith("(", end):
-        # Behind the last name and the last type of this successor's list.
+        # After the last name and the last type of this successor's list.
         close = next(
             i
             for i in range(at + 1, len(segments))
@@ -555,7 +556,7 @@ def _append_to_successor(op: Operation, number: int, value: Value) -> None:
 
 
 def _find_successor(op: Operation, segments: list[Segment], number: int) -> tuple[int, int]:
-    """The segment that names a successor, and the offset behind the name in it."""
+    """Returns the segment that names a successor, and the offset after the name in it."""
     for index, segment in enumerate(segments):
         if isinstance(segment, str):
             for match in lexer.BLOCK_NAME.finditer(segment):
@@ -566,7 +567,7 @@ def _find_successor(op: Operation, segments: list[Segment], number: int) -> tupl
 
 
 def _renumber(segments: list[Segment], first: int) -> None:
-    """Makes room for an operand."""
+    """Increments operand numbers from ``first`` on, to make room for an operand."""
     for index, segment in enumerate(segments):
         if isinstance(segment, OperandSlot) and segment.index >= first:
             segments[index] = OperandSlot(segment.index + 1, segment.printed, segment.full)

@@ -1,11 +1,11 @@
-"""What an edit may write: texts that this package and every host read back.
+"""Checks that texts given to edits can be read back by this package and every host.
 
 Edits take types, attributes and locations as text, and a text that closes a brace or opens a
-comment would change what stands behind it.  Each is refused at the edit, where its author is known,
-instead of in the next parser.
+comment would change the meaning of what follows.  It is refused at the edit, where the cause is
+known, instead of in the next parser.
 
-Safe direction: only what no host reads is refused.  What stands in the angle brackets of a type or
-of an attribute belongs to its dialect, and is only checked for its brackets and aliases.
+Safe direction: only text that no host reads is refused.  The contents of the angle brackets of a
+type or an attribute belong to its dialect; only their brackets and aliases are checked.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = [
     "require_text",
 ]
 
-#: What is the same in every dialect, and most of what passes write.
+#: Attributes that are the same in every dialect, and most of those that passes write.
 _PLAIN = re.compile(r'unit|true|false|-?\d+(?: : (?:i\d+|index))?|"[\w.: -]*"', re.ASCII)
 _NAME = re.compile(rf"(?!\Z){STRING_BODY}")
 _ALIAS_NAME = re.compile(r"[#!](?:\d+|[A-Za-z_$-][\w$-]*)", re.ASCII)
-#: Aliases that a text names: no dialect stands in front, and no parameters behind.
+#: Aliases in a text: without a dialect before, and parameters after.
 _ALIASES = re.compile(lexer.STRING + r"|(?<![\w$.%@])[#!][\w$-]+(?![\w$.<-])", re.ASCII)
-#: Outside of brackets: words, numbers, symbols, a type behind a colon or an arrow.
+#: Outside of brackets: words, numbers, symbols, a type after a colon or an arrow.
 _OUTSIDE = re.compile(
     r"(?:[\w$.:@#!+ \t]+|->|-(?!>))*(?:([(\[{<])|(" + lexer.STRING + r")|(\Z)|(.))",
     re.ASCII | re.DOTALL,
@@ -50,22 +50,22 @@ _AT = re.compile(r"\s+at\b\s*")
 _BLANKS = re.compile(r"\s*")
 _MAX_DEPTH = 200
 
-#: What is wrong with a text, empty if nothing is, and the aliases that it names.
+#: The problem of a text, empty if there is none, and the aliases that it names.
 _Finding = tuple[str, tuple[str, ...]]
 
 
 def require_text(value: object, what: str) -> None:
-    """Refuses what is no text.
+    """Raises if a value is not a string.
 
     Raises:
-        TypeError: It is something else; the message has ``what`` in it.
+        TypeError: It is not; the message contains ``what``.
     """
     if not isinstance(value, str):
         raise TypeError(f"expected a text for {what}, found {value!r}")
 
 
 def require_attached(op: Operation, what: str) -> None:
-    """Refuses to edit an operation that was erased.
+    """Raises if an operation was erased.
 
     Raises:
         VerifyError: It is in no module.
@@ -75,17 +75,17 @@ def require_attached(op: Operation, what: str) -> None:
 
 
 def check_attribute(op: Operation, name: str, text: str, *, holder: str = "") -> None:
-    """Refuses an attribute that would not be read back.
+    """Raises if an attribute could not be read back.
 
     Args:
-        op: Where the error stands.
+        op: The operation for the error.
         name: Name of the attribute.
         text: Its value.
         holder: Name of the operation that gets it; by default that of ``op``.
 
     Raises:
-        TypeError: Name or value is no text.
-        VerifyError: One of them is malformed, or an alias is not defined.
+        TypeError: Name or value is not a string.
+        VerifyError: One of them is malformed, or an alias is undefined.
     """
     holder = holder or op.name
     require_text(name, f"the name of an attribute of '{holder}'")
@@ -100,41 +100,41 @@ def check_attribute(op: Operation, name: str, text: str, *, holder: str = "") ->
 
 
 def check_type(op: Operation, what: str, text: str) -> None:
-    """Refuses a type that would not be read back.
+    """Raises if a type could not be read back.
 
     Args:
-        op: Where it would be printed.
-        what: Whose type it is.
+        op: The operation that would print it.
+        what: The value of this type.
         text: The type.
 
     Raises:
-        TypeError: It is no text.
-        VerifyError: It is malformed, or an alias is not defined.
+        TypeError: It is not a string.
+        VerifyError: It is malformed, or an alias is undefined.
     """
     require_text(text, f"the type of {what}")
     _check(op, f"cannot make '{text}' the type of {what}", _type(text))
 
 
 def check_location(op: Operation, what: str, text: str) -> None:
-    """Refuses a location, ``loc(...)``, that would not be read back.
+    """Raises if a location, ``loc(...)``, could not be read back.
 
     Args:
-        op: Where it would be printed.
-        what: Whose location it is.
+        op: The operation that would print it.
+        what: What it is the location of.
         text: The location.
 
     Raises:
-        VerifyError: It is malformed, or an alias is not defined.
+        VerifyError: It is malformed, or an alias is undefined.
     """
     _check(op, f"cannot make '{text}' the location of {what}", _location(text))
 
 
 def check_alias(op: Operation, name: str, text: str) -> None:
-    """Refuses the definition of an alias that would not be read back.
+    """Raises if the definition of an alias could not be read back.
 
     Raises:
-        TypeError: Name or text is no text.
-        VerifyError: One of them is malformed, or an alias in the text is not defined.
+        TypeError: Name or text is not a string.
+        VerifyError: One of them is malformed, or an alias in the text is undefined.
     """
     require_text(name, "the name of an alias")
     require_text(text, f"what alias '{name}' stands for")
@@ -169,7 +169,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _attribute(text: str) -> _Finding:
     problem = _structure(text)
     if not problem and not {"#", "!", "<"} & set(text):
-        # Nothing of a dialect: the whole grammar is known.
+        # No dialect is involved: the whole grammar is known.
         from .attribute_values import parse_attribute
 
         try:
@@ -194,7 +194,7 @@ def _type(text: str) -> _Finding:
 
 
 def _structure(text: str) -> str:
-    """What is wrong with the brackets, strings and comments of a value."""
+    """Returns the problem with brackets, strings or comments of a value; empty if none."""
     if not text.strip():
         return "it is empty"
     source = Source(text)
@@ -214,12 +214,12 @@ def _structure(text: str) -> str:
             if match[4] == '"':
                 return "expected '\"' at the end of its string"
             if text.startswith("//", position - 1):
-                return "it has a comment, which would hide what stands behind it"
+                return "it has a comment, which would hide the text after it"
             return f"unexpected {match[4]!r}"
 
 
 class _Malformed(Exception):
-    """A location breaks the grammar; the message says what was expected."""
+    """A location breaks the grammar; the message says what is expected."""
 
 
 @lru_cache(maxsize=1024)

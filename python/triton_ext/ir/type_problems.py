@@ -1,15 +1,15 @@
-"""What is wrong with the types of values and the encodings behind aliases.
+"""Checks types of values and encodings behind aliases.
 
-1. An encoding has to pass its own ``verify``, wherever it stands.  That is what hosts need to lower
-   it; most of it they check as soon as they read the text.
-2. A memory descriptor has to pass :meth:`~triton_ext.ir.types.MemDescType.verify_memory`.
+1. Every encoding must pass its own ``verify``.  Hosts need this to lower it, and check most of it
+   when they read the text.
+2. A memory descriptor must pass :meth:`~triton_ext.ir.types.MemDescType.verify_memory`.
 3. The block of an im2col descriptor is pixels x channels, of rank 2.
-4. Sizes of a tensor, and whether its encoding fits it, count at operations of the dialect ``tt``
-   alone: nowhere else are they checked by a host.
+4. Sizes of a tensor, and whether its encoding fits, count only at operations of the dialect ``tt``:
+   hosts check them nowhere else.
 
-Text that cannot be read here is not checked, nor is text that is longer than any host prints once
-its aliases are written out.  What a text without aliases means never changes, so a verdict on one
-is remembered from module to module: checks between passes cost little.
+Unreadable text is not checked, nor is text that is longer than any host prints after expanding its
+aliases.  The meaning of a text without aliases never changes, so results are cached across modules:
+checks between passes are cheap.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .types import (
 
 __all__ = ["TypeProblems", "are_one_type"]
 
-#: Characters of a text without aliases.  The longest of hosts are linear layouts, below 2000.
+#: Characters of a text without aliases.  The longest ones of hosts are linear layouts, below 2000.
 _MAX_TEXT = 1 << 13
-#: What hosts abort on instead of saying what is wrong.
+#: An encoding on which hosts abort instead of reporting an error.
 _PARTITIONED = "#ttg.partitioned_shared<"
 
 
@@ -45,7 +45,7 @@ class TypeProblems:
 
     Args:
         aliases: The module's aliases.
-        spelled_out: Writes a text out without aliases; raises a :class:`VerifyError` if that is too
+        spelled_out: Expands the aliases of a text; raises a :class:`VerifyError` if that is too
             long.
     """
 
@@ -58,7 +58,7 @@ class TypeProblems:
         self._said: set[str] = set()
 
     def of_aliases(self, aliases: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Name and problem of each encoding behind an alias that is malformed."""
+        """Yields name and problem of each malformed encoding behind an alias."""
         for name, text in aliases.items():
             if name[0] != "#" or not text.startswith("#"):
                 continue
@@ -77,11 +77,11 @@ class TypeProblems:
                 yield name, problem
 
     def of_type(self, text: str, *, as_operand: bool) -> str | None:
-        """What is wrong with a type; ``None`` also for what an alias was blamed for.
+        """Returns the problem of a type; ``None`` also if it was already reported at an alias.
 
         Args:
             text: The type as printed.
-            as_operand: Whether an operation of the dialect ``tt`` takes or gives it.
+            as_operand: Whether it is an operand or result of an operation of the dialect ``tt``.
         """
         key = (text, as_operand)
         if key not in self._known:
@@ -105,11 +105,11 @@ class TypeProblems:
 
 @lru_cache(maxsize=1024)
 def are_one_type(left: str, right: str) -> bool:
-    """Whether two texts without aliases are two ways to write one type.
+    """Returns whether two texts without aliases spell the same type.
 
-    People write what hosts leave out: ``!tt.ptr<f16, 1>`` is ``!tt.ptr<f16>``, and the buffer of
-    ``!ttg.memdesc<64xf16, ..., 64>`` is the whole one.  A type whose encoding is not known here may
-    be any.
+    Users write what hosts omit: ``!tt.ptr<f16, 1>`` is ``!tt.ptr<f16>``, and the buffer of
+    ``!ttg.memdesc<64xf16, ..., 64>`` is the whole one.  A type with an unknown encoding may equal
+    any.
     """
     if max(len(left), len(right)) > _MAX_TEXT:
         return False
@@ -121,7 +121,7 @@ def are_one_type(left: str, right: str) -> bool:
 
 
 def _is_opaque(part: object) -> bool:
-    """Returns whether a type has an encoding of which not all parameters are known here."""
+    """Returns whether a type has an encoding with unknown parameters."""
     if part is None or isinstance(part, OpaqueAttr):
         return part is not None and bool(part.why)
     inner = ("encoding", "shared_layout", "parent", "partition_layout")
@@ -136,7 +136,7 @@ def _shortest(type_: Type) -> Type:
 
 @lru_cache(maxsize=1024)
 def _is_encoding_legal(text: str) -> bool:
-    """Whether there is nothing wrong with the text of an attribute without aliases."""
+    """Returns whether the text of an attribute without aliases is legal."""
     try:
         attribute = parse_attribute(text)
     except ParseError:
@@ -146,7 +146,7 @@ def _is_encoding_legal(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_type_legal(text: str, as_operand: bool) -> bool:
-    """Whether there is nothing wrong with the text of a type without aliases."""
+    """Returns whether the text of a type without aliases is legal."""
     try:
         type_ = parse_type(text)
     except ParseError:
@@ -155,7 +155,7 @@ def _is_type_legal(text: str, as_operand: bool) -> bool:
 
 
 def _checked(type_: Type, as_operand: bool) -> Iterator[Printable]:
-    """The parts of a type that have to pass their ``verify``; buffers in what hosts agree on."""
+    """Yields the parts of a type that must pass ``verify``; of buffers what hosts agree on."""
     if isinstance(type_, FunctionType):
         for inner in (*type_.inputs, *type_.results):
             yield from _checked(inner, False)

@@ -1,22 +1,22 @@
-"""Which printed type belongs to which value.
+"""Assigns printed types to values.
 
 The printed form ends most operations with a list of types: ``: T``, ``: T, T -> T``, or
-``: (T) -> T``.  Which value a type in it belongs to is decided in this order:
+``: (T) -> T``.  These rules, in order, decide which value a type belongs to:
 
 1. Operations in :data:`FORMATS` have an explicit rule.
-2. Types behind ``->`` or ``to`` belong to the results if there are as many; where the operation has
-   no results, or is in :data:`ARROW_TO_OPERANDS`, they belong to operands like the others.
+2. Types after ``->`` or ``to`` belong to the results if there are as many; if the operation has no
+   results, or is in :data:`ARROW_TO_OPERANDS`, they belong to operands like the others.
 3. If there are as many types as operands, they belong to them in order, unless one of them is
-   not the type of its operand but that of another.  (In :data:`IN_ORDER` they always do.)
+   the type of another operand instead.  (In :data:`IN_ORDER` they always do.)
 4. A single type that all operands have belongs to all of them (the first one is printed).
-5. What remains goes to the first operand that has this very type and is not taken yet.  For
-   operations of :data:`KNOWN_DIALECTS` that is right for every format that they have (printed
-   order and order of the types differ in some).  For others it is done only where the type is
-   printed as often as there are operands of it; otherwise it is *loose*: it is kept as text, and
-   changing the type of such an operand is an error.
+5. A remaining type goes to the first free operand with this very type.  For operations of
+   :data:`KNOWN_DIALECTS` this is correct for all of their formats (some print operands and types
+   in different orders).  For others it requires that the type is printed as often as there are
+   operands of it; otherwise the type is *loose*: it is kept as text, and changing the type of such
+   an operand is an error.
 
-Types are bound when they are first asked for or when an operation is first edited, always before
-the type of one of its values changes.
+Types are bound when they are first needed or when an operation is first edited, always before the
+type of one of its values changes.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ KNOWN_DIALECTS = frozenset(
     | {"tt", "ttg", "tti", "ttng", "ub"}
 )
 TOKEN = "!ttg.async.token"
-#: Operations whose types are in the order of their operands, whatever they are.
+#: Operations whose types are always in the order of their operands.
 IN_ORDER = frozenset({"tt.elementwise_inline_asm", "tt.extern_elementwise", "tt.map_elementwise"})
 
-#: Types in the order of the text: ``oN`` operand N, ``r`` the next result.
+#: Owners of types in printed order: ``oN`` operand N, ``r`` the next result.
 FORMATS = {
     "amdg.buffer_atomic_cas": ("o0",),
     "amdg.buffer_atomic_rmw": ("o0",),
@@ -61,7 +61,7 @@ FORMATS = {
     "tt.make_tensor_descriptor": ("o0", "r"),
     "ttg.warp_id": ("r",),
 }
-#: The type behind the arrow is that of an operand; a result, if any, is a token.
+#: The type after the arrow is that of an operand; a result, if any, is a token.
 ARROW_TO_OPERANDS = frozenset(
     {"amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_copy_local_to_global"}
     | {"amdg.async_tdm_fused_copy_global_to_local", "amdg.async_tdm_gather"}
@@ -74,7 +74,7 @@ TOKEN_RESULTS = ARROW_TO_OPERANDS | frozenset(
     | {"ttg.async_commit_group", "ttg.async_wait"}
     | {"ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled"}
 )
-#: What the short form ``<...>`` leaves out for a result.
+#: Prefix that the short form ``<...>`` omits for a result.
 RESULT_PREFIX = {"tt.make_tensor_descriptor": "!tt.tensordesc"}
 #: Results have the type of this operand.
 SAME_AS_OPERAND = {
@@ -86,16 +86,16 @@ SAME_AS_OPERAND = {
 }
 _CALLS = frozenset({"func.call", "tt.call"})
 BOOLEAN_RESULT = frozenset({"arith.cmpf", "arith.cmpi"})
-#: A single type is that of all operands and of the result.
+#: A single type applies to all operands and the result.
 SAME_TYPE_DIALECTS = frozenset({"arith", "math"})
 SAME_TYPE = frozenset(
     {"tt.clampf", "tt.mulhiui", "tt.precise_sqrt", "tt.precise_divf", "tt.approx_divf"}
     | {"ttng.warp_group_dot_wait"}
 )
-#: Operations whose text implies the type of a result instead of printing it.
+#: Operations that imply the type of a result instead of printing it.
 IMPLIED_RESULT = BOOLEAN_RESULT | SAME_TYPE | SAME_AS_OPERAND.keys() | {"tt.unsplat"}
 HEADER_TYPES = frozenset({"scf.execute_region", "scf.for", "scf.if", "scf.while"})
-#: Types stand in brackets as well: ``: !tt.ptr<f16>[tensor<64xi32>] tensor<64xf16> -> <..>``.
+#: Types occur in brackets as well: ``: !tt.ptr<f16>[tensor<64xi32>] tensor<64xf16> -> <..>``.
 BRACKETED = frozenset({"amdg.buffer_load_to_local"})
 
 _STEP = re.compile(
@@ -104,7 +104,7 @@ _STEP = re.compile(
     re.ASCII | re.DOTALL,
 )
 _TO = re.compile(r"to\b")
-#: Stands behind the types of an ``scf.execute_region``.
+#: Follows the types of an ``scf.execute_region``.
 _NO_INLINE = re.compile(r"\bno_inline\b")
 
 
@@ -113,11 +113,11 @@ class Signature:
     """The types that an operation prints, as offsets into its source.
 
     Attributes:
-        inputs: In front of the arrow, or all of them.
-        outputs: Behind the arrow.
+        inputs: Types before the arrow, or all of them.
+        outputs: Types after the arrow.
         has_arrow: Whether there is an arrow.
-        functional: Whether the inputs stand in parentheses.
-        induction: The type behind the second colon of ``scf.for``.
+        functional: Whether the inputs are in parentheses.
+        induction: The type after the second colon of ``scf.for``.
     """
 
     inputs: list[Span] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Signature:
 
 
 def read_signature(op: Operation) -> Signature | None:
-    """``signature ::= ':' types (('->' | 'to') types)?``; ``None`` where none is printed.
+    """``signature ::= ':' types (('->' | 'to') types)?``; ``None`` if none is printed.
 
     Args:
         op: An operation that still has its source text.
@@ -159,7 +159,7 @@ def read_signature(op: Operation) -> Signature | None:
 
 
 def _signature_range(op: Operation) -> Span:
-    """Where the types can stand: behind the last operand or region, or in the header."""
+    """Returns the range that may contain types: after the last operand or region, or the header."""
     limit = op._span[3]
     if isinstance(op._loc, tuple):
         limit = op._loc[0]
@@ -214,10 +214,10 @@ def _read_induction(op: Operation, signature: Signature, position: int, limit: i
 
 
 def count_outputs(op: Operation) -> int:
-    """Counts the results that an operation has by its types, for one that names none.
+    """Counts the results of an operation without names for them, by its types.
 
-    They are the types behind the arrow in the quoted form, in calls and in dialects that we know,
-    except for operations in ``WITHOUT_RESULTS``.
+    Counts the types after the arrow in the generic form, in calls and in known dialects, except for
+    operations in ``WITHOUT_RESULTS``.
     """
     known = op.name.partition(".")[0] in KNOWN_DIALECTS or op.name in _CALLS
     signature = read_signature(op) if known or op.is_quoted else None
@@ -225,7 +225,7 @@ def count_outputs(op: Operation) -> int:
         return 0
     count = len(signature.outputs)
     if op.name == "ttng.tmem_load" and count and not op.is_quoted:
-        # A token is a result, and is not printed: ``tmem_load %src[%dep]``, ``tmem_load %src[]``.
+        # A token is a result that is not printed: ``tmem_load %src[%dep]``, ``tmem_load %src[]``.
         count += "[" in op.source.text[_name_end(op) : signature.outputs[0][0]].partition(":")[0]
     return count
 
@@ -241,7 +241,7 @@ class _Binder:
         self.loose: list[str] = []
         self.known = op.name.partition(".")[0] in KNOWN_DIALECTS
         self.bound: set[int] = set()
-        # Types of the operands, asked for once.
+        # Types of the operands, cached.
         self.types = [operand._type for operand in op._operands]
 
     def to_operand(self, span: Span, index: int) -> None:
@@ -257,7 +257,7 @@ class _Binder:
         self.marks.append((*span, OperandTypeSlot(index, PrintedType(printed, full))))
 
     def to_result(self, span: Span, result: OpResult) -> None:
-        """Binds a type to a result, which has it from here."""
+        """Binds a type to a result, and sets the result's type."""
         printed = self.text[span[0] : span[1]]
         prefix = RESULT_PREFIX.get(self.op.name, "")
         if printed.startswith("<") and not prefix:
@@ -331,7 +331,7 @@ class _Binder:
                 self.to_operand(span, index)
 
     def bind_shared(self, spans: list[Span]) -> bool:
-        """Rule 4; whether it applies."""
+        """Rule 4; returns whether it applies."""
         if self.op.name == "arith.select" and len(spans) == 1 and len(self.op._operands) == 3:
             self.to_operand(spans[0], 1)
             return True
@@ -344,10 +344,10 @@ class _Binder:
         return True
 
     def are_in_order(self, spans: list[Span]) -> bool:
-        """Whether as many types as operands are in the order of the operands.
+        """Returns whether as many types as operands are in the order of the operands.
 
-        They are if each type is that of its operand, as far as that is known.  A type that is not
-        may still be another spelling of it, unless it is the type of another operand.
+        They are if each type equals that of its operand, if known.  A different type may still be
+        another spelling of it, unless it is the type of another operand.
         """
         for (first, last), known in zip(spans, self.types, strict=True):
             printed = self.text[first:last]
@@ -374,7 +374,7 @@ class _Binder:
 
 
 def _result_slot(printed: str, full: str, result: OpResult) -> ValueTypeSlot:
-    """The slot of a result's type, which the result has from here."""
+    """Returns the slot of a result's type, and sets the result's type."""
     if result._type is None:
         result._type = full
     return ValueTypeSlot(result, PrintedType(printed, result._type))
@@ -385,10 +385,10 @@ def _fits(printed: str, full: str) -> bool:
 
 
 def bind_types(op: Operation) -> list[Mark]:
-    """The type slots of an operation, with their offsets; fixes its results' types as well.
+    """Returns the type slots of an operation with their offsets; sets its results' types.
 
-    Binding asks for the types of operands, so their definitions are bound first.  That is done with
-    a stack of our own, because a chain of definitions can be as long as the text.
+    Binding needs the types of operands, so their definitions are bound first, with an explicit
+    stack because a chain of definitions can be as long as the text.
     """
     if op._type_marks is not None:
         return op._type_marks.marks
@@ -413,7 +413,7 @@ def bind_types(op: Operation) -> list[Mark]:
 
 
 def _bind(op: Operation) -> TypeMarks:
-    """Binds one operation, with what is known about its operands."""
+    """Binds one operation whose operands are bound."""
     bound = TypeMarks([], [])
     if op._successors:
         _bind_branch(op, bound.marks)
@@ -431,7 +431,7 @@ def _bind(op: Operation) -> TypeMarks:
 
 @dataclass(slots=True)
 class TypeMarks:
-    """What was bound, and the text of what could not be."""
+    """The bound slots, and the text of loose types."""
 
     marks: list[Mark]
     loose: list[str]
@@ -464,7 +464,7 @@ def _bind_header(op: Operation, signature: Signature, marks: list[Mark]) -> None
 
 
 def _operand_slot(op: Operation, printed: str, index: int) -> OperandTypeSlot:
-    """The slot of an operand's type, which tells the type if nothing else does."""
+    """Returns the slot of an operand's type, and sets the operand's type if it is unknown."""
     operand = op._operands[index]
     if operand._type is None:
         operand._type = printed
@@ -504,7 +504,7 @@ def _derive_results(op: Operation) -> None:
 
 
 def _implied_type(result: OpResult) -> str | None:
-    """The type of a result that is not printed, by the rest of its operation."""
+    """Returns the type of a result that is not printed, from the rest of its operation."""
     op = result._owner
     name = op.name
     if name in TOKEN_RESULTS:
@@ -537,7 +537,7 @@ def _keeps_type(name: str) -> bool:
 
 
 def infer_type(value: Value) -> None:
-    """Finds the type of a value whose definition does not show it, if anything does."""
+    """Infers the type of a value whose definition does not show it, if possible."""
     for op in (value._holder, *value._users):
         bind_types(op)
         if value._type is not None:
@@ -551,7 +551,7 @@ def is_printed(result: OpResult) -> bool:
 
 
 def implied_type(result: OpResult) -> str | None:
-    """The type that an operation implies for a result; ``None`` if it prints one, or unknown."""
+    """Returns the type that an operation implies for a result; ``None`` if printed or unknown."""
     return None if is_printed(result) else _implied_type(result)
 
 
@@ -560,10 +560,10 @@ def _is_known(op: Operation) -> bool:
 
 
 def check_implied(result: OpResult, type_: str) -> None:
-    """Checks a new type of a result against what its operation implies where it prints none.
+    """Checks a new type of a result that is not printed against the implied type.
 
     Raises:
-        VerifyError: The operation would print the old type, or what implies it, all the same.
+        VerifyError: The operation would still print the old type, or one that implies it.
     """
     from .rules import Facts
 
@@ -586,7 +586,7 @@ def ensure_bound(op: Operation, value: Value, old: str) -> None:
     """Binds an operation's types before one of them changes.
 
     Raises:
-        VerifyError: One of them may or may not be the type of this value.
+        VerifyError: It is ambiguous whether one of them is the type of this value.
     """
     bind_types(op)
     marks = op._type_marks

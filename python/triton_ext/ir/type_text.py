@@ -1,4 +1,4 @@
-"""Types as text: the few questions that can be answered without knowing the dialects."""
+"""Queries of types as text, independent of dialects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POINTER = re.compile(r"!tt\.ptr<(.*?)(?:,\s*(?:\d+|\"\w*\"))?>\Z", re.ASCII | r
 
 
 def _split(shaped: str) -> tuple[str, str, str] | None:
-    """``tensor<4x`` , ``f32``, ``, #blocked>`` of a tensor or vector type."""
+    """Splits a tensor or vector type: ``tensor<4x``, ``f32``, ``, #blocked>``."""
     match = _SHAPED.match(shaped)
     if match is None:
         return None
@@ -31,23 +31,23 @@ def _split(shaped: str) -> tuple[str, str, str] | None:
 
 
 def element_type(type_: str) -> str:
-    """Element type of a tensor or vector; any other type is its own element."""
+    """Returns the element type of a tensor or vector; any other type is its own element."""
     parts = _split(type_)
     return type_ if parts is None else parts[1]
 
 
 def replace_element(type_: str, element: str) -> str:
-    """The type with another element type."""
+    """Returns the type with another element type."""
     parts = _split(type_)
     return element if parts is None else parts[0] + element + parts[2]
 
 
 def boolean_like(type_: str) -> str:
-    """Type of a comparison of values of this type."""
+    """Returns the type of a comparison of values of this type."""
     return replace_element(type_, "i1")
 
 
 def pointee_type(type_: str) -> str | None:
-    """What a load through this pointer, or tensor of pointers, gives; ``None`` for other types."""
+    """Returns the type that a load through a pointer, or tensor of pointers, gives, or ``None``."""
     match = _POINTER.match(element_type(type_))
     return None if match is None else replace_element(type_, match[1])

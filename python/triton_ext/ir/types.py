@@ -1,13 +1,13 @@
 """Types as frozen dataclasses: parse, print, verify.
 
-``parse_type(value.type, module.aliases)`` gives the type behind a printed text with its aliases
+``parse_type(value.type, module.aliases)`` returns the type of a printed text with its aliases
 resolved; ``str(type_)`` prints it in full, ``type_.print(table)`` with the aliases of an
-:class:`~triton_ext.ir.aliases.AliasTable`.  What nobody here knows is an :class:`OpaqueType`.
+:class:`~triton_ext.ir.aliases.AliasTable`.  Unknown types are an :class:`OpaqueType`.
 
 A tensor descriptor is one model for all hosts.  Triton up to 3.7 prints the block as a tensor,
 ``!tt.tensordesc<tensor<128x64xf16, #shared>>``, later ones as ``!tt.tensordesc<128x64xf16,
-#shared>``; the im2col type follows suit and is unknown to 3.6.  Which spelling is printed is kept
-in ``as_tensor``, which takes no part in comparisons and survives ``dataclasses.replace``.
+#shared>``; the same holds for the im2col type, which 3.6 does not know.  ``as_tensor`` stores the
+spelling; it is ignored by comparisons and survives ``dataclasses.replace``.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ class Type(Printable):
 
     @property
     def bit_width(self) -> int | None:
-        """Bits of one element; ``None`` where that is not a property of the type."""
+        """Bits of one element; ``None`` if the type has no such property."""
         return None
 
     @classmethod
     def parse(cls, text: str, aliases: AliasTable | Mapping[str, str] | None = None) -> Type:
-        """Reads a type and checks that it is one of this class.
+        """Parses a type of this class.
 
         Raises:
-            ParseError: The text is no type, or that of another class.
+            ParseError: The text is not a type, or has another class.
         """
         from .lexer import Source
 
@@ -134,7 +134,7 @@ class IndexType(Type):
 
 @dataclass(frozen=True, slots=True)
 class OpaqueType(Type):
-    """A type that is kept as its text."""
+    """A type kept as its text."""
 
     text: str
 
@@ -147,7 +147,7 @@ class PointerType(Type):
     """``!tt.ptr<f16>``, ``!tt.ptr<f16, 3>``, or from 3.9 on ``!tt.ptr<f16, "constant">``.
 
     Attributes:
-        pointee: What it points to.
+        pointee: The type it points to.
         address_space: A number up to 3.8, a name from 3.9 on.  Global memory is 1 on every host and
             not printed.
     """
@@ -179,7 +179,7 @@ class PointerType(Type):
 
 
 class _Shaped(Type):
-    """What tensors, vectors, buffers and descriptor blocks share."""
+    """Base of tensors, vectors, buffers and descriptor blocks."""
 
     __slots__ = ()
     shape: Shape
@@ -321,7 +321,7 @@ class MemDescType(_Shaped):
 
     @property
     def in_tensor_memory(self) -> bool:
-        """Whether the memory is Blackwell's tensor memory."""
+        """Returns whether the memory is Blackwell's tensor memory."""
         from .encodings import TensorMemorySpace
 
         return isinstance(self.memory_space, TensorMemorySpace)
@@ -404,7 +404,7 @@ class AsyncTokenType(Type):
 
 @runtime_checkable
 class TensorDescInterface(Protocol):
-    """What a pass may ask of any tensor descriptor, tiled or im2col."""
+    """The common interface of tensor descriptors, tiled or im2col."""
 
     @property
     def shape(self) -> Shape:
@@ -428,7 +428,7 @@ class TensorDescInterface(Protocol):
 
 
 class _Descriptor(_Shaped):
-    """What both kinds of descriptors share."""
+    """Base of tiled and im2col descriptors."""
 
     __slots__ = ()
     NAME: ClassVar[str]

@@ -1,10 +1,9 @@
 """The names that MLIR prints for the values of a module, whatever the text calls them.
 
-MLIR forgets names when it reads a module and makes new ones when it prints it: ``%arg0`` for the
+MLIR forgets names when it reads a module and creates new ones when it prints it: ``%arg0`` for the
 arguments of an entry block, ``%0``, ``%1`` or ``%2#1`` for results and for the arguments of other
-blocks, and a word where an operation proposes one (``%c0_i32``, ``%cst_0``, ``%token``).
-Values of a region are numbered before those of the regions inside of it, so names repeat in
-regions beside each other.
+blocks, and a word if an operation proposes one (``%c0_i32``, ``%cst_0``, ``%token``).  Values of a
+region are numbered before those of nested regions, so names repeat in sibling regions.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .values import Value
 
 __all__ = ["printed_names"]
 
-#: Names that operations with several results propose for each; tokens are found by their type.
+#: Proposed names of operations with several results; tokens are found by their type.
 _RESULTS: Final = {
     "arith.addui_extended": ("sum", "overflow"),
     "arith.mului_extended": ("low", "high"),
@@ -41,7 +40,7 @@ def printed_names(top: Operation) -> dict[Value, str]:
     """Returns the names that MLIR prints for the values in an operation.
 
     Args:
-        top: An operation whose regions see no values from outside, a module or a function.
+        top: An operation whose regions use no outer values, a module or a function.
     """
     names: dict[Value, str] = {}
     todo = [(region, _Numbering()) for region in reversed(top.regions)]
@@ -56,7 +55,7 @@ def printed_names(top: Operation) -> dict[Value, str]:
 
 @dataclass(slots=True)
 class _Numbering:
-    """The numbers that come next, and the words that are in use."""
+    """The next numbers, and the used words."""
 
     value: int = 0
     argument: int = 0
@@ -92,7 +91,7 @@ class _Numbering:
         return f"%{self.value - 1}"
 
     def _word(self, word: str) -> str:
-        """Returns a word, with a number behind it where it is in use."""
+        """Returns a word, with a number after it if it is in use."""
         found = word
         while found in self.used:
             found = f"{word}_{self.conflict}"

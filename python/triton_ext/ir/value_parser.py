@@ -1,8 +1,8 @@
 """The parser of attributes, types and encodings.
 
-Only values are read here; the structure of a module is :mod:`triton_ext.ir.parser`.  Every method
-``parse_x`` reads one grammar production from the position on and raises
-:class:`~triton_ext.errors.ParseError` with its place where the text is something else.
+Reads values only; :mod:`triton_ext.ir.parser` reads the structure of a module.  Every method
+``parse_x`` reads one grammar production at the position and raises
+:class:`~triton_ext.errors.ParseError` with the position if it does not match.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _DESCRIPTORS: Mapping[str, _Make] = {
 
 
 class ValueParser:
-    """Reads from a text; the position moves.
+    """Reads from a text; the position advances.
 
     Args:
         text: The text.
-        aliases: What aliases stand for.
+        aliases: The aliases.
         filename: Name of the text in errors.
-        position: Where to start.
+        position: The start.
     """
 
     def __init__(
@@ -76,30 +76,30 @@ class ValueParser:
     # ---- tokens
 
     def skip(self) -> None:
-        """Moves over blanks and comments."""
+        """Skips blanks and comments."""
         match = _SPACE.match(self.text, self.position)
         if match is not None:
             self.position = match.end()
 
     def peek(self, literal: str) -> bool:
-        """Whether a text follows."""
+        """Returns whether a text follows."""
         self.skip()
         return self.text.startswith(literal, self.position)
 
     def accept(self, literal: str) -> bool:
-        """Moves over a text if it follows."""
+        """Skips a text if it follows; returns whether it did."""
         found = self.peek(literal)
         if found:
             self.position += len(literal)
         return found
 
     def expect(self, literal: str) -> None:
-        """Moves over a text that has to follow."""
+        """Skips a text that must follow."""
         if not self.accept(literal):
             self.fail(f"expected '{literal}'")
 
     def accept_match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Moves over a match of a pattern if there is one."""
+        """Skips and returns a match of a pattern, if there is one."""
         self.skip()
         match = pattern.match(self.text, self.position)
         if match is not None:
@@ -107,14 +107,14 @@ class ValueParser:
         return match
 
     def expect_match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
-        """Moves over a match of a pattern that has to follow."""
+        """Skips and returns a match of a pattern that must follow."""
         match = self.accept_match(pattern)
         if match is None:
             self.fail(f"expected {what}")
         return match
 
     def fail(self, message: str, position: int | None = None) -> NoReturn:
-        """Raises the error for the present position, with what stands there."""
+        """Raises the error for the present position, with the text found there."""
         if position is not None:
             self.source.error(position, message)
         self.skip()
@@ -142,7 +142,7 @@ class ValueParser:
         return self.number_of(self.expect_match(_INTEGER, "an integer")[0])
 
     def number_of(self, digits: str) -> int:
-        """The number that digits, which stand before the position, are."""
+        """Returns the number of digits that end at the position."""
         if len(digits) > MAX_DIGITS:
             self.fail(
                 f"expected a number of at most {MAX_DIGITS} digits, found {len(digits)}",
@@ -151,7 +151,7 @@ class ValueParser:
         return int(digits)
 
     def raw_group(self) -> str:
-        """The text of the bracket that opens at the position, with both brackets."""
+        """Returns the text of the bracket that opens at the position, with both brackets."""
         self.skip()
         start = self.position
         self.position = find_group_end(self.source, start)
@@ -200,7 +200,7 @@ class ValueParser:
         return self.parse_type() if self.accept(":") else None
 
     def _parse_number(self, *, typed: bool) -> Attribute:
-        """``number ::= '-'? (hexadecimal | decimal)``, with its type where one may stand."""
+        """``number ::= '-'? (hexadecimal | decimal)``, with its type where one is allowed."""
         match = self.expect_match(_NUMBER, "a number")
         literal = match[0]
         is_hex = match[2].startswith("0x")
@@ -212,7 +212,7 @@ class ValueParser:
             return FloatAttr(literal, type_)
         text = literal if type_ is None else f"{literal} : {type_}"
         number = read_integer(text) if typed else None
-        # Without a type here, as an element, it may be the bits of a float.
+        # An element without a type may be the bits of a float.
         return OpaqueAttr(text) if number is None else IntegerAttr(number, type_)
 
     def _parse_array(self) -> ArrayAttr:
@@ -311,7 +311,7 @@ class ValueParser:
             body = OpaqueAttr(self.raw_group()[1:-1])
         self.expect(":")
         type_ = self.parse_type()
-        # Bits in hexadecimal are a float's only if the elements are floats.
+        # Hexadecimal bits are a float's only if the elements are floats.
         if (
             isinstance(body, OpaqueAttr)
             and body.text.startswith("0x")
@@ -500,7 +500,7 @@ class ValueParser:
 def parse_attribute_text(
     text: str, aliases: AliasTable | Mapping[str, str] | None, filename: str
 ) -> Attribute:
-    """Reads one attribute that fills the whole text; see ``parse_attribute``."""
+    """Parses one attribute that fills the whole text; see ``parse_attribute``."""
     parser = ValueParser(text, AliasTable.of(aliases), filename)
     found = parser.parse_attribute()
     parser.end()
@@ -510,13 +510,13 @@ def parse_attribute_text(
 def parse_attribute_prefix(
     text: str, aliases: AliasTable | Mapping[str, str] | None = None, position: int = 0
 ) -> tuple[Attribute, int]:
-    """Reads one attribute from a position on; also gives the offset behind it."""
+    """Parses one attribute at a position; also returns the offset after it."""
     parser = ValueParser(text, AliasTable.of(aliases), "<string>", position)
     return parser.parse_attribute(), parser.position
 
 
 def parse_type_text(text: str, aliases: AliasTable, filename: str) -> ty.Type:
-    """Reads one type that fills the whole text; the short form of a memory descriptor as well."""
+    """Parses one type that fills the whole text; also the short form of a memory descriptor."""
     parser = ValueParser(text, aliases, filename)
     found = parser.parse_memdesc_body() if parser.peek("<") else parser.parse_type()
     parser.end()

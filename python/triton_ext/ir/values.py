@@ -20,14 +20,14 @@ class Use:
 
 
 class Value:
-    """An SSA value: what an operation defines, or an argument of a block."""
+    """An SSA value: a result of an operation, or an argument of a block."""
 
     __slots__ = ("_base", "_type", "_users")
 
     def __init__(self, base: str, type_: str | None) -> None:
         self._base = base
         self._type = type_
-        # One entry for each operand that is this value, so an operation may occur repeatedly.
+        # One entry per use, so an operation may occur repeatedly.
         self._users: list[Operation] = []
 
     @property
@@ -42,12 +42,12 @@ class Value:
 
     @property
     def _holder(self) -> Operation:
-        """The operation that prints the definition: the owner, or the one around the block."""
+        """The operation that prints the definition: the owner, or the block's parent."""
         raise NotImplementedError
 
     @property
     def known_type(self) -> str | None:
-        """The type, or ``None`` where the printed form does not tell it."""
+        """The type, or ``None`` if the printed form does not show it."""
         if self._type is None:
             from .type_slots import infer_type
 
@@ -56,10 +56,10 @@ class Value:
 
     @property
     def type(self) -> str:
-        """The type as printed, aliases unresolved.
+        """The type as printed, with aliases.
 
         Raises:
-            VerifyError: The printed form does not tell the type.
+            VerifyError: The printed form does not show the type.
         """
         known = self.known_type
         if known is None:
@@ -68,7 +68,7 @@ class Value:
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """Every operand that is this value, grouped by operation."""
+        """All uses of this value, grouped by operation."""
         return tuple(
             Use(op, index)
             for op in dict.fromkeys(self._users)
@@ -79,15 +79,14 @@ class Value:
     def set_type(self, type_: str) -> None:
         """Changes the type here and wherever an operation prints it.
 
-        Only this value changes: values that must have the same type (the other side of a yield, a
-        partition's argument for a capture) are the caller's to change.
+        Changes only this value: the caller changes values that must have the same type (the other
+        side of a yield, a partition's argument for a capture).
 
         Raises:
-            VerifyError: An operation that we do not know prints this type in a place that may
-                belong to another operand just as well; or the definition does not print it, and
-                what it does print (the types of operands, say) implies another; or the text is
-                malformed or names an alias that is not defined.
-            TypeError: It is no text.
+            VerifyError: An unknown operation prints this type where it may belong to another
+                operand; or the definition does not print it but implies another type (by those of
+                operands, say); or the text is malformed or names an undefined alias.
+            TypeError: It is not a string.
         """
         from .text_checks import check_type
         from .type_slots import bind_types, check_implied, ensure_bound
@@ -109,21 +108,21 @@ class Value:
             op._touch()
 
     def _add_user(self, op: Operation) -> None:
-        """Remembers one more operand of an operation."""
+        """Adds a use."""
         self._users.append(op)
 
     def _drop_user(self, op: Operation) -> None:
-        """Forgets one operand of an operation; the latest users often go first."""
+        """Removes a use; the latest ones often go first."""
         if self._users[-1] is op:
             self._users.pop()
         else:
             self._users.remove(op)
 
     def replace_all_uses_with(self, other: Value) -> None:
-        """Makes every user of this value use another one instead.
+        """Replaces all uses of this value by another one.
 
         Raises:
-            TypeError: ``other`` is no value.
+            TypeError: ``other`` is not a :class:`Value`.
         """
         if not isinstance(other, Value):
             raise TypeError(f"expected a Value to replace '{self.name}', found {other!r}")
@@ -145,15 +144,15 @@ class OpResult(Value):
         super().__init__(base, type_)
         self._owner = owner
         self.index = index
-        # Place in a group that is printed as %base:count; -1 where the name stands alone.
+        # Index in a group that is printed as %base:count; -1 for a single name.
         self._number = number
 
     @property
     def name(self) -> str:
-        """The name as printed; a result that the text does not name gets one here.
+        """The name as printed; assigns one to a result that the text does not name.
 
-        MLIR reads ``ttg.local_alloc : () -> T`` without ``%x =`` in front.  Such a result has no
-        uses, and prints no name until it is asked for.
+        MLIR reads ``ttg.local_alloc : () -> T`` without ``%x =``.  Such a result has no uses, and
+        prints no name before this property is read.
         """
         if not self._base:
             from .edits import name_results
@@ -167,7 +166,7 @@ class OpResult(Value):
 
     def _add_user(self, op: Operation) -> None:
         if not self._base:
-            _ = self.name  # what is used has a name
+            _ = self.name  # used values need a name
         super()._add_user(op)
 
     @property
@@ -176,7 +175,7 @@ class OpResult(Value):
 
 
 class BlockArgument(Value):
-    """An argument of a block; what a loop's or function's header names is of this kind."""
+    """An argument of a block, including those named in a loop's or function's header."""
 
     __slots__ = ("_owner", "_span", "index", "loc_text")
 
@@ -184,9 +183,9 @@ class BlockArgument(Value):
         super().__init__(base, type_)
         self._owner = owner
         self.index = index
-        #: The location printed behind the type, ``loc(...)``, or ``None``.
+        #: The location printed after the type, ``loc(...)``, or ``None``.
         self.loc_text: str | None = None
-        # Offsets of name and type in the source; the type's are -1 where it is not printed here.
+        # Offsets of name and type in the source; the type's are -1 if not printed here.
         self._span: tuple[int, int, int, int] | None = None
 
     @property
@@ -198,12 +197,12 @@ class BlockArgument(Value):
         return self._owner.parent.parent
 
     def set_loc(self, text: str) -> None:
-        """Sets the location that is printed behind the type, ``loc(...)`` or an alias.
+        """Sets the location printed after the type, ``loc(...)`` or an alias.
 
         Raises:
-            TypeError: It is no text.
-            VerifyError: The argument is printed without its type, as those of loops are; or the
-                text is malformed or names an alias that is not defined.
+            TypeError: It is not a string.
+            VerifyError: The argument is printed without its type, as in loops; or the text is
+                malformed or names an undefined alias.
         """
         from .segments import set_argument_location
         from .text_checks import check_location, require_text

@@ -1,26 +1,24 @@
-"""What holds for every module, checked without Triton.
+"""The verifier: rules that every module must follow, checked without Triton.
 
 Scoping is checked in one walk (:class:`_Scopes`):
 
-1. Each operand is a value whose definition dominates the operation: an earlier operation of the
-   same block, an argument of a block around it, or something in a block that dominates its own.
-   In unreachable blocks, and in regions whose order has no meaning (``builtin.module``, regions of
-   operations that nobody here knows), anything in the region counts.
-2. Nothing in an isolated region uses a value from outside of it.
-3. Names of values are unique where they are visible, labels within their region, and a name is one
-   token for MLIR's lexer: ``%`` and a number, or ``%`` and a name that starts with no digit.
+1. The definition of each operand dominates the operation: an earlier operation of the same block,
+   an argument of an enclosing block, or something in a dominating block.  In unreachable blocks,
+   and in regions without an order (``builtin.module``, regions of unknown operations), anything in
+   the region counts.
+2. Nothing in an isolated region uses a value from outside.
+3. Names of values are unique in their scope, labels within their region, and a name is one token
+   for MLIR's lexer: ``%`` and a number, or ``%`` and a name that does not start with a digit.
 
-Everything else is a rule of :data:`RULES`: a pattern (names of operations), a predicate that gives
-what is wrong, and the message that it fills in.  What an encoding or a type may be is told in
-:mod:`~triton_ext.ir.type_problems`.
+Everything else is a rule of :data:`RULES`: a pattern (names of operations), a predicate, and a
+message.  :mod:`~triton_ext.ir.type_problems` checks encodings and types.
 
-Safe direction: what is not known (an operation of another dialect, a type that is not printed) is
-not checked, so a module that is refused here is refused by every host, and a module that passes
-here may still be refused by one.  The exception is a type that is longer than any host prints once
-its aliases are written out: it is refused, because nothing can be compared with it.  So is an
-encoding with parameters that some hosts read and only later stumble over, a ``vec`` that is no
-power of two for instance, and a TMA copy whose indices or buffer do not fit its descriptor, which
-3.6 reads and lowers to something else.
+Safe direction: unknown operations and types that are not printed are not checked, so every host
+refuses a module that is refused here, and may refuse one that passes.  There are three exceptions,
+which are refused here: a type that is longer than any host prints after expanding its aliases,
+because it cannot be compared; an encoding with parameters that some hosts read and fail on later,
+such as a ``vec`` that is not a power of two; and a TMA copy whose indices or buffer do not fit its
+descriptor, which 3.6 reads and lowers to something else.
 """
 
 from __future__ import annotations
@@ -47,10 +45,10 @@ _ORDERED_DIALECTS = KNOWN_DIALECTS | {"func", "llvm"}
 
 
 def find_problems(module: Module) -> Iterator[VerifyError]:
-    """Every problem of a module, in the order of the text.
+    """Yields every problem of a module, in printed order.
 
     Args:
-        module: A module; of a part, the whole module is checked.
+        module: A module; for a part, the whole module is checked.
     """
     whole = module._whole or module
     facts = Facts(whole.aliases)
@@ -60,7 +58,7 @@ def find_problems(module: Module) -> Iterator[VerifyError]:
 
 
 def _at_alias(module: Module, name: str, message: str) -> VerifyError:
-    """An error where an alias is defined; at the module for one that was added."""
+    """Returns an error at the definition of an alias; at the module for an added one."""
     source = module.source
     found = re.search(rf"^{re.escape(name)}(?=\s*=)", source.text, re.MULTILINE)
     if found is None:
@@ -76,10 +74,10 @@ def _at_alias(module: Module, name: str, message: str) -> VerifyError:
 
 
 class _Blocks:
-    """Several blocks of a region, while they are checked one by one.
+    """The blocks of a region while they are checked one by one.
 
     Attributes:
-        current: The one that is being checked.
+        current: The block being checked.
     """
 
     def __init__(self, region: Region) -> None:
@@ -87,7 +85,7 @@ class _Blocks:
         self.current = region._blocks[0]
 
     def are_visible(self, block: Block) -> bool:
-        """Returns whether the current block can use values that another one defines."""
+        """Returns whether the current block can use values of another one."""
         dominance, current = self._dominance, self.current
         if dominance is None or current not in dominance:
             return True
@@ -95,17 +93,17 @@ class _Blocks:
 
 
 class _Scopes:
-    """Walks a tree with the values and names that are visible at each place."""
+    """Walks a tree with the visible values and names."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.visible: set[Value] = set()
-        # The values of regions with several blocks around the present place.
+        # The values of enclosing regions with several blocks.
         self.in_blocks: dict[Value, tuple[_Blocks, Block]] = {}
         self.names: dict[str, Value] = {}
 
     def is_visible(self, value: Value) -> bool:
-        """Returns whether a value's definition dominates the present place."""
+        """Returns whether a value's definition dominates the current operation."""
         if value in self.visible:
             return True
         blocks, block = self.in_blocks.get(value, (None, None))
@@ -129,11 +127,11 @@ class _Scopes:
             yield from self.check_region(region)
 
     def check_region(self, region: Region) -> Iterator[VerifyError]:
-        """Checks a region; what it defines is not visible any more behind it."""
+        """Checks a region; its definitions are not visible after it."""
         outer_visible, outer_names, outer_blocks = self.visible, self.names, self.in_blocks
         if region.isolated:
             self.visible, self.in_blocks = set(), {}
-            # Hosts read the partitions of warp_specialize with the names around them in use.
+            # Hosts read the partitions of warp_specialize with outer names in use.
             inherits = region.parent.name.startswith("ttg.warp_specialize")
             self.names = dict(outer_names) if inherits else {}
         blocks = region._blocks
@@ -154,7 +152,7 @@ class _Scopes:
     def check_block(
         self, block: Block, added: list[Value], names: list[str]
     ) -> Iterator[VerifyError]:
-        """Checks a block; operations see what is in front of them."""
+        """Checks a block; operations see earlier definitions."""
         for arg in block._args:
             yield from self.define(block.parent_op, arg, added, names)
         for op in block._ops:
@@ -194,7 +192,7 @@ class _Scopes:
             return
         if _NAME.fullmatch(value._base) is None:
             yield op.error(
-                f"'{value._base}' is no name of an SSA value",
+                f"'{value._base}' is not a valid SSA value name",
                 "expected '%' and digits, or '%', a letter or one of '$._-', and letters, digits "
                 "or '$._-'",
             )
@@ -216,7 +214,7 @@ def _definitions(block: Block) -> list[Value]:
 
 
 def _not_visible(op: Operation, index: int, operand: Value) -> VerifyError:
-    """Why an operand may not be used here."""
+    """Returns why an operand must not be used here."""
     owner = operand._holder
     block = operand.owner
     gone = owner.module is not op.module
@@ -242,7 +240,7 @@ def _not_visible(op: Operation, index: int, operand: Value) -> VerifyError:
 
 
 def _isolated_between(op: Operation, holder: Operation | None) -> Operation | None:
-    """The operation whose isolated region is around ``op`` and not around what ``holder`` holds."""
+    """Returns the operation whose isolated region contains ``op`` but not ``holder``'s contents."""
     block = op.parent
     while block is not None:
         region = block.parent

@@ -24,7 +24,7 @@ from triton_ext.nn.folding import CONVOLUTIONS
 from triton_ext.nn.gathered import GATHERED
 from triton_ext.nn.outcome import ALREADY_OURS, Conversion, Layer, ModuleCalls, Report, show
 from triton_ext.nn.patterns import Recipe, find_recipe
-from triton_ext.nn.steps import has_hooks, own_activation
+from triton_ext.nn.steps import has_hooks, own_activation, within
 from triton_ext.nn.subclasses import base_of, class_for, is_plain, pads, refusal_of
 from triton_ext.ops import support
 from triton_ext.ops.api.checks import Fallback, parse_fallback
@@ -41,7 +41,7 @@ _OUR_NORMS: dict[type[torch.nn.Module], Any] = {
 _CLASSES = {**_OURS, **_OUR_NORMS}
 _TORCHS = {ours: theirs for theirs, ours in _CLASSES.items()}
 
-# What a model's reader takes for one of those norms: their subclasses as well.
+# Classes, with their subclasses, that readers of a model regard as those norms.
 _NORMS = (
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.GroupNorm,
@@ -116,7 +116,7 @@ def convert(
     for layer in found.layers:
         if layer.reason:
             continue
-        module: Any = model.get_submodule(layer.name)
+        module: Any = within(model, layer.name)
         ours = _class_for(module)
         if ours is None:
             continue
@@ -127,10 +127,10 @@ def convert(
             _pack(module)
     for layer in found.norms:
         if not layer.reason:
-            module = model.get_submodule(layer.name)
+            module = within(model, layer.name)
             module.__class__ = _class_of(type(module))
     for name, recipe in recipes.items():
-        module = model.get_submodule(name)
+        module = within(model, name)
         if recipe_of(module) is not None:
             unfold(module)
         fold_module(module, recipe)
@@ -239,7 +239,7 @@ def report(model: torch.nn.Module) -> Report:
     _check_model("report", model)
     modules, left = [], []
     for name, module in model.named_modules():
-        calls = getattr(module, CALLS, None)
+        calls = vars(module).get(CALLS)
         if isinstance(calls, Calls):
             counts = tuple(calls.refusals.most_common())
             modules.append(ModuleCalls(name, _text(module), calls.ours, calls.torch, counts))
@@ -285,10 +285,13 @@ def _check_model(name: str, model: object) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{name}: expected a torch.nn.Module, got {type(model).__name__}")
     for path, module in model.named_modules():
-        for child, _ in module._modules.items():  # a scripted module has no keys
-            if not child or "." in child:  # torch's own add_module refuses it; a file need not
-                where = " ".join((type(module).__name__, path)).rstrip()
+        for child, found in module._modules.items():  # a scripted module has no keys
+            where = " ".join((type(module).__name__, path)).rstrip()
+            # Torch's own add_module refuses these; a file need not.
+            if not isinstance(child, str) or not child or "." in child:
                 raise ValueError(f"{name}: {where} has a child named {child!r}")
+            if found is not None and not isinstance(found, torch.nn.Module):
+                raise TypeError(f"{name}: {where} has a child {child!r}, a {type(found).__name__}")
 
 
 def _check_flags(name: str, **flags: object) -> None:
@@ -374,13 +377,13 @@ class _Search:
         return replace(layer, unfolded=self.reasons.get(name, "no module here calls it"))
 
     def _ask(self, name: str, prefix: str, module: torch.nn.Module, own: list[str]) -> None:
-        refused = {n: self._refusal(prefix + n, module.get_submodule(n)) for n in own}
+        refused = {n: self._refusal(prefix + n, within(module, n)) for n in own}
         able = {n for n, reason in refused.items() if not reason}
         norms = {n for n in able if prefix + n in self._norms}
         convolutions = able - norms
         known = recipe_of(module)
         if known is not None:
-            # What was folded before stays, whatever is asked for now.
+            # Folded convolutions stay, whatever is requested now.
             convolutions |= {site.name for site in known.sites}
             norms |= {site.name for site in known.norms}
         recipe = known
@@ -424,7 +427,7 @@ def _is_called_by(module: torch.nn.Module, name: str) -> bool:
     """Tells whether a layer is a module's own child, or lies in its lists only."""
     *path, _ = name.split(".")
     return all(
-        isinstance(module.get_submodule(".".join(path[: i + 1])), _LISTS) for i in range(len(path))
+        isinstance(within(module, ".".join(path[: i + 1])), _LISTS) for i in range(len(path))
     )
 
 
@@ -507,7 +510,7 @@ def _kept(
     """
     if not layer.is_ours_already:
         return layer
-    module: Any = model.get_submodule(layer.name)
+    module: Any = within(model, layer.name)
     kept = []
     if module.fallback != fallback:
         kept.append(f'fallback="{module.fallback}"')
@@ -536,7 +539,7 @@ def _is_packable(module: Any, shared: frozenset[int]) -> bool:
 def _is_movable(module: Any, shared: frozenset[int]) -> bool:
     """Tells whether a weight has its memory for itself; arguments as :func:`_is_packable`'s."""
     weight = getattr(module, "weight", None)
-    # What was parametrized or pruned since is computed for every call.
+    # A weight that was parametrized or pruned since is computed on every call.
     if is_parametrized(module) or not isinstance(weight, torch.nn.Parameter):
         return False
     data = weight.data
@@ -649,7 +652,7 @@ def _is_sharded(weight: Any) -> bool:
 def _reason_of_kernels(module: Any) -> str:
     dtype, sizes = module.weight.dtype, _sizes(module, module.weight)
     transposed = isinstance(module, torch.nn.modules.conv._ConvTransposeNd)
-    # What was written to attributes since the module was made; torch asks the weight, too.
+    # The weight's sizes, as torch uses; attributes may have been overwritten since construction.
     channels = sizes[0] if transposed else sizes[1] * module.groups
     size = [
         max(_NOMINAL_SIZE, (taps - 1) * step + 1)

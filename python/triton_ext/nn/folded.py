@@ -21,13 +21,14 @@ import torch
 
 from triton_ext.nn.folding import Fold
 from triton_ext.nn.patterns import FOLDS, Recipe, find_recipe
-from triton_ext.nn.steps import has_hooks
+from triton_ext.nn.program import OWN
+from triton_ext.nn.steps import has_hooks, within
 from triton_ext.nn.subclasses import derived
 from triton_ext.nn.traceable import differs, likeness
 
 __all__ = ["fold", "folds_of", "recipe_of", "unfold", "unfolded"]
 
-_RECIPE = "_triton_ext_recipe"
+_RECIPE = f"{OWN}recipe"
 
 
 def recipe_of(module: torch.nn.Module) -> Recipe | None:
@@ -147,8 +148,11 @@ def _is_changed(module: Any, recipe: Recipe) -> bool:
     for name in recipe.functions:
         if name in state:
             return True
+    for name in children:  # the program reads attributes, and they go before children
+        if name in state:
+            return True
     for name in recipe.identities:
-        child = module.get_submodule(name)
+        child = within(module, name)
         if type(child) is not torch.nn.Identity or has_hooks(child):
             return True
     return _is_changed_deeper(module, recipe)
@@ -159,22 +163,29 @@ _ABSENT: Any = object()
 
 def _is_changed_deeper(module: Any, recipe: Recipe) -> bool:
     for path, name, value in recipe.others:
-        if differs(getattr(_within(module, path), name, _ABSENT), value):
+        if differs(getattr(within(module, path), name, _ABSENT), value):
             return True
     for path, name in recipe.tensors:
-        if getattr(_within(module, path), name, None) is None:
+        if getattr(within(module, path), name, None) is None:
             return True
     for path, names in recipe.containers:
-        if tuple(getattr(_within(module, path), "_modules", ())) != names:
+        container = within(module, path)
+        if container is None or tuple(container._modules) != names:
+            return True
+        for name in names:
+            if name in container.__dict__:
+                return True
+    for paths in recipe.tied:
+        found = [_part(module, path) for path in paths]
+        if any(each is not found[0] for each in found):
             return True
     return False
 
 
-def _within(module: Any, path: str) -> Any:
-    """Returns what a module has by a path; None if that is not there any longer."""
-    for name in path.split(".") if path else ():
-        module = getattr(module, "_modules", {}).get(name)
-    return module
+def _part(module: Any, path: str) -> Any:
+    """Returns what a module has by a path: a module, a parameter or a buffer."""
+    path, _, name = path.rpartition(".")
+    return getattr(within(module, path), name, None)
 
 
 def _function(recipe: Recipe) -> Any:

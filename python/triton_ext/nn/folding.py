@@ -1,13 +1,13 @@
-"""What stands in a folded forward for a convolution and what follows it: one call of a kernel.
+"""Folded forwards: one kernel call for a convolution and the modules that follow it.
 
-BatchNorm goes into the epilogue as a scale and a bias per channel, in fp32, and not into the
-weight: the weight would be rounded to its dtype once more, and it would no longer be the
-parameter.  So the result is rounded once where torch rounds behind every layer.
+BatchNorm becomes a scale and a bias per channel of the epilogue, in fp32.  It is not folded into
+the weight, which would be rounded to its dtype once more, and would no longer be the parameter.  So
+the result is rounded once where torch rounds after every layer.
 
-Every call looks whether the kernel may stand for the modules, because anything may have happened to
-them since the model was folded.  Where it may not (derivatives are recorded, a module has hooks, is
-in training mode or was replaced, a residual has another shape or dtype), the modules are called one
-by one, as in the model's own forward.
+Every call checks whether the kernel may replace the modules, which may have changed since the model
+was folded.  If not (gradients are recorded, a module has hooks, is in training mode or was
+replaced, a residual has another shape or dtype), the modules are called one by one, as in the
+model's own forward.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Fold:
         """
         if not torch.is_grad_enabled():
             return
-        # What torch traces is not to depend on what this changes.
+        # Traced code must not depend on what this changes.
         if torch.compiler.is_compiling():
             self._is_recorded = True
         elif not self._is_recorded:
@@ -139,7 +139,7 @@ class Fold:
         known = self._known
         if known is not None and known.key == key and not self._is_recorded:
             return known.scale, known.bias
-        # What is kept is used with and without inference mode.
+        # The cached tensors are used with and without inference mode.
         with torch.inference_mode(False), torch.no_grad():
             scale, shift = _vectors(norm, bias)
             if type(scale) is FakeTensor:

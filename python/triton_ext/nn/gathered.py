@@ -36,7 +36,7 @@ class Gathered:
     def __init__(self) -> None:
         self._weight: Tensor | None = None
         self._version = -1
-        # What autograd keeps shares its memory, but not its version: filling it again is no change.
+        # Autograd's saved tensor shares its memory, but not its version, so refilling is no change.
         self._copy: Tensor | None = None
 
     def __reduce__(self) -> tuple[type[Gathered], tuple[()]]:

@@ -78,12 +78,12 @@ def reorder(weight: torch.nn.Parameter, order: Callable[[Tensor], Tensor]) -> No
 
 
 class _Signature:
-    """What ``inspect`` tells of a class, as ``skip_init`` of torch asks: torch's, and ours."""
+    """The signature of a class for ``inspect``, which torch's ``skip_init`` calls."""
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         its = inspect.getattr_static(owner, "__init__")
         if instance is not None or its is not _Convolution.__dict__["__init__"]:
-            raise AttributeError("__signature__")  # that of its own __init__ is told
+            raise AttributeError("__signature__")  # inspect falls back to its own __init__
         torchs = next(base for base in owner.__mro__ if not issubclass(base, _Convolution))
         found = inspect.signature(torchs)
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -92,11 +92,11 @@ class _Signature:
 
 
 class _Convolution:
-    """What all six have beside torch's module; comes first among their bases.
+    """Mixin of all six convolution modules; the first of their bases.
 
     Args:
         arguments: torch's.
-        fallback: ``"error"``, or ``"torch"`` to let torch do what the kernels do not take.
+        fallback: ``"error"``, or ``"torch"`` to use torch where the kernels do not apply.
         keywords: torch's.
     """
 

@@ -11,7 +11,7 @@ Every call checks whether a kernel gives what torch gives: the input's kind, sha
 dtype, autocast, transforms of ``torch.func``, and, for what follows, hooks and replaced modules.
 Where it does not, torch's own forward runs, and what follows by itself.  So it does in what
 ``torch.compile`` traces for the norms that Inductor is to generate;
-``IS_OPERATOR`` of :mod:`triton_ext.ops.norms.functional` has which.
+``IS_OPERATOR`` of :mod:`triton_ext.ops.norms.checks` has which.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from torch.fx import Proxy
 from triton_ext.nn.steps import add_and_activate, is_watched, name_of, refuse_scripting
 from triton_ext.ops import norms as kernels
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, cached, is_autocast
-from triton_ext.ops.norms.calls import Call
-from triton_ext.ops.norms.functional import Kind, is_left_to_torch, is_operator, norm_key
+from triton_ext.ops.norms.checks import Kind, is_left_to_torch, is_negated, is_operator
+from triton_ext.ops.norms.functional import norm_key
 from triton_ext.ops.norms.functional import normalize as run
-from triton_ext.ops.norms.plan import NormPlan, is_negated
+from triton_ext.ops.norms.plan import NormPlan, Running
 
 #: The names of the modules.
 NORMS = (
@@ -51,7 +51,7 @@ Tensor = torch.Tensor
 
 
 class _Norm:
-    """What all of them have beside torch's module; comes first among their bases."""
+    """Mixin of all norm modules; the first of their bases."""
 
     def __prepare_scriptable__(self) -> NoReturn:
         # torch.jit.script asks every module for what it is to compile in its place.
@@ -122,8 +122,8 @@ class _BatchNorm(_Norm):
         if momentum is None:
             momentum = 0.0
         if plan is not None and type(momentum) is float:
-            call = Call(plan, mean, variance, of_batch, momentum, True, counted)
-            return run(call, x, weight, bias, residual)
+            running = Running(mean, variance, momentum, counted)
+            return run(plan, x, weight, bias, residual, running, is_cached=True)
         result: Tensor = kernels.batch_norm(
             x,
             weight,
@@ -208,7 +208,7 @@ class _GroupNorm(_Norm):
         name = _NAMES.get(activation, activation)
         plan = cached(norm_key((x, weight, bias), groups, name, module.eps))
         if plan is not None and self._is_of(plan, x, channels):
-            return run(Call(plan, is_cached=True), x, weight, bias, None)
+            return run(plan, x, weight, bias, is_cached=True)
         if not _is_own(x, "group") or x.dim() not in self._ranks:
             return None
         if x.shape[1] != channels or x.numel() <= x.shape[0] * groups:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TextIO
 
+from triton_ext.errors import for_terminal
+
 __all__ = ["ALREADY_OURS", "Conversion", "Layer", "ModuleCalls", "Report", "show"]
 
 #: The reason why a converted layer is not converted.
@@ -50,12 +52,12 @@ class Layer:
 
     @property
     def is_ours_already(self) -> bool:
-        """Whether it had been converted before."""
+        """Returns whether it was converted earlier."""
         return self.reason.startswith(ALREADY_OURS)
 
     @property
     def outcome(self) -> str:
-        """What became of it, in words."""
+        """The result in words."""
         return f"{self._became}; {self.kept}" if self.kept else self._became
 
     @property
@@ -73,11 +75,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What became of a model's layers; its text is a table.
+    """The result of converting a model's layers; ``str`` prints a table.
 
     Attributes:
         layers: The convolutions.
-        norms: The norms; none where nothing was to become of them.
+        norms: The norms; empty if they were not to be converted.
     """
 
     layers: tuple[Layer, ...]
@@ -91,7 +93,7 @@ class Conversion:
 
     def __str__(self) -> str:
         rows = [
-            (_short(layer.name), _cut(layer.text), layer.outcome)
+            (_short(layer.name), _cut(layer.text), _line(layer.outcome))
             for layer in (*self.layers, *self.norms)
         ]
         return "\n".join([*_columns(rows), self.summary])
@@ -156,7 +158,7 @@ class Report:
         return f"{text}; not converted: {len(self.left)}" if self.left else text
 
     def __str__(self) -> str:
-        rows = [(_short(each.name), _cut(each.text), each.outcome) for each in self.modules]
+        rows = [(_short(each.name), _cut(each.text), _line(each.outcome)) for each in self.modules]
         return "\n".join([*_columns(rows), self.summary])
 
 
@@ -167,10 +169,17 @@ def _columns(rows: list[tuple[str, str, str]]) -> list[str]:
 
 def _short(name: str) -> str:
     """Returns a name, or its end: what tells layers of a model from each other."""
+    name = _line(name)
     return name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
 
 
+def _line(text: str) -> str:
+    """Returns a text in one line; names of children may have anything in them."""
+    return for_terminal(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def _cut(text: str) -> str:
+    text = _line(text)
     return text if len(text) <= _TEXT_WIDTH else f"{text[: _TEXT_WIDTH - 3]}..."
 
 
@@ -206,7 +215,7 @@ def show(conversion: Conversion, file: TextIO) -> None:
     for layer in (*conversion.layers, *conversion.norms):
         style = "red" if layer.outcome.startswith("left") else "yellow" if layer.kept else "green"
         cells = (_short(layer.name) or "(model)", layer.text.split("(")[0], layer.shape)
-        table.add_row(*map(Text, cells), Text(layer.outcome, style=style))
+        table.add_row(*map(Text, cells), Text(_line(layer.outcome), style=style))
     console = Console(file=file)
     if not console.is_terminal:
         console = Console(file=file, width=_WIDTH)

@@ -37,14 +37,14 @@ from torch.nn import functional as F
 
 from triton_ext.nn.folding import convolve_folded, is_foldable
 from triton_ext.nn.norms import normalize
-from triton_ext.nn.program import NotWritable, program_of
+from triton_ext.nn.program import OWN, NotWritable, check_record, program_of, tied_paths
 from triton_ext.nn.steps import activation_of, has_hooks, own_activation
 from triton_ext.nn.traceable import Reading, read_forward
 
 __all__ = ["FOLDS", "Recipe", "Site", "find_recipe"]
 
 #: The attribute of a folded module that has a fold for each of its sites.
-FOLDS = "_triton_ext_folds"
+FOLDS = f"{OWN}folds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class Recipe:
         norms: The norms that begin chains.
         in_training: Whether the forward is also that of training mode.
         identities: Modules that are left out because they return what they are given.
+        tied: Paths of what is one module, parameter or buffer under several names: a record has one
+            of the names, and not which one the forward asked for.
     """
 
     source: str
@@ -98,6 +100,7 @@ class Recipe:
     norms: tuple[Site, ...] = ()
     in_training: bool = False
     identities: tuple[str, ...] = ()
+    tied: tuple[tuple[str, ...], ...] = ()
 
 
 class _NotRecorded(Exception):
@@ -171,11 +174,16 @@ def find_recipe(
         first = (str(error).splitlines() or [type(error).__name__])[0]
         reason = f"its module's forward does not trace: {first}"
         return None, dict.fromkeys(layers, reason)
+    try:
+        check_record(graph, module)
+    except NotWritable as error:
+        return None, dict.fromkeys(layers, f"not recorded: {error}")
     reasons = dict.fromkeys(layers, "its module's forward does not call it")
     for node in graph.nodes:
         if node.op == "call_module" and node.kwargs and node.target in reasons:
             reasons[node.target] = "it is called with keyword arguments"
     containers = _containers(module, graph, reading.containers)
+    tied = tied_paths(module, graph)
     identities = _skip_identities(module, graph)
     sites = _fold(module, graph, convolutions, reasons)
     chains = _fold_norms(module, graph, norms, reasons)
@@ -201,6 +209,7 @@ def find_recipe(
         norms=tuple(chains),
         in_training=bool(norms) and not reading.has_checkpoints,
         identities=identities,
+        tied=tied,
     )
     return recipe, reasons
 
@@ -214,8 +223,8 @@ def _containers(
     return tuple((p, tuple(root.get_submodule(p)._modules)) for p in sorted(paths))
 
 
-# What copies, pickles and makes instances; a class that is made for a folded forward has its own.
-# A __getattribute__ may give other attributes than those that are compared.
+# Methods that copy, pickle and create instances, which a class made for a folded forward overrides.
+# A __getattribute__ may return other attributes than those compared.
 _OF_INSTANCES = (
     *("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs_ex__", "__new__"),
     "__getattribute__",
@@ -495,7 +504,7 @@ def _take_activation(root: torch.nn.Module, chain: _Chain, node: fx.Node) -> Non
 
 def _function_name(node: fx.Node) -> str:
     """Returns the activation that a function or a method of a tensor is; empty if it is none."""
-    # Whether it is in place: nobody else sees the tensor.
+    # In-place or not makes no difference: nobody else sees the tensor.
     others = [name for name in node.kwargs if name != "inplace"]
     if node.op == "call_method":
         return "" if others or len(node.args) != 1 else _METHODS.get(str(node.target), "")

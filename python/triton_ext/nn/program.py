@@ -1,7 +1,8 @@
 """The text of a recorded forward, as torch.fx writes it.
 
-fx copies names of modules, methods and keywords into the text as they are.  A model that was read
-from a file may have any names, so a name that is not read back as itself makes no text.
+fx copies names of modules, methods and keywords into the text as they are, and values by their
+``repr``.  A model that was read from a file may have any names, so a name or a value that is not
+read back as itself makes no text.
 """
 
 from __future__ import annotations
@@ -11,24 +12,59 @@ import types
 import unicodedata
 from typing import Any
 
+import torch
 from torch import fx
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 
-__all__ = ["NotWritable", "program_of"]
+__all__ = ["OWN", "NotWritable", "check_record", "program_of", "tied_paths"]
+
+#: Attributes of this package in modules and classes begin with it.
+OWN = "_triton_ext_"
 
 
 class NotWritable(Exception):
     """A graph whose text would not be the graph."""
 
 
+def check_record(graph: fx.Graph, root: torch.nn.Module) -> None:
+    """Refuses a record that the text of a program cannot give back.
+
+    Args:
+        graph: The record of a forward.
+        root: The module whose forward it is.
+
+    Raises:
+        NotWritable: A name or a value would be read as something else.
+    """
+    for node in graph.nodes:
+        for name in node.kwargs:
+            if not _is_name(name):
+                raise NotWritable(f"{name!r} is no name of an argument")
+        if node.op == "call_method" and not _is_name(str(node.target)):
+            raise NotWritable(f"{node.target!r} is no name of a method")
+        if node.op in ("call_module", "get_attr"):
+            _check_path(root, str(node.target))
+        _check_value((*node.args, *node.kwargs.values()))
+
+
+def tied_paths(root: torch.nn.Module, graph: fx.Graph) -> tuple[tuple[str, ...], ...]:
+    """Returns the names of what a record uses and its module has under several of them."""
+    used = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
+    paths: dict[int, list[str]] = {}
+    for listed in (root.named_modules, root.named_parameters, root.named_buffers):
+        for path, found in listed(remove_duplicate=False):
+            paths.setdefault(id(found), []).append(path)
+    return tuple(tuple(p) for p in paths.values() if len(p) > 1 and not used.isdisjoint(p))
+
+
 def program_of(graph: fx.Graph) -> tuple[str, tuple[tuple[str, Any], ...]]:
     """Returns a graph as text, and the global names of the text; of modules, ``module:`` names.
 
     Raises:
-        NotWritable: A name in the graph would be read as something else.
+        NotWritable: Python does not take the text.
     """
     for node in graph.nodes:
         node.type = None
-        _check_names(node)
     code = graph.python_code("self")
     try:
         used = _used_names(compile(code.src, "<folded forward>", "exec"))
@@ -42,16 +78,59 @@ def program_of(graph: fx.Graph) -> tuple[str, tuple[tuple[str, Any], ...]]:
     return code.src, names
 
 
-def _check_names(node: fx.Node) -> None:
-    for name in node.kwargs:
-        if not _is_name(name):
-            raise NotWritable(f"{name!r} is no name of an argument")
-    if node.op == "call_method" and not _is_name(str(node.target)):
-        raise NotWritable(f"{node.target!r} is no name of a method")
-    if node.op in ("call_module", "get_attr"):
-        for name in str(node.target).split("."):
-            if not _is_name(name) and not _is_quotable(name):
-                raise NotWritable(f"torch.fx cannot write the name {name!r}")
+def _check_path(root: torch.nn.Module, path: str) -> None:
+    """Refuses a path that attributes would not follow: records go by the children alone."""
+    module: Any = root
+    for name in path.split("."):
+        if not _is_name(name) and not _is_quotable(name):
+            raise NotWritable(f"torch.fx cannot write the name {name!r}")
+        kind = type(module)
+        if name in vars(module) or any(name in vars(base) for base in kind.__mro__):
+            raise NotWritable(f"{kind.__name__} has a child and another attribute named {name!r}")
+        if name.startswith(OWN):
+            raise NotWritable(f"triton-ext has an attribute of its own named {name!r}")
+        if _reads_otherwise(kind):
+            raise NotWritable(f"{kind.__name__} has attribute access of its own")
+        module = module._modules.get(name)
+
+
+def _reads_otherwise(kind: Any) -> bool:
+    """Returns whether a class of modules looks attributes up in another way than torch's."""
+    return (
+        kind.__getattribute__ is not object.__getattribute__
+        or kind.__getattr__ is not torch.nn.Module.__getattr__
+    )
+
+
+# They print as themselves.
+_PLAIN = {int, float, bool, str, type(None), type(...), torch.dtype, torch.device}
+_PLAIN |= {torch.memory_format, torch.layout}
+_SEQUENCES = {tuple, list, immutable_list}
+_MAPPINGS = {dict, immutable_dict}
+_INT_BITS = 64  # torch takes no larger ones
+_DEPTH = 32
+
+
+def _check_value(value: object, depth: int = 0) -> None:
+    """Refuses a value of the graph that its ``repr`` would not give back.
+
+    NumPy's float64 is a float and prints as a name of NumPy; an enum is none that is written.
+    """
+    kind = type(value)
+    if depth > _DEPTH:
+        raise NotWritable(f"a value is nested more than {_DEPTH} times")
+    if kind in _SEQUENCES:
+        for part in value:
+            _check_value(part, depth + 1)
+    elif kind in _MAPPINGS:
+        for pair in value.items():
+            _check_value(pair, depth + 1)
+    elif kind is slice:
+        _check_value((value.start, value.stop, value.step), depth + 1)
+    elif kind is int and value.bit_length() > _INT_BITS:
+        raise NotWritable(f"an integer has more than {_INT_BITS} bits")
+    elif kind not in _PLAIN and not isinstance(value, fx.Node):
+        raise NotWritable(f"a {kind.__name__} is a value of the forward")
 
 
 def _is_name(text: str) -> bool:

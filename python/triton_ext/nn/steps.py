@@ -1,4 +1,4 @@
-"""What may stand behind a convolution or a norm in a forward, and its own call."""
+"""The operations that may follow a convolution or a norm in a forward, and the call itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from triton_ext.ops.api.reference import apply_activation
+from triton_ext.ops.core.epilogue import apply_activation
 
 __all__ = [
     "activation_of",
@@ -18,7 +18,23 @@ __all__ = [
     "name_of",
     "own_activation",
     "refuse_scripting",
+    "within",
 ]
+
+
+def within(module: Any, path: str) -> Any:
+    """Returns the module that a module has by a path; ``None`` if there is none.
+
+    It goes by the children alone.  ``get_submodule`` goes by attributes, and a file may have
+    children that are named as attributes are.
+
+    Args:
+        module: Any module.
+        path: As ``named_modules`` gives it.
+    """
+    for name in path.split(".") if path else ():
+        module = getattr(module, "_modules", {}).get(name)
+    return module
 
 
 def activation_of(module: object) -> str | None:

@@ -1,22 +1,22 @@
-"""Whether recording a forward once tells what it does every time.
+"""Decides whether one recorded forward represents every call.
 
-torch.fx runs a forward with stand-ins for its inputs and writes down what is done to them.  What it
-cannot write down it either refuses, or, which is worse, does once and forgets: assignments to
-attributes, ``with`` blocks, questions about types, modes of torch, random numbers.  A list of what
-is forgotten would never end, so :func:`read_forward` goes by what is known instead: every name in
-the code has to lead to something whose calls are recorded or give the same each time:
+torch.fx runs a forward with proxies for its inputs and records the operations on them.  What it
+cannot record it either refuses, or, which is worse, executes once and forgets: assignments to
+attributes, ``with`` blocks, queries of types, modes of torch, random numbers.  A deny list would
+never be complete, so :func:`read_forward` uses an allow list: every name in the code must lead to
+something whose calls are recorded or have the same result each time:
 
-- functions that torch hands to ``__torch_function__``, which is how stand-ins see them, and methods
-  and attributes of tensors that say nothing about gradients, types or memory;
+- functions with ``__torch_function__``, which proxies intercept, and methods and attributes of
+  tensors that do not depend on gradients, types or memory;
 - ``operator``, ``math`` and built-in functions of values alone;
 - constants, modules, parameters and buffers;
 - functions in Python, of the forward's own or anybody else's, that were read in the same way;
 - attributes of modules that can be compared at every call, and tuples of all these.
 
-Where a value comes from code that was read, calling it is safe, because all its roots were.  An
-attribute of such a value is allowed by its name alone.
+A value computed by code that was read is safe to call, because all its roots were.  An attribute of
+such a value is allowed by its name alone.
 
-Safe direction: a forward that would be recorded rightly may be refused.
+Safe direction: a forward that would be recorded correctly may be refused.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import math
 import numbers
 import operator
 import types
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,12 +45,12 @@ __all__ = ["Frozen", "Reading", "differs", "likeness", "read_forward"]
 
 @dataclass(slots=True)
 class Reading:
-    """What a forward, and what it calls, was found to use.
+    """The names that a forward and its callees use.
 
     Attributes:
-        hazard: What in it is not recorded; empty if nothing is found.
+        hazard: The first thing that cannot be recorded; empty if nothing is found.
         attributes: By path of a module and name, values that are compared at every call.
-        tensors: By path of a module and name, parameters and buffers that are there.
+        tensors: By path of a module and name, existing parameters and buffers.
         containers: The paths of lists, dicts and sequences of modules that it names.
         functions: Names of its class's functions and properties.
         has_checkpoints: Whether it may call torch.utils.checkpoint.
@@ -77,10 +78,10 @@ def read_forward(module: torch.nn.Module) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """What a list or a dict was when a forward was recorded.
+    """The state of a list or a dict when a forward was recorded.
 
     Attributes:
-        likeness: As :func:`likeness` gives it.
+        likeness: The result of :func:`likeness`.
     """
 
     likeness: Any
@@ -174,7 +175,7 @@ _CHECKPOINTS = (checkpoint, checkpoint_sequential)
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
-# What gives the children of a container.
+# Methods that return the children of a container.
 _OF_CONTAINERS = ("items", "keys", "values")
 
 _TENSOR_ATTRIBUTES = {
@@ -206,22 +207,28 @@ def _tensor_names() -> set[str]:
 
 def _is_constant(value: object) -> bool:
     """Tells whether a value stays what it is, and can be compared."""
-    if isinstance(value, (tuple, frozenset)):
-        return all(map(_is_constant, value))
+    if type(value) in (tuple, torch.Size, frozenset):  # a record has none of another class
+        return all(map(_is_constant, value))  # type: ignore[call-overload]
     return value is None or value is Ellipsis or _is_hashable_constant(value)
 
 
 def _is_hashable_constant(value: object) -> bool:
-    # With an __eq__ of its own, an enum has no hash.
-    return isinstance(value, _CONSTANTS) and type(value).__hash__ is not None
+    kind = type(value)
+    if isinstance(value, enum.Enum):
+        return kind.__eq__ in _PLAIN_EQUALITY and kind.__hash__ is not None
+    # Subclasses may be equal, or print, as they like.
+    return kind in _CONSTANTS or (
+        isinstance(value, numbers.Number) and kind.__module__ in _OF_NUMBERS
+    )
 
 
 def _leaves(value: object) -> Iterator[object]:
     """Returns what a value is made of: the parts of tuples, lists and dicts."""
-    if isinstance(value, (tuple, list)):
+    kind = type(value)
+    if kind in (tuple, torch.Size, list):
         for part in value:
             yield from _leaves(part)
-    elif isinstance(value, dict):
+    elif kind in (dict, OrderedDict):
         yield from _leaves((*value.keys(), *value.values()))
     else:
         yield value
@@ -234,10 +241,12 @@ def _is_mutable(value: object) -> bool:
     return isinstance(value, (list, dict))
 
 
-_CONSTANTS = (
-    *(numbers.Number, str, bytes, enum.Enum),
+_CONSTANTS = {
+    *(int, float, bool, complex, str, bytes),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-)
+}
+_OF_NUMBERS = {"numpy", "decimal", "fractions"}
+_PLAIN_EQUALITY = {kind.__eq__ for kind in (object, int, float, str)}
 
 
 def _is_torchs(function: types.FunctionType) -> bool:
@@ -290,7 +299,7 @@ def _chains(code: types.CodeType) -> Iterator[_Chain]:
                 chain = found
                 continue
         if name in ("LOAD_ATTR", "LOAD_METHOD"):
-            # What is jumped to gets values of elsewhere, too.
+            # A jump target also gets values from elsewhere.
             if chain is not None and instruction.is_jump_target:
                 yield chain
                 chain = None

@@ -100,7 +100,7 @@ def normalize(module: Module) -> None:
 
     1. The terminators of ``scf.if`` and ``scf.for`` without results, which have no operands, are
        not printed.
-    2. Properties of the operations that only have the quoted form stand in front of the regions.
+    2. Properties of the operations without a custom form come before the regions.
     """
     for op in list(module.op.walk()):
         if op.name == "scf.yield" and not op.operands and op.parent_op is not None:

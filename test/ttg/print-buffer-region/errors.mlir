@@ -6,7 +6,7 @@
 #smem = #ttg.shared_memory
 
 tt.func @not_placed() {
-  // expected-error @below {{expected 'allocation.offset': the module's shared memory has to be allocated}}
+  // expected-error @below {{expected 'allocation.offset': allocate the module's shared memory first}}
   %a = ttg.local_alloc : () -> !ttg.memdesc<16xi32, #s, #smem, mutable>
   %x = ttg.local_load %a : !ttg.memdesc<16xi32, #s, #smem, mutable> -> tensor<16xi32>
   tt.return

@@ -20,7 +20,7 @@ _BY_ONE_THREAD: Final = frozenset(
 TMA_LOADS: Final = frozenset({"ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather"})
 _ATOMIC: Final = "ttg.local_atomic_scatter_rmw"
 _COMMUTATIVE: Final = frozenset({"add", "and", "or", "xor", "max", "min", "umax", "umin"})
-#: The numbers of these operations in the quoted form.
+#: The numbers of these operations in the generic form.
 _NUMBERS: Final = {1: "and", 2: "or", 3: "xor", 4: "add", 6: "max", 7: "min", 8: "umax", 9: "umin"}
 
 

@@ -185,9 +185,9 @@ def _element_problems(
     if dtype not in DTYPE_BYTES:
         problems.append(f"dtype {dtype} not supported (8-, 16-, 32-bit only)")
     name = "fill" if is_conv else "padding"
-    if padding not in ("zero", "nan"):
+    if not isinstance(padding, str) or padding not in ("zero", "nan"):
         problems.append(f'{name} must be "zero" or "nan", got {padding!r}')
-    if padding == "nan" and dtype not in ("fp16", "bf16", "fp32"):
+    elif padding == "nan" and dtype not in ("fp16", "bf16", "fp32"):
         note = " (TMA moves fp8 as 8-bit integers)" if dtype.startswith("fp8") else ""
         problems.append(f'{name}="nan" needs a float dtype of 16 or 32 bits, got {dtype}{note}')
     if round_f32_to_tf32 and dtype != "fp32":

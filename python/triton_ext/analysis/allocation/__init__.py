@@ -1,4 +1,4 @@
-"""Shared memory (LDS): what is needed when, and where it goes.
+"""Allocation of shared memory (LDS): live ranges, sizes and offsets of buffers.
 
 ::
 

@@ -1,16 +1,15 @@
-"""The buffers of a function and of a module, and where they go.
+"""The buffers of a function and of a module, and their offsets.
 
 A function's buffers are those of its ``ttg.local_alloc`` (*explicit*; several for a partitioned
-encoding), what operations need while they run (*scratch*) and, for each call, all of the callee's
-memory in one piece (*virtual*): offsets inside of a function count from where its caller put it.
+encoding), the scratch of operations (*scratch*) and, for each call, all of the callee's memory in
+one piece (*virtual*): offsets in a function are relative to its memory in the caller.
 
-Of a function that returns a buffer, the memory is its caller's for as long as the caller uses what
-it got.
+The memory of a function that returns a buffer belongs to its caller while the result is used.
 
-Guarantees: buffers that are alive at the same time never overlap; offsets have the alignment that
-the encoding asks for, in functions that are called as well; buffers of one partitioned value never
-touch the same physical partition.  Triton's own placement guarantees less: what a call returns is
-lost there when the call ends.
+Guarantees: buffers that are live at the same time never overlap; offsets have the alignment of the
+encoding, in called functions too; buffers of one partitioned value never touch the same physical
+partition.  Triton's own placement guarantees less: it loses the buffer that a call returns when the
+call ends.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ ScratchSize = Callable[[Operation], tuple[int, int] | None]
 
 
 class BufferKind(Enum):
-    """Who needs a buffer.
+    """Owner of a buffer.
 
     Attributes:
         EXPLICIT: The result of a ``ttg.local_alloc``.
@@ -68,14 +67,14 @@ class Buffer:
     """A piece of shared memory.
 
     Attributes:
-        kind: Who needs it.
-        op: The operation that does.
+        kind: Kind of the owner.
+        op: The owner.
         value: The value that it belongs to; ``None`` for scratch and virtual ones.
         index: Its number among those of the value: the partition.
         size: In bytes.
-        alignment: Of the offset, in bytes.
-        live: When it is needed.
-        offset: In bytes, from where the function's memory starts.
+        alignment: Alignment of the offset, in bytes.
+        live: Live range.
+        offset: In bytes, relative to the function's memory.
     """
 
     kind: BufferKind
@@ -89,7 +88,7 @@ class Buffer:
 
     @property
     def end(self) -> int:
-        """Behind its last byte."""
+        """One past its last byte."""
         return self.offset + self.size
 
 
@@ -100,10 +99,10 @@ class FunctionAllocation:
     Attributes:
         function: The function.
         buffers: In the order of their operations.
-        total: Bytes that it needs, called functions included.
+        total: Bytes that it needs, including called functions.
         lower_bound: No placement of these buffers needs less.
-        is_optimal: Whether it is known that none does.
-        alignment: Of where its memory starts.
+        is_optimal: Whether the total is proven minimal.
+        alignment: Alignment of its memory.
     """
 
     function: Operation
@@ -114,7 +113,7 @@ class FunctionAllocation:
     alignment: int
 
     def of(self, op: Operation) -> tuple[Buffer, ...]:
-        """The buffers that belong to an operation."""
+        """Returns the buffers of an operation."""
         return tuple(buffer for buffer in self.buffers if buffer.op is op)
 
 
@@ -123,9 +122,9 @@ class ModuleAllocation:
     """The memory of a module.
 
     Attributes:
-        functions: The functions with a body, called ones in front of their callers.
-        total: Bytes that the kernel that needs most takes.
-        partition_size: Bytes of a physical partition; 0 where memory is not partitioned.
+        functions: The functions with a body, callees before their callers.
+        total: Bytes of the kernel that needs most.
+        partition_size: Bytes of a physical partition; 0 if the memory is not partitioned.
     """
 
     functions: Mapping[Operation, FunctionAllocation]
@@ -145,18 +144,17 @@ def allocate(
 
     Args:
         module: The module.
-        partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
-        scratch: Size and alignment of what an operation (or function) needs while it runs, or
-            ``None`` where that is not known; :class:`~.scratch.Scratch` by default.
-        features: What the host can do (``triton_ext.host.features``), which decides on some of
-            these sizes; ``None`` if it is not known.
-        as_triton: Whether buffers lie where that Triton puts them, with the bytes that it reserves,
-            even if that is wrong.
+        partition_size: Bytes of one physical partition; 0 if the memory is not partitioned.
+        scratch: Returns size and alignment of the scratch of an operation (or function), or
+            ``None`` if unknown; :class:`~.scratch.Scratch` by default.
+        features: Capabilities of the host (``triton_ext.host.features``), which decide some of
+            these sizes; ``None`` if unknown.
+        as_triton: Whether to use that Triton's offsets and sizes, even if they are wrong.
 
     Raises:
-        VerifyError: A type has no size that is known, or Triton's own placement would never end;
+        VerifyError: The size of a type is unknown, or Triton's own placement would not terminate;
             the error is at the operation.
-        UnsupportedError: A scratch size is not known: run the host's pass first, or ask for it.
+        UnsupportedError: A scratch size is unknown: run the host's pass first.
     """
     top = module.op if isinstance(module, Module) else module
     return _Allocator(top, partition_size, scratch, features, as_triton).run()
@@ -165,7 +163,7 @@ def allocate(
 def unknown_scratch(
     module: Module, features: Set[str] | None = None, scratch: ScratchSize | None = None
 ) -> tuple[Operation, ...]:
-    """Returns the operations in functions whose shared memory is not known.
+    """Returns the operations in functions whose scratch size is unknown.
 
     Args:
         module: The module.
@@ -184,14 +182,14 @@ def unknown_scratch(
 
 
 def allocated_type(op: Operation, aliases: AliasTable) -> MemDescType | None:
-    """The type of an allocation; ``None`` for one that is not in shared memory.
+    """Returns the type of an allocation; ``None`` if it is not in shared memory.
 
     Args:
         op: A ``ttg.local_alloc``.
-        aliases: The module's.
+        aliases: The module's type aliases.
 
     Raises:
-        VerifyError: It cannot be read; the error is at the operation.
+        VerifyError: The type cannot be read; the error is at the operation.
     """
     value = op.results[0]
     try:
@@ -207,10 +205,10 @@ def allocated_type(op: Operation, aliases: AliasTable) -> MemDescType | None:
 
 
 def given_alignment(op: Operation) -> int | None:
-    """The alignment in bytes that an allocation asks for, or ``None``.
+    """Returns the alignment attribute of an allocation in bytes, or ``None``.
 
     Raises:
-        VerifyError: It is no power of two.
+        VerifyError: It is not a power of two.
     """
     text = op.attributes.get("alignment")
     if text is None:
@@ -222,10 +220,10 @@ def given_alignment(op: Operation) -> int | None:
 
 
 def triton_ranks(function: Operation, buffers: Sequence[Buffer]) -> list[tuple[int, int]]:
-    """The order in which Triton looks at buffers of one size.
+    """Returns the order in which Triton considers buffers of one size.
 
-    That is values, what operations need, calls; each in the order of the text, what is around an
-    operation in front of it.
+    Values come first, then scratch, then calls; each in program order, enclosing operations before
+    nested ones.
     """
     kinds = list(BufferKind)
     places = {op: place for place, op in enumerate(function.walk())}
@@ -269,7 +267,7 @@ class _Allocator:
         found = self.done.get(function)
         if found is None:
             if function in self.open:
-                function.fail(f"'{symbol_of(function)}' calls itself: its memory has no end")
+                function.fail(f"'{symbol_of(function)}' calls itself: its memory is unbounded")
             self.open.append(function)
             found = self.done[function] = self._function(function)
             self.open.pop()
@@ -288,14 +286,14 @@ class _Allocator:
             group = groups.setdefault(buffer.op, len(groups)) if is_partitioned else -1
             live = buffer.live
             if self.as_triton and buffer.kind is BufferKind.VIRTUAL:
-                # Triton disregards what a call returns.
+                # Triton ignores the buffers that a call returns.
                 live = liveness.at(buffer.op)
             items.append(Item(buffer.size, live, buffer.alignment, group))
         if self.as_triton:
             placed = self._as_triton(function, buffers, items)
         else:
-            # Where Triton's offsets are as good, they are taken; to find those of very many buffers
-            # takes as long as Triton.
+            # Equally good offsets of Triton are preferred; for very many buffers computing them
+            # takes too long.
             theirs = None
             if not are_many(items):
                 theirs = self._offsets_of_triton(function, buffers, items)
@@ -318,12 +316,12 @@ class _Allocator:
     def _as_triton(
         self, function: Operation, buffers: Sequence[Buffer], items: Sequence[Item]
     ) -> Placement:
-        """Where Triton puts them."""
+        """Returns Triton's placement."""
         offsets = self._offsets_of_triton(function, buffers, items)
         if offsets is None:
             function.fail(
                 f"Triton's own allocation of the partitioned values of '{symbol_of(function)}' "
-                "never ends on this release"
+                "does not terminate on this release"
             )
         problem = Problem(items, self.partition_size)
         bound, total = problem.lower_bound(), problem.total(offsets)
@@ -332,7 +330,7 @@ class _Allocator:
     def _offsets_of_triton(
         self, function: Operation, buffers: Sequence[Buffer], items: Sequence[Item]
     ) -> list[int] | None:
-        """Triton's offsets; ``None`` where its search never ends."""
+        """Returns Triton's offsets; ``None`` if its search does not terminate."""
         return offsets_by_rank(
             items,
             triton_ranks(function, buffers),
@@ -351,8 +349,8 @@ class _Allocator:
         found = self.scratch(op)
         if found is None:
             raise UnsupportedError(
-                f"the shared memory that '{op.name}' needs is not known: it depends on how the "
-                "host lowers it; run the host's own pass first, whose sizes are taken"
+                f"the shared memory that '{op.name}' needs is not known: it depends on the host's "
+                "lowering; run the host's own pass first, whose sizes are used"
             )
         size, alignment = found
         if not size:

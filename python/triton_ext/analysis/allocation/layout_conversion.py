@@ -1,7 +1,7 @@
-"""Whether a layout conversion goes through shared memory.
+"""Decides whether a layout conversion goes through shared memory.
 
-It does not where every thread has what it needs (registers move), nor where every warp has it and
-at most one bit goes from registers to lanes and back (shuffles).  Upstream:
+It does not if every thread has the elements it needs (registers move), nor if every warp has them
+and at most one bit moves between registers and lanes (shuffles).  Upstream:
 ``cvtNeedsSharedMemory`` in ``lib/Analysis/Utility.cpp``.
 """
 
@@ -17,19 +17,19 @@ __all__ = ["crosses_ctas", "goes_through_memory", "stays_in_ctas", "stays_in_war
 
 _INNER: Final = ("register", "lane")
 _SLOWEST_FIRST: Final = ("block", "warp", "lane", "register")
-# Exchanges between registers and lanes for which shuffles pay.
+# Maximum exchanges between registers and lanes for shuffles.
 _EXCHANGES: Final = 2
 
 
 def goes_through_memory(
     source: LinearLayout, target: LinearLayout, *, shuffles_broadcasts: bool
 ) -> bool:
-    """Whether a conversion needs shared memory.
+    """Returns whether a conversion needs shared memory.
 
     Args:
         source: Layout of the operand.
         target: Layout of the result.
-        shuffles_broadcasts: Whether the host hands on by shuffles what all warps of the source
+        shuffles_broadcasts: Whether the host distributes by shuffles what all warps of the source
             hold.
     """
     moved = _moved_dims(source, target)
@@ -41,14 +41,14 @@ def goes_through_memory(
 
 
 def crosses_ctas(source: LinearLayout, target: LinearLayout) -> bool:
-    """Whether a CTA needs what another one holds."""
+    """Returns whether a CTA needs elements of another one."""
     return "block" in _moved_dims(source, target)
 
 
 def stays_in_ctas(source: LinearLayout, target: LinearLayout) -> bool:
-    """Returns whether every CTA finds what it needs in its own memory.
+    """Returns whether every CTA has the elements it needs.
 
-    Where several CTAs hold the same, each takes what it holds itself.
+    If several CTAs hold an element, each uses its own copy.
     """
     conversion = target.invert_and_compose(source)
     at = conversion.out_dim_names.index("block")
@@ -61,9 +61,9 @@ def stays_in_ctas(source: LinearLayout, target: LinearLayout) -> bool:
 
 
 def stays_in_warps(source: LinearLayout, target: LinearLayout) -> bool:
-    """Returns whether every warp finds what it needs in what it has written itself.
+    """Returns whether every warp needs only elements that it wrote itself.
 
-    Where several warps hold the same, one of them writes it for all.
+    If several warps hold an element, one of them writes it for all.
     """
     if any(layout.free_variable_masks().get("warp", 0) for layout in (source, target)):
         return False
@@ -82,7 +82,7 @@ def stays_in_warps(source: LinearLayout, target: LinearLayout) -> bool:
 
 
 def _moved_dims(source: LinearLayout, target: LinearLayout) -> set[str]:
-    """The dimensions that are left when those that stay are taken off, the slowest first."""
+    """Returns the dimensions that the conversion changes, the slowest first."""
     conversion = target.invert_and_compose(source)
     for dim in _SLOWEST_FIRST:
         outs = conversion.out_dim_names
@@ -104,10 +104,10 @@ def _moved_dims(source: LinearLayout, target: LinearLayout) -> set[str]:
 
 
 def _exchanges(source: LinearLayout, target: LinearLayout) -> int:
-    """Bits that go from lanes to registers in the permutation that the conversion is.
+    """Counts the bits that move from lanes to registers in the conversion's permutation.
 
-    Bits that hold nothing new on one side are filled in: with themselves where both sides have
-    one, otherwise in the order of registers and lanes.
+    Redundant bits on one side are filled in: with themselves if both sides have one, otherwise in
+    the order of registers and lanes.
     """
     one, two = FlatLayout.of(source), FlatLayout.of(target)
     before, after = _places(one, two), _places(two, one)
@@ -121,7 +121,7 @@ def _exchanges(source: LinearLayout, target: LinearLayout) -> int:
 
 
 def _places(layout: FlatLayout, other: FlatLayout) -> Mapping[tuple[str, int], int]:
-    """The bases of registers and lanes, with as many zeros as the other layout has more."""
+    """Returns the bases of registers and lanes, padded with zeros to the other layout's size."""
     found: dict[tuple[str, int], int] = {}
     for name, bases, others in (
         ("register", layout.registers, other.registers),
@@ -133,7 +133,7 @@ def _places(layout: FlatLayout, other: FlatLayout) -> Mapping[tuple[str, int], i
 
 
 def _is_within_warps(source: LinearLayout, target: LinearLayout) -> bool:
-    """Whether lanes of each warp hold what it needs, and one exchange at most is left."""
+    """Returns whether each warp has what it needs, with at most one exchange left."""
     one, two = FlatLayout.of(source), FlatLayout.of(target)
     outer = zip((*one.warps, *one.blocks), (*two.warps, *two.blocks), strict=False)
     lanes = set(one.lanes) - {0}

@@ -1,15 +1,14 @@
-"""How a host lowers what goes through shared memory, as far as it decides on sizes.
+"""Host differences in the lowering through shared memory, as far as they affect sizes.
 
 Releases differ in two ways (compared with four of them by unittest/analysis/test_scratch_host.py):
 
-* ``reductions-by-conversion`` (3.8): a reduction across warps is a row of layout conversions;
+* ``reductions-by-conversion`` (3.8): a reduction across warps is a series of layout conversions;
   before it took an element for each warp.  From the same release on, conversions for AMD know the
   banks of the GPU and which lanes it serves together.
-* ``broadcasts-by-shuffle`` (3.9): what every warp holds is handed on by shuffles: by conversions
-  whose source all warps hold, and for the results of atomics.  From the same release on, gfx1250 is
-  taken to serve lanes in order.  For gfx942, gfx950, gfx10 and gfx11 it varies which lanes, in a
-  way that is not known here: a size is known where all of the ways that were seen agree, which is
-  nearly always.
+* ``broadcasts-by-shuffle`` (3.9): shuffles distribute data that every warp holds: in conversions
+  whose source all warps hold, and for the results of atomics.  From the same release on, gfx1250
+  serves lanes in order.  For gfx942, gfx950, gfx10 and gfx11 the set of lanes varies in a way that
+  is not modelled: a size is known if all observed sets agree, which is nearly always.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ Vendor = Literal["nvidia", "amd", "any"]
 
 @dataclass(frozen=True, slots=True)
 class _Amd:
-    """A GPU of AMD, as Triton sees its LDS.
+    """Triton's model of the LDS of an AMD GPU.
 
     Attributes:
-        banks: Of 4 bytes.
-        lanes: Those that a load of 16 bytes serves together; none where those are the first.
-        varies: Whether 3.9 takes one of several sets of lanes.
+        banks: Number of banks of 4 bytes.
+        lanes: Lanes that a load of 16 bytes serves together; empty for the first ones.
+        varies: Whether 3.9 uses one of several sets of lanes.
     """
 
     banks: int = 32
@@ -41,7 +40,7 @@ class _Amd:
     varies: bool = False
 
 
-# The first pattern that matches; GPUs that no pattern matches are like a GPU without a name.
+# The first matching pattern counts; a GPU without one is like an unnamed GPU.
 _AMD: Final = (
     (re.compile(r"gfx942|gfx1[01]\d\d"), _Amd(32, (0, 1, 4), varies=True)),
     (re.compile(r"gfx950"), _Amd(64, (0, 1, 3, 4), varies=True)),
@@ -53,10 +52,10 @@ _STMATRIX: Final = 90
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """What decides on the sizes of scratch memory.
+    """The host's choices that decide scratch sizes.
 
     Attributes:
-        vendor: Whose lowering it is; ``any`` for the one that vendors replace, which knows no GPU.
+        vendor: Vendor of the lowering; ``any`` for the generic one, which knows no GPU.
         arch: ``"90"`` or ``"gfx950"``.
         reduces_by_conversion: See above.
         shuffles_broadcasts: See above.
@@ -69,14 +68,14 @@ class Lowering:
 
     @classmethod
     def of(cls, target: str, features: Set[str] | None) -> tuple[Lowering, ...]:
-        """The lowerings that a module may go through.
+        """Returns the lowerings that a module may go through.
 
         Args:
-            target: ``"cuda:90"``, ``"hip:gfx950"``; anything else for no vendor's.
-            features: What the host can do; ``None`` for a host that is not known.
+            target: ``"cuda:90"``, ``"hip:gfx950"``; anything else for the generic one.
+            features: Capabilities of the host; ``None`` if unknown.
 
         Returns:
-            One; without a host that of each release that differs.
+            One; for an unknown host that of each release that differs.
         """
         kind, _, arch = target.partition(":")
         vendor: Vendor = "nvidia" if kind == "cuda" else "amd" if kind == "hip" else "any"
@@ -95,10 +94,10 @@ class Lowering:
         )
 
     def conversions(self, bits: int, *, crosses_ctas: bool = False) -> tuple[Swizzling, ...]:
-        """How ``ttg.convert_layout`` may swizzle; nothing where that is not known.
+        """Returns the possible swizzles of ``ttg.convert_layout``; empty if unknown.
 
         Args:
-            bits: Of an element.
+            bits: Element width.
             crosses_ctas: Whether a CTA reads what another one wrote.
         """
         if self.vendor != "nvidia":

@@ -1,16 +1,15 @@
-"""Where buffers go: offsets for items that are alive at the same time or not.
+"""Placement: finds offsets for items with live ranges.
 
 Two items that *meet* must not overlap in memory; *neighbours* (the buffers of one partitioned
-value) must not touch the same physical partition.  What is minimised is the end of the highest
-item.
+value) must not touch the same physical partition.  The end of the highest item is minimised.
 
-Every placement is improved to one in which the items, in the order of their offsets, lie as low as
-those before them allow: so it is enough to search orders, and an order is all that is searched
-(:func:`first_fit`).  :func:`place` tries orders that are often good, moves items forward in the
-best of them, and then searches exhaustively with a bound, each step limited in number: it always
-ends.  Where very many items are alive at once, they are placed in the order of time instead
-(:mod:`.sweep`).  ``lower_bound`` is a proof: no placement ends below it.  A placement is *optimal*
-where it ends there, or where the exhaustive search ended by itself.
+Every placement can be improved to one in which the items, in the order of their offsets, lie as low
+as the earlier ones allow.  So it suffices to search orders (:func:`first_fit`).  :func:`place`
+tries orders that are often good, moves items forward in the best of them, and then searches
+exhaustively with a bound, each step limited in number, so it always terminates.  Very many live
+items are placed in the order of time instead (:mod:`.sweep`).  ``lower_bound`` is a proof: no
+placement ends below it.  A placement is *optimal* if it ends there, or if the exhaustive search
+was complete.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ from .triton_order import offsets_of_triton
 
 __all__ = ["Item", "Placement", "Problem", "first_fit", "place"]
 
-#: Offsets that the exhaustive search may ask for.
+#: Limit of offset queries of the exhaustive search.
 _QUESTIONS = 12_000
-#: Orders that are tried to lower what ends highest; fewer where one has many items.
+#: Limit of orders tried to lower the highest end; fewer if one has many items.
 _MOVES = 400
 _PLACED = _MOVES * 200
-#: Pairs of items up to which Triton's order is found, which takes a time of their number squared.
+#: Limit of pairs of items for Triton's order, which takes quadratic time.
 _MOST_MEETING = 40_000
-#: Items of an exhaustive search, which calls itself for each of them.
+#: Limit of items of an exhaustive search, which recurses for each of them.
 _MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that needs memory.
+    """An item that needs memory.
 
     Attributes:
-        size: In bytes; 0 takes no place.
-        live: When it is needed.
-        alignment: Of its offset, in bytes.
-        group: Items of one group are neighbours; -1 for an item without.
+        size: In bytes; may be 0.
+        live: Live range.
+        alignment: Alignment of its offset, in bytes.
+        group: Items of one group are neighbours; -1 for none.
     """
 
     size: int
@@ -61,9 +60,9 @@ class Placement:
 
     Attributes:
         offsets: In bytes, one for each item.
-        total: Where the highest item ends.
+        total: End of the highest item.
         lower_bound: No placement has a smaller total.
-        is_optimal: Whether it is known that no placement has a smaller total.
+        is_optimal: Whether the total is proven minimal.
     """
 
     offsets: tuple[int, ...]
@@ -73,11 +72,11 @@ class Placement:
 
 
 class Problem:
-    """Items and what must be kept apart.
+    """Items and their conflicts.
 
     Args:
         items: The items.
-        partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
+        partition_size: Bytes of one physical partition; 0 if the memory is not partitioned.
     """
 
     def __init__(self, items: Sequence[Item], partition_size: int = 0) -> None:
@@ -95,18 +94,18 @@ class Problem:
         lives = [self.items[i].live for i in sized]
         pairs = {(sized[i], sized[j]) for i, j in pairs_that_meet(lives)}
         for i, j in sorted(pairs | grouped):
-            # Where memory is not partitioned, neighbours are buffers like any others.
+            # Without partitions, neighbours are ordinary buffers.
             kept = self.neighbours if partition_size and (i, j) in grouped else self.meeting
             kept[i].append(j)
             kept[j].append(i)
 
     def offset_of(self, item: int, offsets: Sequence[int], lowest: int = 0) -> int:
-        """The lowest offset of an item that those with an offset (not -1) leave free.
+        """Returns the lowest free offset of an item, given those already placed (not -1).
 
         Args:
             item: The item.
-            offsets: Those of the items; its own makes no difference.
-            lowest: Where to start, a multiple of its alignment.
+            offsets: Offsets of the items; its own is ignored.
+            lowest: Lower limit, a multiple of its alignment.
         """
         size, alignment = self.items[item].size, self.items[item].alignment
         taken = [
@@ -130,9 +129,9 @@ class Problem:
 
     @cached_property
     def cliques(self) -> list[tuple[int, ...]]:
-        """Sets of items that are all alive at once, one for each operation where an item begins.
+        """Sets of simultaneously live items, one for each operation where an item begins.
 
-        Of concurrent regions, the heaviest set of each is taken.
+        Of each concurrent region, the heaviest set is taken.
         """
         items = self.items
         sized = sorted((i for i, item in enumerate(items) if item.size), key=self._start)
@@ -146,7 +145,7 @@ class Problem:
             alive = [i for i in alive if point < items[i].live.end]
             found.add(self._alive_at(sorted(alive), regions))
         kept = []
-        holders: dict[int, list[frozenset[int]]] = {}  # larger ones that an item is in
+        holders: dict[int, list[frozenset[int]]] = {}  # larger cliques of an item
         for clique in sorted(found, key=lambda clique: (-len(clique), clique)):
             members = frozenset(clique)
             larger = min((holders.get(i, []) for i in clique), key=len, default=[])
@@ -160,10 +159,10 @@ class Problem:
         return self.items[item].live.start
 
     def _alive_at(self, here: list[int], regions: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-        """Returns the buffers alive at a point of some regions, and beside it, by number."""
+        """Returns the buffers live at a point of some regions, and concurrently, by number."""
         if not regions:
             return tuple(here)
-        # What runs at the same time: for each other region its own heaviest set.
+        # For each other concurrent region its heaviest set.
         others: dict[tuple[int, int], list[int]] = {}
         for i, item in enumerate(self.items):
             for (op, region), (other_op, other) in zip(regions, item.live.regions, strict=False):
@@ -191,7 +190,7 @@ class Problem:
         return sum(self.items[i].size for i in members)
 
     def lower_bound(self) -> int:
-        """A number of bytes that every placement needs."""
+        """Returns a number of bytes that every placement needs."""
         bound = max((self._weight(clique) for clique in self.cliques), default=0)
         groups: dict[int, list[int]] = {}
         for item in self.items:
@@ -203,7 +202,7 @@ class Problem:
         return bound
 
     def is_solved_by(self, offsets: Sequence[int]) -> bool:
-        """Returns whether offsets are aligned and keep apart what has to be."""
+        """Returns whether offsets are aligned and separate all conflicts."""
         return all(
             offsets[i] % item.alignment == 0
             and self.offset_of(i, offsets, lowest=offsets[i]) == offsets[i]
@@ -212,17 +211,17 @@ class Problem:
         )
 
     def total(self, offsets: Sequence[int]) -> int:
-        """Where the highest item ends."""
+        """Returns the end of the highest item."""
         return max((o + item.size for o, item in zip(offsets, self.items, strict=True)), default=0)
 
 
 def _with_top(sizes: Sequence[int], top: int, unit: int) -> int:
-    """Where neighbours end at least if one of them is the highest: the others fill partitions."""
+    """Returns the least end of neighbours if one is the highest: the others fill partitions."""
     return sizes[top] + sum(-(-size // unit) * unit for i, size in enumerate(sizes) if i != top)
 
 
 def first_fit(problem: Problem, order: Iterable[int]) -> list[int]:
-    """Gives each item of an order the lowest offset that those before it leave free."""
+    """Gives each item, in order, the lowest offset that the earlier ones leave free."""
     offsets = [-1] * len(problem.items)
     for item in order:
         offsets[item] = problem.offset_of(item, offsets)
@@ -235,13 +234,13 @@ def place(
     """Finds offsets that end as low as possible.
 
     Args:
-        items: What needs memory.
-        partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
-        preferred: Offsets to return if they are possible and none were found that end lower;
-            disregarded where very many items are alive at once.
+        items: The items.
+        partition_size: Bytes of one physical partition; 0 if the memory is not partitioned.
+        preferred: Offsets to return if they are valid and no lower placement was found; ignored if
+            very many items are live at the same time.
 
     Returns:
-        The offsets.  They do not depend on anything but the arguments.
+        The offsets, deterministically.
     """
     if are_many(items):
         return _place_many(items, partition_size)
@@ -272,7 +271,7 @@ def _place_many(items: Sequence[Item], partition_size: int) -> Placement:
 
 
 def _best_of(problem: Problem, orders: Iterable[list[int]], bound: int) -> list[int]:
-    """The best placement of some orders; those behind one that reaches the bound are not tried."""
+    """Returns the best placement of some orders; stops at one that reaches the bound."""
     best: list[int] = []
     for order in orders:
         offsets = first_fit(problem, order)
@@ -298,8 +297,8 @@ def _orders(problem: Problem) -> Iterable[list[int]]:
         order,
         key=lambda i: -sum(items[j].size for j in (*problem.meeting[i], *problem.neighbours[i], i)),
     )
-    # Anew in this order, no item lies above where Triton put it: partitions change nothing, as
-    # those of a neighbour below only move down.
+    # Placed again in this order, no item lies above its place in Triton's; partitions do not
+    # matter, because those of a lower neighbour only move down.
     triton = None
     if sum(map(len, problem.meeting)) <= _MOST_MEETING:
         triton = offsets_of_triton(items, problem.partition_size, knows_partitions=True)
@@ -310,7 +309,7 @@ def _orders(problem: Problem) -> Iterable[list[int]]:
 
 
 def _improve(problem: Problem, offsets: list[int], bound: int) -> list[int]:
-    """Moves items to earlier places in the order: what ends highest first, then any."""
+    """Moves items to earlier places in the order: the highest first, then any."""
     best = now = offsets
     best_total = total = problem.total(offsets)
     source = random.Random(len(offsets))
@@ -326,7 +325,7 @@ def _improve(problem: Problem, offsets: list[int], bound: int) -> list[int]:
         tried = [*order[:to], order[at], *order[to:at], *order[at + 1 :]]
         found = first_fit(problem, tried)
         if problem.total(found) <= total:
-            # As good is good enough to go on from: there are plateaus.
+            # Accept equal totals: there are plateaus.
             now, total, order = found, problem.total(found), tried
             if move % 8 == 0:
                 order.sort(key=lambda i: (found[i], i))
@@ -336,12 +335,12 @@ def _improve(problem: Problem, offsets: list[int], bound: int) -> list[int]:
 
 
 class _Search:
-    """All orders with non-decreasing offsets, cut off where they cannot be better.
+    """Searches all orders with non-decreasing offsets, pruned by the bound.
 
     Args:
-        problem: What to place.
-        offsets: A placement that is known.
-        bound: Where to stop.
+        problem: The items.
+        offsets: A known placement.
+        bound: Stop at this total.
     """
 
     def __init__(self, problem: Problem, offsets: list[int], bound: int) -> None:
@@ -353,7 +352,7 @@ class _Search:
         self.ended = False
 
     def run(self) -> None:
-        """Searches until nothing is left, the bound is reached or enough was looked at."""
+        """Searches until done, the bound is reached or the limit is exceeded."""
         count = len(self.problem.items)
         if count > _MOST:
             return
@@ -376,7 +375,7 @@ class _Search:
         places = [(problem.offset_of(i, offsets), i) for i in rest]
         if any(offset + items[i].size >= self.best_total for offset, i in places):
             return
-        # Behind the end of one that waits, nothing could stop it from lying where it fits now.
+        # Above the end of a waiting item nothing keeps it from lying where it fits now.
         limit = min(self._end(offset, i) for offset, i in places)
         places = [(offset, i) for offset, i in places if lowest <= offset < limit]
         places.sort(key=lambda place: (place[0], -items[place[1]].size, place[1]))
@@ -388,7 +387,7 @@ class _Search:
             offsets[i] = -1
 
     def _end(self, offset: int, item: int) -> int:
-        """Where what an item touches ends."""
+        """Returns the end of what an item touches."""
         end = offset + self.problem.items[item].size
         unit = self.problem.partition_size
         return -(-end // unit) * unit if self.problem.neighbours[item] else end

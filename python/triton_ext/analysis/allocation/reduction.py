@@ -1,8 +1,8 @@
-"""How much memory a reduction across warps takes.
+"""Computes the shared memory of a reduction across warps.
 
-Where it is a row of layout conversions, each thread reduces what it holds, each warp what its lanes
-hold, and then the bits of warps (and CTAs) along the axis change places with bits of lanes, as many
-as there are, until nothing is left to reduce.  Upstream: ``ReduceOpHelper`` in
+If it is a series of layout conversions, each thread reduces its own elements, then each warp its
+lanes'.  Then bits of warps (and CTAs) along the axis are exchanged with bits of lanes, as many as
+there are, until nothing is left to reduce.  Upstream: ``ReduceOpHelper`` in
 ``lib/Analysis/Utility.cpp``.
 """
 
@@ -21,13 +21,13 @@ _Bases = dict[str, list[tuple[int, ...]]]
 def bytes_by_warps(
     layout: LinearLayout, shape: Sequence[int], axis: int, widths: Sequence[int]
 ) -> int:
-    """Bytes of a reduction that keeps an element for each warp along the axis.
+    """Returns the bytes of a reduction that keeps an element for each warp along the axis.
 
     Args:
-        layout: Of the operands.
-        shape: Their sizes.
-        axis: The one that is reduced.
-        widths: Bits of the elements of each operand.
+        layout: Layout of the operands.
+        shape: Their shape.
+        axis: The reduced dimension.
+        widths: Element width of each operand.
     """
     warps = 1
     for basis in layout.in_bases("warp"):
@@ -43,12 +43,12 @@ def bytes_by_warps(
 def bytes_by_conversion(
     layout: LinearLayout, axis: int, widths: Sequence[int], swizzling: Swizzling
 ) -> int:
-    """Bytes of a reduction that is a row of layout conversions: those of the largest.
+    """Returns the bytes of a reduction by layout conversions: those of the largest.
 
     Args:
-        layout: Of the operands.
-        axis: The one that is reduced.
-        widths: Bits of the elements of each operand.
+        layout: Layout of the operands.
+        axis: The reduced dimension.
+        widths: Element width of each operand.
         swizzling: How conversions swizzle.
     """
     bases = _within_warps(layout, axis)
@@ -66,7 +66,7 @@ def bytes_by_conversion(
 
 
 def _within_warps(layout: LinearLayout, axis: int) -> _Bases:
-    """The layout behind what threads and warps reduce by themselves."""
+    """Returns the layout after threads and warps reduce their own elements."""
     bases = {name: list(vectors) for name, vectors in layout.bases}
     registers = sorted(filter(any, bases["register"]), key=lambda basis: not basis[axis])
     bases = _reduced(bases | {"register": registers}, axis, "register")
@@ -75,7 +75,7 @@ def _within_warps(layout: LinearLayout, axis: int) -> _Bases:
 
 
 def _reduced(bases: _Bases, axis: int, dim: str) -> _Bases:
-    """Takes the axis out of one dimension and numbers what is left of it anew."""
+    """Removes the axis from one dimension and renumbers the rest."""
     found: _Bases = {}
     step = 1
     for name, vectors in bases.items():

@@ -1,24 +1,24 @@
-"""Shared memory that operations need while they run, as Triton lowers them.
+"""Scratch sizes: the shared memory that operations need while they run, as Triton lowers them.
 
-A module that Triton's own pass has been over tells the sizes: as ``allocation.size``, which 3.9
-prints, and nothing for an operation without ``allocation.offset`` in a module with ``ttg.shared``.
-:class:`Scratch` takes these; ``recomputes=True`` takes them only where it cannot compute a size, as
-Triton's passes compute every size anew.  Where releases differ (:mod:`~.lowering`) it has to be
-told which one it is; without that it knows what all of them agree on:
+After Triton's own pass a module contains the sizes: as ``allocation.size``, which 3.9 prints, and
+zero for an operation without ``allocation.offset`` in a module with ``ttg.shared``.
+:class:`Scratch` uses these; with ``recomputes=True`` only if it cannot compute a size, because
+Triton's passes recompute every size.  Where releases differ (:mod:`~.lowering`) it needs to know
+the release; without one it knows what all of them agree on:
 
 * ``ttg.warp_specialize``: its captures, packed; a function: one byte for each warp of the
-  partitions that run at the same time;
+  partitions that run concurrently;
 * ``ttg.convert_layout``: what its swizzling does not repeat (:mod:`~.swizzling`);
 * ``tt.reduce`` across warps (:mod:`~.reduction`), ``tt.scan`` across warps: an element for each of
   the other elements of each warp and block; ``tt.gather`` across warps: the source;
 * atomics whose result is used: an element, or the tensor if threads hold the same elements; the
   same for atomics in shared memory, for those that GSan instruments, and for ``tt.atomic_poll``
   with a timeout (without one it cannot fail);
-* ``tt.histogram``: the bins, a warp's lanes at least; ``ttng.tensormap_create``: a tensor map.
+* ``tt.histogram``: the bins, at least the lanes of a warp; ``ttng.tensormap_create``: a tensor map.
 
-*Not known*, so that nobody may guess: conversions and reductions between layouts that are not
-known or cannot be read, some on GPUs of AMD (:mod:`~.lowering`), and operations of Triton's
-dialects that :mod:`~triton_ext.analysis.memory_effects` does not list.
+*Unknown* are conversions and reductions between unknown layouts, some on AMD GPUs
+(:mod:`~.lowering`), and operations of Triton's dialects that
+:mod:`~triton_ext.analysis.memory_effects` does not list.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Scratch:
 
     Args:
         top: The module.
-        aliases: Its aliases.
-        features: What the host can do (``triton_ext.host.features``); ``None`` if it is not known.
-        target: Whose lowering it is, ``"cuda:90"``; by default what the module says.
-        recomputes: Whether sizes that an earlier allocation left count only where none is known.
+        aliases: Its type aliases.
+        features: Capabilities of the host (``triton_ext.host.features``); ``None`` if unknown.
+        target: The target of the lowering, ``"cuda:90"``; by default the module's.
+        recomputes: Whether sizes in the module count only if they cannot be computed.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Scratch:
         self._recomputes = recomputes
         self.lanes = threads_per_warp_of(top)
         self.ctas = number_of(top, "ttg.num-ctas", 1)
-        number_of(top, "ttg.num-warps", 4)  # Most operations do not ask for it.
+        number_of(top, "ttg.num-warps", 4)  # Checks it; most operations do not.
         self._has_run = "ttg.shared" in top.attributes
         said = top.attributes.get("ttg.target", "").strip('"')
         self._lowerings = Lowering.of(said if target is None else target, features)
 
     def __call__(self, op: Operation) -> tuple[int, int] | None:
-        """Size and alignment in bytes; ``None`` where the size is not known."""
+        """Returns size and alignment in bytes; ``None`` if the size is unknown."""
         if op.name in FUNCTIONS:
             return _warp_states(op), 4
         size = self._size(op)
@@ -106,7 +106,7 @@ class Scratch:
         return given if found is None else found
 
     def _given(self, op: Operation) -> int | None:
-        """Returns the size that an earlier allocation left."""
+        """Returns the size from an earlier allocation."""
         text = op.attributes.get("allocation.size")
         if text is None:
             return 0 if self._has_run and "allocation.offset" not in op.attributes else None
@@ -123,20 +123,20 @@ class Scratch:
             sizes = {compute(self, op, lowering) for lowering in self._lowerings}
         except (ParseError, VerifyError) as error:
             if error.line:
-                raise  # It is about the operation, not about an encoding.
+                raise  # It concerns the operation, not an encoding.
             return None
         return sizes.pop() if len(sizes) == 1 else None
 
     def type(self, value: Value) -> Type:
-        """The type of a value."""
+        """Returns the type of a value."""
         return self._aliases.type(value.type)
 
     def warps_of(self, op: Operation) -> int:
-        """Warps that run an operation."""
+        """Returns the warps that run an operation."""
         return num_warps_of(op, 4)
 
     def histogram(self, op: Operation, lowering: Lowering) -> int:
-        """Bytes of a ``tt.histogram``."""
+        """Returns the bytes of a ``tt.histogram``."""
         type_ = self.type(op.results[0])
         count = type_.num_elements if isinstance(type_, TensorType) else 0
         return max(count, self.lanes) * _width(type_) // 8
@@ -144,7 +144,7 @@ class Scratch:
 
 def _captures(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
     captured = sum(_capture(scratch.type(value), lowering) for value in op.operands)
-    # The concurrency sanitizer is going to add these to the captures.
+    # The concurrency sanitizer adds these to the captures later.
     later = read_integer(op.attributes.get(_CONSAN_BYTES, "0")) or 0
     return captured + later * (lowering.reduces_by_conversion and lowering.vendor != "any")
 
@@ -155,7 +155,7 @@ def _capture(type_: Type, lowering: Lowering) -> int:
         return 8 + 4 * type_.rank
     if isinstance(type_, (TensorDescType, TensorDescIm2ColType)):
         in_place = lowering.vendor == "amd" and lowering.reduces_by_conversion
-        # AMD's hands on the descriptor itself, of 2 or of 4 groups (CDNA5 ISA, tensor DMA).
+        # AMD captures the descriptor itself, of 2 or of 4 groups (CDNA5 ISA, tensor DMA).
         return (_SMALL_TDM if len(type_.shape) <= 2 else _LARGE_TDM) if in_place else 8
     if type_.bit_width is None or isinstance(type_, (PointerType, MemDescType)):
         return 8
@@ -167,7 +167,7 @@ def _tensor_map(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
 
 
 def _width(type_: Type) -> int:
-    """Bits that an element takes in memory: pointers are addresses, nothing is below a byte."""
+    """Returns the bits of an element in memory: at least a byte, and an address for pointers."""
     return max(type_.bit_width or _POINTER_BITS, 8)
 
 
@@ -184,7 +184,7 @@ def _axis(op: Operation, rank: int) -> int:
 
 
 def _layout(scratch: Scratch, type_: Type) -> LinearLayout | None:
-    """The layout of a tensor, if it is known; hosts refuse one of fewer lanes than a warp has."""
+    """Returns the layout of a tensor, if known; hosts refuse fewer lanes than a warp has."""
     if not isinstance(type_, TensorType) or not isinstance(type_.encoding, DistributedEncoding):
         return None
     layout = type_.encoding.to_linear_layout(type_.static_shape)
@@ -192,7 +192,7 @@ def _layout(scratch: Scratch, type_: Type) -> LinearLayout | None:
 
 
 def _ctas(layout: LinearLayout) -> int:
-    """CTAs that hold a part of their own."""
+    """Returns the number of CTAs with distinct parts."""
     return 1 << sum(map(any, layout.in_bases("block")))
 
 
@@ -211,13 +211,13 @@ def _conversion(scratch: Scratch, op: Operation, lowering: Lowering) -> int | No
     one, two = FlatLayout.of(source), FlatLayout.of(target)
     ctas = _ctas(source)
     if not lowering.reduces_by_conversion:
-        # Each CTA had memory for the others' parts, and bits of CTAs were swizzled with the rest.
+        # Each CTA reserved memory for the others' parts, and swizzled CTA bits with the rest.
         one, ctas = replace(one, blocks=()), 1
     return _agreed(way.elements(one, two, bits) // ctas * bits // 8 for way in ways)
 
 
 def _agreed(sizes: Iterable[int]) -> int | None:
-    """The size, where there is one only."""
+    """Returns the size if all agree."""
     found = set(sizes)
     return found.pop() if len(found) == 1 else None
 
@@ -261,21 +261,21 @@ def _scan(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     bases = layout.in_bases("register")
     counts = [elements(_side_by_side(list(filter(any, bases)), encoding.order))]
     if not lowering.reduces_by_conversion:
-        # 3.6 does not look behind registers that repeat others; 3.7 does.
+        # 3.6 stops at registers that repeat others; 3.7 does not.
         counts.append(elements(_side_by_side(bases, encoding.order)))
     count = _agreed(counts)
     return None if count is None else count * sum(map(_bytes, types))
 
 
 def _per_dim(layout: LinearLayout, name: str) -> list[int]:
-    """Threads or warps with elements of their own along each dimension."""
+    """Returns the threads or warps with distinct elements along each dimension."""
     return [
         1 << sum(bool(b[d]) for b in layout.in_bases(name)) for d in range(len(layout.out_dims))
     ]
 
 
 def _side_by_side(bases: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[int]:
-    """Elements of a thread that lie side by side along each dimension, by its registers' bases."""
+    """Returns the contiguous elements of a thread along each dimension, from register bases."""
     rest = list(bases)
     found = [1] * len(order)
     for dim in order:
@@ -318,20 +318,20 @@ def _atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
     if layout is None:
         return None
     masks = layout.free_variable_masks()
-    # Which threads hold what others hold.
+    # The threads that hold copies of others' elements.
     dims = _OUTER if lowering.shuffles_broadcasts else ("register", "lane", *_OUTER)
     shared = any(masks[dim] for dim in dims)
     return type_.num_elements // _ctas(layout) * _width(type_) // 8 if shared else 0
 
 
 def _buffer_atomic(scratch: Scratch, op: Operation, lowering: Lowering) -> int | None:
-    # Before, results of threads that hold the same elements were not exchanged.
+    # Earlier releases did not exchange the results of threads with the same elements.
     exchanges = lowering.vendor == "amd" and lowering.reduces_by_conversion
     return _atomic(scratch, op, lowering) if exchanges else 0
 
 
 def _poll(scratch: Scratch, op: Operation, lowering: Lowering) -> int:
-    # A byte that tells whether it came in time.
+    # A byte for the outcome.
     return 1 if len(op.operands) == 3 and op.results[0].uses else 0
 
 
@@ -361,12 +361,12 @@ _SIZES: Final[Mapping[str, Callable[[Scratch, Operation, Lowering], int | None]]
     "ttg.convert_layout": _conversion,
 }
 
-#: Operations that may need memory while they run, besides functions.
+#: Operations that may need scratch, besides functions.
 SCRATCH_OPERATIONS: Final = frozenset(_SIZES)
 
 
 def _warp_states(function: Operation) -> int:
-    """Warps of the partitions of the ``ttg.warp_specialize`` that has most of them."""
+    """Returns the warps of the partitions of the largest ``ttg.warp_specialize``."""
     most = 0
     for op in function.walk():
         view = ttg.WarpSpecializeOp.match(op)

@@ -1,9 +1,9 @@
-"""How many bytes a buffer takes, and how they have to be aligned.
+"""Sizes and alignments of buffers.
 
-A buffer of padded encoding ends behind its last element: nothing is padded behind it.  That of a
-partitioned encoding is one buffer for each partition, which holds the partition's pieces one behind
-the other, padded as a whole.  Offsets of a ``#ttg.shared_linear`` that hold no element of their own
-(bases of zeros) count: elements lie behind them.
+A buffer with padded encoding ends at its last element, without trailing padding.  A partitioned
+encoding has one buffer per partition, which holds the partition's pieces one after the other,
+padded as a whole.  Offsets of a ``#ttg.shared_linear`` without elements of their own (bases of
+zeros) count, because elements follow them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _DEFAULT_ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class BufferSize:
-    """What a value needs.
+    """Memory of a value.
 
     Attributes:
         bytes: Size of each of its buffers.
-        alignment: Of each, in bytes.
+        alignment: Alignment of each, in bytes.
         count: Number of buffers; several only for a partitioned encoding.
     """
 
@@ -45,30 +45,30 @@ class BufferSize:
 
 
 def buffer_size(type_: MemDescType) -> BufferSize:
-    """What an allocation of a type needs in each CTA.
+    """Returns the memory of an allocation in each CTA.
 
     Args:
         type_: Type of the result of ``ttg.local_alloc``.
 
     Raises:
-        VerifyError: The encoding is not known, is none for this shape, or an element has no size.
+        VerifyError: The encoding is unknown or does not fit the shape, or an element has no size.
     """
     encoding, bits = _known(type_)
     type_.verify()
-    # An address steps by a byte from one i1 to the next.  Triton 3.6 and 3.7 reserve a bit, newer
-    # ones refuse such buffers.
+    # Addresses of i1 advance by a byte.  Triton 3.6 and 3.7 reserve a bit, newer ones refuse such
+    # buffers.
     return _size(type_, encoding, 8 if bits == 1 else bits)
 
 
 def reserved_size(type_: MemDescType) -> BufferSize:
-    """What Triton reserves for a type, which may be less than the buffers take.
+    """Returns the memory that Triton reserves for a type, which may be too little.
 
-    Triton pads all of the partitions' elements as one and divides the bytes by the number of
-    pieces, which cuts off what does not divide.  Sizes that no layout has are taken as they are.
-    Offsets without an element of their own are counted, as 3.9 does.
+    Triton pads the elements of all partitions as one buffer and divides the bytes by the number of
+    pieces, rounding down.  Sizes that no layout has are not checked.  Offsets without elements of
+    their own count, as in 3.9.
 
     Raises:
-        VerifyError: The encoding is not known or has more partitions than elements, or an element
+        VerifyError: The encoding is unknown or has more partitions than elements, or an element
             has no size.
     """
     encoding, bits = _known(type_)
@@ -88,15 +88,15 @@ def reserved_size(type_: MemDescType) -> BufferSize:
 
 
 def reserved_bytes(type_: MemDescType) -> int:
-    """The bytes of :func:`reserved_size`."""
+    """Returns the bytes of :func:`reserved_size`."""
     return reserved_size(type_).bytes
 
 
 def _known(type_: MemDescType) -> tuple[SharedEncoding, int]:
-    """The encoding of a type, and the bits of its elements.
+    """Returns the encoding of a type, and the bits of its elements.
 
     Raises:
-        VerifyError: One of them is not known.
+        VerifyError: One of them is unknown.
     """
     encoding, bits = type_.encoding, type_.bit_width
     if not isinstance(encoding, SharedEncoding):
@@ -109,7 +109,7 @@ def _known(type_: MemDescType) -> tuple[SharedEncoding, int]:
 
 
 def _why(encoding: object) -> str:
-    """What is not known of an encoding, as the end of a sentence."""
+    """Returns what is unknown about an encoding, as the end of a sentence."""
     why = encoding.why if isinstance(encoding, OpaqueAttr) else ""
     return f": {why}" if why else ""
 
@@ -124,7 +124,7 @@ def _size(type_: MemDescType, encoding: SharedEncoding, bits: int) -> BufferSize
 
 
 def _elements(encoding: SharedEncoding, buffers: int, shape: Sequence[int]) -> tuple[int, int]:
-    """Number of buffers in memory, and elements of each, padding included."""
+    """Returns the number of buffers in memory, and the elements of each including padding."""
     if isinstance(encoding, PartitionedSharedEncoding):
         layout = encoding.partition_layout
         if not isinstance(layout, SharedEncoding):
@@ -132,7 +132,7 @@ def _elements(encoding: SharedEncoding, buffers: int, shape: Sequence[int]) -> t
                 f"the size of a piece with the encoding '{layout}' is not known{_why(layout)}"
             )
         piece = encoding.piece_shape(shape)
-        encoding.to_linear_layout(shape)  # checks that the pieces are what their encoding says
+        encoding.to_linear_layout(shape)  # checks that the pieces match their encoding
         _, elements = _elements(layout, buffers * encoding.num_groups, piece)
         return encoding.num_partitions, elements
     sizes = list(shape)
@@ -140,7 +140,7 @@ def _elements(encoding: SharedEncoding, buffers: int, shape: Sequence[int]) -> t
         sizes[0 if encoding.transposed else -1] *= 2
     elements = buffers * _product(shape_per_cta(encoding.cga_bases, sizes))
     if isinstance(encoding, (PaddedSharedEncoding, SharedLinearEncoding)):
-        places = encoding.to_linear_layout(shape)  # checks that the bases reach all of the shape
+        places = encoding.to_linear_layout(shape)  # checks that the bases cover the shape
         if isinstance(encoding, SharedLinearEncoding):
             elements = buffers * places.in_dim_size("offset")
     if isinstance(encoding, PaddedSharedEncoding):

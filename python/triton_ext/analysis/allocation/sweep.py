@@ -1,11 +1,11 @@
-"""Placement of very many buffers, in a time that grows little faster than their number.
+"""Placement of very many buffers in almost linear time.
 
 The buffers are placed in the order in which they begin, and in the order in which they end, each in
-the smallest gap that those alive leave; the lower result counts.  No pair of buffers is looked at.
+the smallest gap between live ones; the lower result counts.  It never examines pairs of buffers.
 
-Safe direction: concurrent regions and neighbours may get more room than they need.  Buffers of
-regions of one operation live as long as all of them together, and so do neighbours; where memory is
-partitioned, neighbours take whole partitions.
+Safe direction: concurrent regions and neighbours may get more memory than they need.  Buffers in
+regions of one operation are live as long as all of them together, and so are neighbours; in
+partitioned memory, neighbours take whole partitions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .triton_order import SizedItem
 
 __all__ = ["are_many", "lower_bound", "swept_offsets"]
 
-#: Pairs alive at once up to which all of them can be looked at, in a few seconds.
+#: Number of simultaneously live pairs that a pairwise search handles in a few seconds.
 _MOST_PAIRS: Final = 50_000
 
 
@@ -35,7 +35,7 @@ class _Block:
 
 
 def are_many(items: Sequence[SizedItem]) -> bool:
-    """Returns whether too many items are alive at once for a search that looks at pairs."""
+    """Returns whether too many items are live at the same time for a pairwise search."""
     ends: list[int] = []
     pairs = 0
     for item in sorted((item for item in items if item.size), key=lambda item: item.live.start):
@@ -49,11 +49,11 @@ def are_many(items: Sequence[SizedItem]) -> bool:
 
 
 def lower_bound(items: Sequence[SizedItem]) -> int:
-    """The bytes of what is alive at once, less what is alive in a concurrent region."""
+    """Returns the largest sum of live bytes, ignoring concurrent regions."""
     changes = [(item.live.start, item.size) for item in items]
     changes += [(item.live.end, -item.size) for item in items]
     bound = total = 0
-    for _, change in sorted(changes):  # what ends comes before what begins
+    for _, change in sorted(changes):  # ends come before starts
         total += change
         bound = max(bound, total)
     return bound
@@ -63,8 +63,8 @@ def swept_offsets(items: Sequence[SizedItem], partition_size: int = 0) -> list[i
     """Finds an offset for each item.
 
     Args:
-        items: What needs memory.
-        partition_size: Bytes of one physical partition; 0 where memory is not partitioned.
+        items: The items.
+        partition_size: Bytes of one physical partition; 0 if the memory is not partitioned.
 
     Returns:
         Offsets in bytes.
@@ -99,7 +99,7 @@ def _blocks(items: Sequence[SizedItem], partition_size: int) -> list[_Block]:
 
 
 def _keys(item: SizedItem) -> list[object]:
-    """What an item has in common with those that it must not share memory with at any time."""
+    """Returns the keys that an item shares with those it must never share memory with."""
     keys: list[object] = [op for op, _ in item.live.regions]
     return keys if item.group == -1 else [*keys, ("group", item.group)]
 
@@ -122,7 +122,7 @@ def _swept(blocks: Sequence[_Block]) -> list[int]:
 
 
 class _Gaps:
-    """Free memory: gaps below the end of what is taken, and all behind that end."""
+    """Free memory: gaps between used blocks, and everything above them."""
 
     def __init__(self) -> None:
         self._by_size: list[tuple[int, int]] = []
@@ -146,7 +146,7 @@ class _Gaps:
         return offset
 
     def free(self, start: int, end: int) -> None:
-        """Gives memory back, and joins it with the gaps beside it."""
+        """Frees memory, and merges it with adjacent gaps."""
         if start in self._starts:
             start = self._starts[start]
             self._remove(start)

@@ -1,10 +1,10 @@
-"""How much memory a layout conversion through shared memory takes.
+"""Computes the shared memory of a layout conversion.
 
-Triton writes a part of the tensor, reads it in the other layout, and repeats: what both layouts
-hold in registers need not be in memory at once.  Which bits of the element's number repeat depends
-on how it swizzles, so the swizzling has to be followed: bits of a vector (an access of one thread),
-of a bank, and of a segment (a row of all banks); a segment's bit that is a register's on both sides
-is a repetition.  Upstream: ``optimalSwizzling`` in ``lib/Tools/GenericSwizzling.cpp``.
+Triton writes a part of the tensor, reads it in the other layout, and repeats: elements that both
+layouts hold in registers need not be in memory at the same time.  The swizzling decides which bits
+of the element's number repeat, so it has to be reproduced: bits of a vector (an access of one
+thread), of a bank, and of a segment (a row of all banks).  A segment bit that belongs to registers
+on both sides is a repetition.  Upstream: ``lib/Tools/GenericSwizzling.cpp``.
 
 Elements are numbered, layouts flattened; a basis is a number, and 0 for a broadcast.
 """
@@ -25,12 +25,11 @@ _WIDEST_BITS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class AccessTile:
-    """What one instruction covers, as positions of bits in the number of the lane.
+    """The lanes of one instruction, as bit positions in the lane number.
 
     Attributes:
-        contiguous: Lanes whose elements lie side by side, behind those of one thread.
-        addressed: Lanes that are served together, each with an address of its own; empty for those
-            that the width leaves.
+        contiguous: Lanes with contiguous elements, following those of one thread.
+        addressed: Lanes served together, each with its own address; if empty, the width decides.
     """
 
     contiguous: tuple[int, ...] = ()
@@ -47,14 +46,14 @@ MATRIX_TRANSPOSED: Final = AccessTile((2, 3, 4), (0, 1))
 
 @dataclass(frozen=True, slots=True)
 class FlatLayout:
-    """A distributed layout with one number for each element, without repeated registers.
+    """A distributed layout that numbers the elements, without repeated registers.
 
     Attributes:
         registers: Bases, none of them 0.
         lanes: Bases.
         warps: Bases.
         blocks: Bases.
-        bits: Of an element's number.
+        bits: Bits of an element's number.
     """
 
     registers: tuple[int, ...]
@@ -65,7 +64,7 @@ class FlatLayout:
 
     @classmethod
     def of(cls, layout: LinearLayout) -> FlatLayout:
-        """The flattened form of a layout of registers, lanes, warps and blocks."""
+        """Returns the flattened form of a layout of registers, lanes, warps and blocks."""
         parts = [
             tuple(map(layout.flat_output, layout.in_bases(name)))
             for name in ("register", "lane", "warp", "block")
@@ -79,13 +78,13 @@ class Swizzling:
     """How a host swizzles a conversion.
 
     Attributes:
-        banks: Of shared memory.
-        counts_banks: Whether the lanes that are served together follow from the number of banks;
-            otherwise a wave of 64 is taken for one of 32.
-        stores: What can write, besides what the width leaves; empty where only that is looked at.
-        loads: What can read.
-        addressed: Lanes that a load of 16 bytes serves together, where they are not the first ones.
-        written: The same of a store.
+        banks: Number of banks.
+        counts_banks: Whether the number of banks decides which lanes are served together;
+            otherwise a wave of 64 counts as one of 32.
+        stores: Store instructions, besides those by width; if empty, only the width counts.
+        loads: Load instructions.
+        addressed: Lanes that a load of 16 bytes serves together, if not the first ones.
+        written: The same for a store.
     """
 
     banks: int = 32
@@ -96,12 +95,12 @@ class Swizzling:
     written: tuple[int, ...] = ()
 
     def elements(self, source: FlatLayout, target: FlatLayout, bits: int) -> int:
-        """Elements that are in memory at once, of all CTAs.
+        """Returns the elements in memory at the same time, over all CTAs.
 
         Args:
-            source: The layout that is written.
-            target: The one that is read.
-            bits: Of an element.
+            source: The written layout.
+            target: The read layout.
+            bits: Element width.
         """
         return 1 << (source.bits - self._repetitions(source, target, bits))
 
@@ -133,7 +132,7 @@ class Swizzling:
     def _lanes(
         self, layout: FlatLayout, vector: Sequence[int], bits: int, addressed: Sequence[int]
     ) -> tuple[int, ...]:
-        """The lanes that are served together."""
+        """Returns the lanes that are served together."""
         if addressed:
             return tuple(layout.lanes[i] for i in addressed)
         dropped = max((bits << len(vector)) // _BANK_BITS, 1).bit_length() - 1
@@ -149,7 +148,7 @@ class Swizzling:
         read: Sequence[int],
         bits: int,
     ) -> list[int]:
-        """The bits that are in rows of banks."""
+        """Returns the bits in rows of banks."""
         blocks = [basis for basis in source.blocks if basis]
         free = source.bits - len(vector) - len(blocks)
         row = self.banks * _BANK_BITS // ((1 << len(vector)) * bits)
@@ -159,7 +158,7 @@ class Swizzling:
         segment = [1 << bit for bit in range(source.bits) if not {1 << bit} & (one | two)]
         if len(segment) >= length:
             return segment[:length]
-        # Of two that are as long, the first stays first.
+        # The sort is stable: for equal lengths the first stays first.
         less, more = sorted((sorted(one - two), sorted(two - one)), key=len)
         conflicts = min(max(length - len(less) - len(segment), 0), len(less))
         segment += [less[i] ^ more[i] for i in range(conflicts, len(less))]
@@ -171,7 +170,7 @@ def _both(source: FlatLayout, target: FlatLayout, bases: Iterable[int]) -> list[
 
 
 def _tile(tile: AccessTile, layout: FlatLayout, vector: Sequence[int]) -> tuple[int, ...] | None:
-    """What an instruction serves together; ``None`` if the layout has too few registers."""
+    """Returns the bits that an instruction covers; ``None`` if the layout has too few registers."""
     missing = 3 - len(tile.addressed)
     registers = [basis for basis in layout.registers if basis not in vector][:missing]
     if len(registers) < missing:
@@ -182,7 +181,7 @@ def _tile(tile: AccessTile, layout: FlatLayout, vector: Sequence[int]) -> tuple[
 def _matching_tile(
     source: FlatLayout, target: FlatLayout, store: AccessTile, load: AccessTile, bits: int
 ) -> tuple[int, ...] | None:
-    """The bits of a vector that both instructions cover; ``None`` if there are none."""
+    """Returns the bits of a vector that both instructions cover; ``None`` if there are none."""
     width = (_WIDEST_BITS // bits).bit_length() - 1
     one, two, tile_one, tile_two = source, target, store, load
     if len(store.contiguous) > len(load.contiguous):
@@ -205,7 +204,7 @@ def _matching_tile(
 
 
 def _vector(source: FlatLayout, target: FlatLayout, bits: int) -> tuple[int, ...]:
-    """The bits of the widest access that both sides can make, filled up to a bank."""
+    """Returns the bits of the widest access that both sides can make, filled up to a bank."""
     widest = (_WIDEST_BITS // bits).bit_length() - 1
     vector = _common(source.registers, target.registers)[:widest]
     if bits << len(vector) >= _BANK_BITS:
@@ -232,7 +231,7 @@ def _vector(source: FlatLayout, target: FlatLayout, bits: int) -> tuple[int, ...
 
 
 def _common(one: Sequence[int], two: Sequence[int]) -> list[int]:
-    """A basis of what both span, in the order of the first where bases are single bits."""
+    """Returns a basis of the common span, in the order of the first where bases are single bits."""
     if all(_is_bit(basis) for basis in (*one, *two)):
         return [basis for basis in dict.fromkeys(one) if basis and basis in two]
     return _annihilator(_annihilator(one) + _annihilator(two))
@@ -243,7 +242,7 @@ def _is_bit(basis: int) -> bool:
 
 
 def _annihilator(vectors: Sequence[int], bits: int = 32) -> list[int]:
-    """A basis of the numbers with an even number of bits in common with every vector."""
+    """Returns a basis of the numbers with an even number of common bits with every vector."""
     rows: dict[int, int] = {}
     for vector in vectors:
         rest = vector

@@ -1,13 +1,13 @@
-"""A model of how Triton places buffers: a start from a list of gaps, then rounds of colouring.
+"""A model of Triton's placement of buffers: initial offsets from a list of gaps, then colouring.
 
-The idea is that of "Algorithms for compile-time memory optimization" (Gergov, SODA 1999) with
-Triton's extension: what overlaps behind the first step is moved up, colour by colour, until nothing
-does.  Placing the items anew in the order of these offsets, each as low as it can lie, never ends
-higher: a search that starts from there is never worse than Triton.
+The algorithm is that of "Algorithms for compile-time memory optimization" (Gergov, SODA 1999) with
+Triton's extension: items that still overlap after the first step are moved up, colour by colour,
+until none do.  Placing the items again in the order of these offsets, each as low as possible,
+never ends higher: a search that starts from there is never worse than Triton.
 
-With partitions there are two ways.  Up to 3.8 the start knows nothing of them: neighbours that
-start in the same partition are moved apart in the rounds, which may go on forever.  From 3.9 on the
-start keeps neighbours apart, and every partition that they touch counts.
+Partitions are handled in two ways.  Up to 3.8 the initial step ignores them: neighbours that start
+in the same partition are moved apart by the colouring, which may never terminate.  From 3.9 on the
+initial step separates neighbours, and every partition that they touch counts.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ..liveness import LiveRange, pairs_that_meet
 
 __all__ = ["SizedItem", "offsets_by_rank", "offsets_of_triton"]
 
-# Of the placements of random values that end, none took more than 12.
+# Terminating placements of random values took at most 12 rounds.
 _ROUNDS: Final = 1000
 
 
 class SizedItem(Protocol):
-    """What needs memory (:class:`~triton_ext.analysis.allocation.placement.Item`)."""
+    """An item that needs memory (:class:`~triton_ext.analysis.allocation.placement.Item`)."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
 
     @property
     def live(self) -> LiveRange:
-        """When it is needed."""
+        """Live range."""
 
     @property
     def alignment(self) -> int:
-        """What its offset is a multiple of."""
+        """Alignment of its offset."""
 
     @property
     def group(self) -> int:
@@ -48,15 +48,15 @@ class SizedItem(Protocol):
 def offsets_of_triton(
     items: Sequence[SizedItem], partition_size: int = 0, *, knows_partitions: bool = False
 ) -> list[int] | None:
-    """The offset of each item as Triton would place them.
+    """Returns the offsets of the items in Triton's placement.
 
     Args:
-        items: What needs memory, values in front of what operations need.
-        partition_size: Bytes of one physical partition; 0 where neighbours may share one.
-        knows_partitions: Whether the start knows of partitions.
+        items: The items, values before scratch.
+        partition_size: Bytes of one physical partition; 0 if neighbours may share one.
+        knows_partitions: Whether the initial step knows partitions.
 
     Returns:
-        The offsets; ``None`` if Triton would never end, which only partitions can cause.
+        The offsets; ``None`` if Triton would not terminate, which only partitions can cause.
     """
     unit = _Partitions(partition_size, knows_partitions)
     order = sorted(range(len(items)), key=lambda i: -items[i].size)
@@ -83,11 +83,11 @@ def offsets_by_rank(
     *,
     knows_partitions: bool = False,
 ) -> list[int] | None:
-    """As :func:`offsets_of_triton`, of items in any order.
+    """Returns the offsets as :func:`offsets_of_triton`, for items in any order.
 
     Args:
-        items: What needs memory.
-        ranks: Of each, which comes first among items of one size: the smaller rank.
+        items: The items.
+        ranks: Rank of each; among items of one size smaller ranks come first.
         partition_size: As there.
         knows_partitions: As there.
     """
@@ -105,26 +105,26 @@ def offsets_by_rank(
 
 @dataclass(frozen=True, slots=True)
 class _Partitions:
-    """Physical partitions, as a release looks at them.
+    """A release's view of physical partitions.
 
     Attributes:
         size: Bytes; 0 for none.
-        known: Whether all that an item touches counts, and not only where it starts.
+        known: Whether all partitions that an item touches count, or only the first.
     """
 
     size: int
     known: bool
 
     def keep_apart(self, one: SizedItem, two: SizedItem) -> bool:
-        """Whether two items must not share a partition."""
+        """Returns whether two items must not share a partition."""
         return self.size > 0 and one.group == two.group != -1
 
     def last(self, offset: int, item: SizedItem) -> int:
-        """The last partition that an item touches."""
+        """Returns the last partition that an item touches."""
         return (offset + (item.size - 1) * self.known) // self.size
 
     def share(self, at: int, one: SizedItem, there: int, two: SizedItem) -> bool:
-        """Whether two items touch the same partition."""
+        """Returns whether two items touch the same partition."""
         first, other = at // self.size, there // self.size
         return first <= self.last(there, two) and other <= self.last(at, one)
 
@@ -134,7 +134,7 @@ def _aligned(offset: int, item: SizedItem) -> int:
 
 
 def _starts(items: Sequence[SizedItem], order: list[int], unit: _Partitions) -> dict[int, int]:
-    """Takes the lowest gap, gives it to the first item that is alive in it and in no other gap."""
+    """Repeatedly gives the lowest gap to the first item that is live in it and in no other gap."""
     gaps = [(0, 0, 1 << 60)]
     offsets: dict[int, int] = {}
     waiting = list(order)
@@ -159,7 +159,7 @@ def _starts(items: Sequence[SizedItem], order: list[int], unit: _Partitions) -> 
                 break
         if chosen is None:
             if fitting:
-                # The gap is looked at again where one of them is clear of its neighbours.
+                # The gap is considered again if one of them does not conflict with neighbours.
                 clear = [
                     max(
                         (unit.last(offsets[j], items[j]) + 1) * unit.size
@@ -184,14 +184,14 @@ def _starts(items: Sequence[SizedItem], order: list[int], unit: _Partitions) -> 
 def _kept_apart(
     items: Sequence[SizedItem], item: int, offsets: dict[int, int], unit: _Partitions
 ) -> list[int]:
-    """The items with an offset from which the start keeps another one apart."""
+    """Returns the items with an offset from which the initial step separates an item."""
     if not (unit.known and unit.size) or items[item].group == -1:
         return []
     return [j for j in offsets if j != item and unit.keep_apart(items[item], items[j])]
 
 
 def _pairs(items: Sequence[SizedItem], unit: _Partitions) -> list[tuple[int, int, bool]]:
-    """The items that must not overlap, or (true) not share a partition either."""
+    """Returns the pairs that must not overlap, or (true) not share a partition either."""
     pairs = [(i, j, False) for i, j in pairs_that_meet([item.live for item in items])]
     if unit.size:
         grouped = [i for i, item in enumerate(items) if item.group != -1]

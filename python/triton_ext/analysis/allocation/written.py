@@ -1,4 +1,4 @@
-"""Offsets that a pass has written into a module (``allocation.offset``)."""
+"""Offsets in the text of a module (``allocation.offset``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def has_offsets(allocation: ModuleAllocation) -> bool:
     """Returns whether every buffer of a module has an offset in its text.
 
     Args:
-        allocation: The module's buffers, wherever they were placed.
+        allocation: The module's buffers, with any offsets.
     """
     buffers = (
         b for f in allocation.functions.values() for b in f.buffers if b.op is not f.function
@@ -35,7 +35,7 @@ def written_offsets(op: Operation) -> tuple[int, ...]:
     """
     text = op.attributes.get(_OFFSET)
     if text is None:
-        op.fail(f"expected '{_OFFSET}': the module's shared memory has to be allocated")
+        op.fail(f"expected '{_OFFSET}': allocate the module's shared memory first")
     found = parse_attribute(text)
     numbers = found.items if isinstance(found, ArrayAttr) else (found,)
     offsets = [each.number for each in numbers if isinstance(each, IntegerAttr)]
@@ -47,13 +47,13 @@ def written_offsets(op: Operation) -> tuple[int, ...]:
 
 
 def as_written(allocation: ModuleAllocation) -> ModuleAllocation:
-    """Returns a module's buffers where its text says that they lie.
+    """Returns a module's buffers with the offsets of its text.
 
     Args:
-        allocation: The same buffers, wherever they were placed.
+        allocation: The same buffers, with any offsets.
 
     Raises:
-        VerifyError: An operation has no offset, or as many as it has buffers.
+        VerifyError: An operation has no offset, or not as many as buffers.
     """
     functions = {op: _function(found) for op, found in allocation.functions.items()}
     return replace(allocation, functions=functions)
@@ -74,7 +74,7 @@ def _function(found: FunctionAllocation) -> FunctionAllocation:
 
 
 def _has_place(buffer: Buffer, found: FunctionAllocation) -> bool:
-    # Triton 3.6 to 3.8 do not write where a function keeps the states of its warps.
+    # Triton 3.6 to 3.8 do not write the offset of a function's warp states.
     return buffer.op is not found.function or _OFFSET in buffer.op.attributes
 
 

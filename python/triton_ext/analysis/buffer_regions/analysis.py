@@ -1,4 +1,4 @@
-"""The analysis of a module, and the questions that passes ask it."""
+"""The analysis of a module, and the queries of passes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from .geometry import Geometry, Offset, geometry_of
 
 __all__ = ["BufferRegions", "RegionSet", "View"]
 
-#: A descriptor with more views than that is not known.
+#: A descriptor with more views is unknown.
 _MOST_VIEWS: Final = 256
 _TENSOR_OFFSETS: Final = ("tensor_memory_row_offset", "tensor_memory_col_offset")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Memory that a descriptor may name, and how views of it are found.
+    """Memory that a descriptor may name, and how to find views of it.
 
     A :class:`BufferRegions` has one object for each; they compare by identity.
 
     Attributes:
-        frame: The function whose allocation it is part of; addresses count from where the memory of
-            that function starts.
+        frame: The function of its allocation; addresses are relative to that function's memory.
         region: The memory.
-        bases: Where the buffer starts, in each partition.
+        bases: Start of the buffer in each partition.
         start: Offset of the first element from there.
     """
 
@@ -49,8 +48,8 @@ class View:
     def intersects(self, other: View) -> bool:
         """Returns whether two views have memory in common.
 
-        Those of different functions never do: the memory of a call lies apart from the buffers that
-        are alive around it.
+        Views of different functions never do: the memory of a call is disjoint from the buffers
+        that are live around it.
         """
         return self.frame is other.frame and self.region.footprint.intersects(
             other.region.footprint
@@ -63,11 +62,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class RegionSet:
-    """The views that a descriptor may be one of.
+    """The possible views of a descriptor.
 
     Attributes:
-        views: Each of them.
-        is_known: Whether it always is one of them.
+        views: The views.
+        is_known: Whether the descriptor is always one of them.
     """
 
     views: frozenset[View] = frozenset()
@@ -91,7 +90,7 @@ class RegionSet:
         return any(one.intersects(two) for one in self.views for two in other.views)
 
     def contains(self, other: RegionSet) -> bool:
-        """Returns whether each view of another descriptor is inside of one of these."""
+        """Returns whether each view of another descriptor is inside one of these."""
         if not (self.is_known and other.is_known):
             return False
         return all(any(one.contains(two) for one in self.views) for two in other.views)
@@ -101,20 +100,20 @@ _UNKNOWN: Final = RegionSet(is_known=False)
 
 
 class BufferRegions:
-    """The memory that the descriptors of a module name; see the package for what it means.
+    """The memory that the descriptors of a module name; the package defines the terms.
 
-    The module must not be changed while this is used.
+    The module must not change while this is used.
 
     Args:
-        module: The module, its buffers placed.
-        alias_sets: What values may flow into others; made here if left out.
+        module: The module, with allocated buffers.
+        alias_sets: The alias sets of the module; computed if omitted.
     """
 
     def __init__(self, module: Module, alias_sets: AliasSets | None = None) -> None:
         self._alias_sets = alias_sets or AliasSets.of(module)
         self._types = AliasTable.of(module.aliases)
         self._known: dict[Value, RegionSet] = {}
-        # Every view once: by how it is found, and by what it is.
+        # Unique views, by their derivation and by their memory.
         self._made: dict[tuple[Geometry, Operation, tuple[Offset, ...], Offset], View] = {}
         self._views: dict[tuple[Operation, Region, tuple[Offset, ...], Offset], View] = {}
 
@@ -129,7 +128,7 @@ class BufferRegions:
         return self._known[value]
 
     def _solve(self, value: Value) -> None:
-        """Finds the regions of a value and of everything that may flow into it."""
+        """Computes the regions of a value and of everything that may flow into it."""
         order = [value]
         seen = {value}
         for each in order:
@@ -176,7 +175,7 @@ class BufferRegions:
         return RegionSet(frozenset([view]))
 
     def _moved(self, value: OpResult, known: RegionSet, moves: _Moves) -> RegionSet:
-        """Returns what an operation makes of the memory of its source."""
+        """Returns the memory of a view operation's result, from that of its source."""
         op = value.owner
         source, result = self._geometry(op.operands[0]), self._geometry(value)
         if not known.is_known or source is None or result is None:
@@ -206,7 +205,7 @@ class BufferRegions:
         return self._made[key]
 
     def _geometry(self, value: Value) -> Geometry | None:
-        """The geometry of a descriptor's type; ``None`` where it is not known."""
+        """Returns the geometry of a descriptor's type; ``None`` if unknown."""
         try:
             type_ = self._types.type(value.type)
             return geometry_of(type_) if isinstance(type_, MemDescType) else None
@@ -233,7 +232,7 @@ def _place(view: View) -> tuple[Region, str]:
     return view.region, symbol_of(view.frame) or ""
 
 
-# ---- offsets of views: what is added to the bases, and to the start
+# ---- offsets of views: added to the bases, and to the start
 
 _Shift = tuple[Offset, Offset]
 _Moves = Callable[[Operation, Geometry, Geometry], list[_Shift]]

@@ -1,4 +1,4 @@
-"""Sets of places in memory."""
+"""Sets of locations in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 __all__ = ["MOST", "Footprint", "Region", "bits_of"]
 
-#: No device has shared or tensor memory with a place of this number.
+#: Above the number of any location in shared or tensor memory of a device.
 MOST = 1 << 20
 
 #: A CTA of the cluster, and a row of its tensor memory; row 0 for shared memory.
@@ -66,7 +66,7 @@ class Footprint:
 
     @property
     def of_any_cta(self) -> Footprint:
-        """The places in some CTA, all taken as one."""
+        """Returns the union over all CTAs, as one CTA."""
         found: dict[Plane, int] = {}
         for (_, row), mask in self.planes:
             found[0, row] = found.get((0, row), 0) | mask
@@ -74,7 +74,7 @@ class Footprint:
 
     @property
     def first(self) -> tuple[int, int, int]:
-        """CTA, row and column (or byte) of the first place of a set that is not empty."""
+        """Returns CTA, row and column (or byte) of the first location of a non-empty set."""
         (cta, row), mask = self.planes[0]
         return cta, row, (mask & -mask).bit_length() - 1
 
@@ -83,14 +83,14 @@ class Footprint:
 class Region:
     """Memory that a descriptor covers.
 
-    Two of them may start at the same place and have the same size, but other holes.
+    Two regions may have equal start and size, but different holes.
 
     Attributes:
         base: Address of its first element: a byte of shared memory; ``row << 16 | column`` of
             tensor memory.
-        length: Bytes, or columns of tensor memory, from its first element to its last one, those in
-            between that belong to others included.
-        footprint: The places of its elements.
+        length: Bytes, or columns of tensor memory, from its first element to its last one,
+            including holes.
+        footprint: The locations of its elements.
     """
 
     base: int

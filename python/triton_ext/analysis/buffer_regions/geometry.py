@@ -1,8 +1,8 @@
-"""Where the elements of a ``!ttg.memdesc`` type lie, relative to where its memory starts.
+"""Locations of the elements of a ``!ttg.memdesc`` type, relative to its memory.
 
-The map from elements to places is linear over the field of two elements, so it is fixed by the
-images of the powers of two of each dimension.  Padding of shared memory comes last and is no part
-of that map.  A type with one dimension more than its encoding is a row of buffers (*pages*).
+The map from elements to locations is linear over the field of two elements, so the images of the
+powers of two of each dimension determine it.  Padding of shared memory is applied afterwards.  A
+type with one dimension more than its encoding is an array of buffers (*pages*).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Geometry", "Offset", "geometry_of"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Offset:
-    """A place relative to where a buffer starts, or the difference of two.
+    """A location relative to the start of a buffer, or the difference of two.
 
     Attributes:
         cta: CTA of the cluster.
@@ -57,23 +57,23 @@ class Offset:
 
 @lru_cache(maxsize=512)
 def geometry_of(type_: MemDescType) -> Geometry:
-    """Returns the geometry of a type, made once.
+    """Returns the geometry of a type, cached.
 
     Raises:
-        VerifyError: The type is malformed, or the encoding is none for its shape.
-        UnsupportedError: The encoding, or the size of an element, is not known, or it has more
-            than :data:`~triton_ext.analysis.buffer_regions.footprint.MOST` bytes.
+        VerifyError: The type is malformed, or the encoding does not fit its shape.
+        UnsupportedError: The encoding or the element size is unknown, or the type has more than
+            :data:`~triton_ext.analysis.buffer_regions.footprint.MOST` bytes.
     """
     return Geometry(type_)
 
 
 class Geometry:
-    """The places of the elements of a type.
+    """The locations of the elements of a type.
 
     Attributes:
-        in_tensor_memory: Whether it is tensor memory, where offsets of views add up; those of
-            shared memory are joined by XOR.
-        pages: Number of buffers; 1 for a type without a dimension for them.
+        in_tensor_memory: Whether it is tensor memory, where offsets of views are added; in shared
+            memory they are XORed.
+        pages: Number of buffers; 1 for a type without a page dimension.
         partitions: Number of partitions.
         rank: Number of dimensions of the type.
         shape: Sizes of one page.
@@ -110,7 +110,7 @@ class Geometry:
             raise UnsupportedError(f"the places of more than {MOST} bytes are not listed")
 
     def _offset(self, dim: int, coordinate: int) -> Offset:
-        """Returns the offset of an element, given one coordinate, the others being 0."""
+        """Returns the offset of an element from one coordinate, the others being 0."""
         names = self._inverse.in_dim_names
         found = self._inverse.apply(
             {name: coordinate if i == dim else 0 for i, name in enumerate(names)}
@@ -131,7 +131,7 @@ class Geometry:
 
     @property
     def length(self) -> int:
-        """Bytes, or columns, from the first element to the last, all partitions counted."""
+        """Bytes, or columns, from the first element to the last, over all partitions."""
         if self.in_tensor_memory:
             return self._columns * self.pages
         elements = self.page_stride * 8 // self._bits
@@ -144,7 +144,7 @@ class Geometry:
         return total * self._bits // 8
 
     def _last_element(self) -> int:
-        """Returns how many elements stand up to the last one of a view, broadcasts included."""
+        """Returns the number of elements up to the last one of a view, including broadcasts."""
         reached = reduce(or_, (basis.unit for bases in self._bases for basis in bases), 0)
         size = reached * 8 // self._bits
         for bit, basis in enumerate(self._layout.in_bases("offset")):
@@ -156,18 +156,18 @@ class Geometry:
         """Columns of one buffer of tensor memory, at least one."""
         last = 0
         for bit, basis in enumerate(self._layout.in_bases("col")):
-            # Bases that leave the view do not count.
+            # Bases outside of the view do not count.
             if any(0 < x < size for x, size in zip(basis, self.shape, strict=True)):
                 last = bit + 1
         return max(1, (1 << last) * self._bits // 32)
 
-    # ---- places
+    # ---- locations
 
     def place(self, coordinates: Sequence[int]) -> Offset:
         """Returns the offset of an element of the allocation.
 
         Args:
-            coordinates: One for each dimension, that of the pages in front.
+            coordinates: One for each dimension, pages first.
 
         Raises:
             VerifyError: They are outside of the allocation.
@@ -184,21 +184,21 @@ class Geometry:
         return replace(found, unit=found.unit + (outer[-1] * self.page_stride if outer else 0))
 
     def padded(self, unit: int) -> int:
-        """Returns the byte in memory of one that does not count padding."""
+        """Returns the byte in memory for an offset without padding."""
         if self._padding is None:
             return unit
         size = self._bits // 8
         return self._padding.padded_offset(unit // size) * size + unit % size
 
     def masks(self, start: Offset) -> Iterator[tuple[Offset, int, int]]:
-        """Yields the places of the elements of a view.
+        """Yields the locations of the elements of a view.
 
         Args:
             start: Offset of the view's first element.
 
         Yields:
-            Row, partition and CTA; what a page adds to where its buffer starts; and the places
-            behind that, bit ``i`` for byte (or column) ``i``.
+            Row, partition and CTA; the offset of the page; and the locations from there, bit ``i``
+            for byte (or column) ``i``.
         """
         for page in range(self.pages):
             at = self.padded(page * self.page_stride)
@@ -207,7 +207,7 @@ class Geometry:
 
     def _page_masks(self, start: Offset) -> list[tuple[Offset, int]]:
         bases = [basis for each in self._bases for basis in each]
-        # Inside of an element.
+        # Within an element.
         size = self._bits // (32 if self.in_tensor_memory else 8)
         bases += [Offset(unit=1 << bit) for bit in range(max(0, size.bit_length() - 1))]
         run, rest = _runs(bases, self._smallest_interval)
@@ -229,7 +229,7 @@ class Geometry:
 
     @property
     def _smallest_interval(self) -> int:
-        """Most bytes that padding never tears apart; 0 where there is no limit."""
+        """Returns the most bytes that padding never splits; 0 if unlimited."""
         if self._padding is None:
             return 0
         intervals = [interval for interval, _ in self._padding.interval_padding_pairs]
@@ -252,7 +252,7 @@ def _runs(bases: Sequence[Offset], limit: int) -> tuple[int, list[Offset]]:
 
     Returns:
         The length of the runs, a power of two of at most ``limit`` (0: any), and independent bases
-        of where they start.
+        of their starts.
     """
     reduced = _reduced(bases)
     run = 1

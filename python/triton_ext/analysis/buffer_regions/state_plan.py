@@ -1,8 +1,8 @@
-"""A plan for the state that a sanitizer keeps of memory: one lane for what is always used as one.
+"""Plans the state that a sanitizer keeps of memory: one lane for memory that is used as a unit.
 
-Bytes that the same regions cover need no state of their own.  Each such set of bytes is an *atom*
-with one lane; a region's mask has the lanes of its atoms, so two regions have a lane in common if
-and only if they have memory in common, CTAs not told apart.
+Bytes that the same regions cover share state.  Each such set of bytes is an *atom* with one lane; a
+region's mask has the lanes of its atoms, so two regions have a lane in common if and only if they
+have memory in common, ignoring CTAs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class StatePlan:
     Attributes:
         lanes: Number of lanes.
         masks: The lanes of each region, bit ``i`` for lane ``i``.
-        unknown: The lanes of a region that is not known: all of them, one of its own included; 0
-            where there is none.
+        unknown: The lanes of an unknown region: all of them, including one of its own; 0 if there
+            is none.
     """
 
     lanes: int
@@ -36,7 +36,7 @@ def state_plan(regions: Sequence[Region], *, with_unknown: bool = False) -> Stat
 
     Args:
         regions: The regions.
-        with_unknown: Whether there are regions that are not known.
+        with_unknown: Whether there are unknown regions.
     """
     footprints = [region.footprint.of_any_cta for region in regions]
     masks = [0] * len(regions)

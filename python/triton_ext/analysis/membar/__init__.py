@@ -1,4 +1,4 @@
-"""Finds where barriers between accesses to shared memory are missing.
+"""Finds missing barriers between accesses to shared memory.
 
 ::
 

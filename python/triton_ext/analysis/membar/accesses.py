@@ -1,16 +1,16 @@
 """Accesses of operations to shared memory, as bytes and as parts of buffers.
 
-1. A *slice* is bytes of a function's shared memory, with the buffer that they are of and the part
-   of it (:mod:`~triton_ext.analysis.buffer_reference`).  Two slices of one buffer do not meet where
-   their parts do not; other two do not where their bytes do not.
-2. Memory that a function was handed by its caller (through arguments) is another one than what it
-   allocates.  Memory of which nothing is known may be any.
-3. What an operation needs for itself while it runs, its scratch, is written, then read.
+1. A *slice* is a range of bytes of a function's shared memory, with its buffer and the part of it
+   (:mod:`~triton_ext.analysis.buffer_reference`).  Two slices of one buffer overlap only if their
+   parts do; other slices only if their bytes do.
+2. Memory that a function gets from its caller (through arguments) differs from its own.  Unknown
+   memory may be any.
+3. The scratch of an operation is written, then read.
 
-A part is told by values, which name something else in another iteration:
-:meth:`Accesses.cross` takes out what does not hold there.
+Values describe a part, and they change with the iteration: :meth:`Accesses.cross` removes what no
+longer holds.
 
-Safe direction: two slices may be said to meet when they never do, not the reverse.
+Safe direction: two slices may be reported as overlapping when they never do, not the reverse.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = ["Accesses", "Pair", "Pending", "Skip", "Slice", "Where", "accesses_of
 
 
 class Where(Enum):
-    """Whose memory a slice is of.
+    """Owner of the memory of a slice.
 
     Attributes:
-        OWN: The function's.
-        HANDED: Its caller's, which an argument names.
-        ANY: That is not known.
+        OWN: The function.
+        HANDED: Its caller; an argument names it.
+        ANY: Unknown.
     """
 
     OWN = "own"
@@ -53,15 +53,15 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A piece of shared memory.
+    """A range of shared memory.
 
     Attributes:
-        start: Its first byte, from where the function's memory starts.
-        end: Behind its last one.
+        start: First byte, relative to the function's memory.
+        end: One past its last byte.
         buffer: The allocation, and the number of the piece of a partitioned one; ``None`` for
             scratch, and for memory of a called function.
-        part: Which part of the buffer is meant; ``None`` for all of the bytes.
-        where: Whose memory it is.
+        part: Part of the buffer; ``None`` for all of the bytes.
+        where: Owner of the memory.
     """
 
     start: int = 0
@@ -90,15 +90,15 @@ class Pending:
             return NotImplemented
         return self.reads == other.reads and self.writes == other.writes
 
-    __hash__ = None  # type: ignore[assignment]  # it is changed in place
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     @property
     def is_empty(self) -> bool:
-        """Returns whether there is none."""
+        """Returns whether there are no accesses."""
         return not (self.reads or self.writes)
 
     def copy(self) -> Pending:
-        """Returns accesses that are equal, to be changed."""
+        """Returns an independent copy."""
         found = Pending()
         found.join(self)
         return found
@@ -110,7 +110,7 @@ class Pending:
                 mine.setdefault(each, {}).update(ops)
 
     def clear(self) -> None:
-        """Forgets all of them: a barrier is passed."""
+        """Removes all accesses, at a barrier."""
         self.reads, self.writes = {}, {}
 
     def read(self, piece: Slice, op: Operation) -> None:
@@ -122,7 +122,7 @@ class Pending:
         self.writes.setdefault(piece, {})[op] = None
 
     def mapped(self, change: Callable[[Slice], Iterator[Slice]]) -> Pending:
-        """Returns the same operations with other slices."""
+        """Returns the same operations with changed slices."""
         found = Pending()
         for mine, its in ((found.reads, self.reads), (found.writes, self.writes)):
             for each, ops in its.items():
@@ -133,15 +133,15 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two accesses that meet, at least one of them a write.
+    """Two overlapping accesses, at least one of them a write.
 
     Attributes:
-        before: The operation of the first one.
-        after: The operation of the second one.
-        before_reads: Whether the first one reads.
-        after_reads: Whether the second one reads.
-        before_slice: What the first one accesses.
-        after_slice: What the second one accesses.
+        before: The operation of the first access.
+        after: The operation of the second access.
+        before_reads: Whether the first access reads.
+        after_reads: Whether the second access reads.
+        before_slice: Slice of the first access.
+        after_slice: Slice of the second access.
     """
 
     before: Operation
@@ -157,10 +157,10 @@ class Pair:
         return f"{'R' if self.after_reads else 'W'}A{'R' if self.before_reads else 'W'}"
 
 
-#: Whether two accesses that meet need no barrier between them.
+#: Returns whether two overlapping accesses need no barrier between them.
 Skip: TypeAlias = Callable[[Pair], bool]
 
-#: The memory that a function was handed.
+#: Memory that a function gets from its caller.
 HANDED: Final = Slice(where=Where.HANDED)
 _ANYWHERE: Final = Slice(where=Where.ANY)
 
@@ -171,12 +171,12 @@ def never(pair: Pair) -> bool:
 
 
 class Accesses:
-    """The accesses of the operations of one function, which must not be changed meanwhile.
+    """The accesses of the operations of one function, which must not change meanwhile.
 
     Args:
-        allocation: Where its buffers lie.
+        allocation: The places of its buffers.
         references: The parts of the buffers of the module.
-        aliases: The module's.
+        aliases: The module's type aliases.
     """
 
     def __init__(
@@ -198,16 +198,16 @@ class Accesses:
             elif buffer.op is not function:
                 self._scratch[buffer.op] = Slice(buffer.offset, buffer.end)
         made = (result for op in function.walk() for result in _made_elsewhere(op))
-        # Nobody knows where a buffer lies that another operation makes.
+        # The place of a buffer that another kind of operation creates is unknown.
         self._unknown = HANDED if next(made, None) is None else _ANYWHERE
         self._found: dict[Operation, Pending] = {}
 
     # ---- accesses
 
     def of(self, op: Operation) -> Pending:
-        """Returns what an operation reads and writes; not its scratch, and not what it calls.
+        """Returns the reads and writes of an operation, without its scratch and its callees.
 
-        The result is not to be changed.
+        The caller must not change the result.
         """
         found = self._found.get(op)
         if found is None:
@@ -221,7 +221,7 @@ class Accesses:
         return found
 
     def slices(self, value: Value) -> list[Slice]:
-        """Returns the pieces of memory that a buffer may be."""
+        """Returns the slices that a buffer may be."""
         aliases = self._sets.alias_set(value)
         part = self._references.reference(value)
         pieces = [
@@ -242,7 +242,7 @@ class Accesses:
         return self._aliases.type(value.type)
 
     def layout(self, value: Value) -> LinearLayout | None:
-        """Returns the layout of a tensor; ``None`` where it is not known."""
+        """Returns the layout of a tensor; ``None`` if unknown."""
         type_ = self.type(value)
         encoding = type_.encoding if isinstance(type_, TensorType) else None
         if not isinstance(type_, TensorType) or not isinstance(encoding, DistributedEncoding):
@@ -250,11 +250,11 @@ class Accesses:
         return encoding.to_linear_layout(type_.static_shape)
 
     def scratch(self, op: Operation) -> Slice | None:
-        """Returns what an operation needs for itself while it runs."""
+        """Returns the scratch of an operation."""
         return self._scratch.get(op)
 
     def meets_inside(self, op: Operation) -> bool:
-        """Returns whether all threads meet between an operation's writes and reads of scratch."""
+        """Returns whether a barrier separates an operation's writes and reads of scratch."""
         if op not in self._scratch:
             return False
         if op.name != ttg.ConvertLayoutOp.NAME:
@@ -267,7 +267,7 @@ class Accesses:
 
         Args:
             call: The operation.
-            summary: The accesses that the called function leaves open.
+            summary: The accesses that are pending when the callee returns.
         """
         offset = self._offsets.get(call, 0)
         handed = [
@@ -291,8 +291,8 @@ class Accesses:
 
         Args:
             pending: Accesses since the last barrier.
-            current: Those of an operation.
-            skip: Tells which pairs need none.
+            current: Accesses of an operation.
+            skip: Returns whether a pair needs no barrier.
         """
         return next((pair for pair in self._pairs(pending, current) if not skip(pair)), None)
 
@@ -332,25 +332,24 @@ class Accesses:
             return True
         return self._references.may_overlap(one.part, two.part)
 
-    # ---- where names change their meaning
+    # ---- renaming at edges
 
     def cross(self, edge: Edge, pending: Pending) -> None:
-        """Changes accesses to what they are on the far side of an edge."""
+        """Converts accesses to the far side of an edge."""
         if edge.is_back:
             kept = _forget(pending, edge.loop)
             pending.reads, pending.writes = kept.reads, kept.writes
 
     def left_open(self, pending: Pending) -> Pending:
-        """Returns the accesses at the end of the function as its callers know them."""
+        """Returns the accesses at the end of the function, as its callers see them."""
         return _forget(pending, None)
 
 
 def accesses_of(module: Module, allocation: ModuleAllocation) -> list[tuple[Operation, Accesses]]:
     """Returns the functions of a module with their accesses, callees first.
 
-    Args:
-        module: The module, which must not be changed meanwhile.
-        allocation: Where its buffers lie.
+    module: The module, which must not change meanwhile.
+    allocation: The places of its buffers.
     """
     references = BufferReferences.of_module(module.op)
     aliases = AliasTable.of(module.aliases)
@@ -359,7 +358,7 @@ def accesses_of(module: Module, allocation: ModuleAllocation) -> list[tuple[Oper
 
 
 def _forget(pending: Pending, loop: Operation | None) -> Pending:
-    """Returns accesses when the code that they are in runs again (:func:`_survivor`)."""
+    """Returns the accesses after their code runs again (:func:`_survivor`)."""
 
     def kept(piece: Slice) -> Iterator[Slice]:
         yield replace(piece, part=_survivor(piece.part, loop))
@@ -368,17 +367,17 @@ def _forget(pending: Pending, loop: Operation | None) -> Pending:
 
 
 def _made_elsewhere(op: Operation) -> Iterator[Value]:
-    """The buffers that an operation makes, and no allocation of the function is known to be."""
+    """Yields the buffers that an operation creates outside of the function's allocations."""
     if op.name in CALLS or not effects_of(op).is_known:
         yield from (result for result in op.results if is_buffer(result))
 
 
 def _survivor(part: Reference | None, loop: Operation | None) -> Reference | None:
-    """Returns what is still known of a part when the code that computed it runs again.
+    """Returns what remains known of a part when the code that computed it runs again.
 
     Args:
         part: The part.
-        loop: What runs again; ``None`` for any code of the function.
+        loop: The repeated loop; ``None`` for any code of the function.
     """
     if part is None or part.root is None:
         return None

@@ -1,22 +1,21 @@
-"""Where barriers between accesses to shared memory are missing.
+"""Finds missing barriers between accesses to shared memory.
 
-Threads that access the same memory, one of them to write, need a barrier of the CTA in between.
-Every function is walked forward (:mod:`~triton_ext.analysis.forward_flow`) with the accesses since
-the last barrier:
+Threads that access the same memory, one of them writing, need a barrier of the CTA in between.
+Every function is analysed forward (:mod:`~triton_ext.analysis.forward_flow`) with the accesses
+since the last barrier as state:
 
-1. A barrier of the module ends all of them; :class:`~triton_ext.analysis.memory_effects.Barrier`
+1. A barrier of the module clears the state; :class:`~triton_ext.analysis.memory_effects.Barrier`
    tells which operations contain one.  An operation with scratch contains one between its writes
-   and its reads, unless no warp needs what another one holds.
-2. An operation that meets one of them needs a barrier in front of it.  From there on it is taken
-   to be there, on every way.
+   and its reads, unless no warp needs the data of another one.
+2. An operation that overlaps a pending access needs a barrier before it, which is then assumed to
+   exist on every path.
 3. A thread waits for its own copies only.  So a barrier is needed after the wait, unless another
-   wait or barrier comes before memory is touched.
-4. A call accesses what the called function leaves open at its returns, where its memory lies.
-   One without a body reads and writes the buffers that it is handed.
+   wait or barrier follows before memory is accessed.
+4. A call has the accesses that are pending at the callee's returns, at the place of its memory.
+   A callee without a body reads and writes the buffers that it gets.
 
-Vendors tell of pairs that need no barrier (``skip``).  What lies in flight behind an asynchronous
-operation's end is not looked at: waits are what counts, as in Triton's own pass
-(``lib/Analysis/Membar.cpp``).
+Vendors exclude pairs that need no barrier (``skip``).  Asynchronous operations in flight are
+ignored: their waits count, as in Triton's own pass (``lib/Analysis/Membar.cpp``).
 
 Safe direction: there may be more barriers than needed, never fewer.
 """
@@ -38,13 +37,13 @@ __all__ = ["Barriers", "find_barriers"]
 
 @dataclass(frozen=True, slots=True)
 class Barriers:
-    """Where barriers are missing.
+    """Missing barriers.
 
     Attributes:
-        before: Operations that need one in front of them, each with a pair that needs it.
-        after: Waits that need one behind them.
-        relaxed: Operations that make do without the barrier that they contain, since another one
-            follows before memory is touched.
+        before: Operations that need one before them, each with a pair that requires it.
+        after: Waits that need one after them.
+        relaxed: Operations whose own barrier is unnecessary, because another one follows before
+            memory is accessed.
     """
 
     before: Mapping[Operation, Pair]
@@ -58,14 +57,14 @@ def find_barriers(
     skip: Skip = never,
     features: Set[str] | None = None,
 ) -> Barriers:
-    """Finds where barriers are missing.
+    """Finds missing barriers.
 
     Args:
         module: The module.
-        allocation: Where its buffers lie.
-        skip: Tells which pairs of accesses need no barrier.
-        features: What the host can do (``triton_ext.host.features``), which decides on barriers
-            that operations contain; ``None`` for the newest host.
+        allocation: The places of its buffers.
+        skip: Returns whether a pair of accesses needs no barrier.
+        features: Capabilities of the host (``triton_ext.host.features``), which determine the
+            barriers that operations contain; ``None`` for the newest host.
 
     Raises:
         VerifyError: An operation is malformed.
@@ -87,7 +86,7 @@ def find_barriers(
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """Where all threads meet while an operation runs."""
+    """The barriers that an operation contains."""
 
     before: bool
     between: bool
@@ -95,7 +94,7 @@ class _Stages:
 
 
 class _Walk:
-    """Carries accesses through a function, and decides on barriers."""
+    """Propagates accesses through a function, and places barriers."""
 
     def __init__(
         self,
@@ -113,14 +112,14 @@ class _Walk:
         self.relaxed: dict[Operation, None] = {}
 
     def cross(self, edge: Edge, state: Pending) -> None:
-        """Changes the accesses on an edge."""
+        """Converts the accesses at an edge."""
         if edge.starts_partition:
             state.clear()
         else:
             self.accesses.cross(edge, state)
 
     def update(self, op: Operation, state: Pending) -> None:
-        """Adds what an operation accesses; ends what barriers end."""
+        """Adds the accesses of an operation; clears them at barriers."""
         effects = effects_of(op)
         if effects.relaxed_by and effects.barrier_on(self.features) and self._meets_later(op):
             self.relaxed[op] = None
@@ -168,9 +167,9 @@ class _Walk:
         )
 
     def _meets_later(self, op: Operation) -> bool:
-        """Returns whether a wait or barrier comes before memory is touched or control divides."""
+        """Returns whether a wait or barrier follows before an access to memory or a branch."""
         block = op.parent
-        assert block is not None  # only a module has none
+        assert block is not None  # only a module has no block
         ops = block.ops
         for following in ops[ops.index(op) + 1 :]:
             effects = effects_of(following)

@@ -1,4 +1,4 @@
-"""The analysis of a module, and the questions that passes ask it."""
+"""The analysis of a module, and the queries of passes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .visit import Rules, width_of
 
 __all__ = ["RULES", "RangeAnalysis"]
 
-#: The rules that need no vendor.
+#: The vendor-independent rules.
 RULES: Rules = MappingProxyType({**ARITH, **TENSORS})
 
 
 class RangeAnalysis:
-    """The ranges of the integers of a module; see the package for what they mean.
+    """The ranges of the integers of a module; the package defines the terms.
 
-    The module is read once, when this is made; after an edit, make another one.
+    Reads the module once, when created; create another one after an edit.
     """
 
     __slots__ = ("_assumptions", "_execution", "_types")
@@ -48,8 +48,8 @@ class RangeAnalysis:
 
         Args:
             module: The module.
-            rules: Rules of a vendor by the operation's name; they come before ours.
-            programs: The greatest program id on an axis (0, 1, 2), where the caller knows it.
+            rules: Rules of a vendor by the operation's name; they take precedence.
+            programs: Known greatest program ids by axis (0, 1, 2).
 
         Raises:
             VerifyError: An operation is malformed.
@@ -61,10 +61,10 @@ class RangeAnalysis:
 
         Args:
             value: The value.
-            block: Where it is used: what is assumed there holds as well.
+            block: The block of the use: its assumptions apply too.
 
         Returns:
-            ``None`` for a value that is no integer; every number for one that is not reached.
+            ``None`` for a value that is not an integer; the full range for an unreachable one.
         """
         found = self._execution.seen.get(value)
         if found is None:
@@ -79,20 +79,20 @@ class RangeAnalysis:
         return value in self._execution.seen
 
     def trip_count(self, loop: Operation) -> int | None:
-        """Returns the greatest number of iterations of a loop each time that it is entered.
+        """Returns the greatest trip count of a loop, per entry.
 
         Args:
             loop: An ``scf.for`` or ``scf.while``.
 
         Returns:
-            ``None`` where it is not known.
+            ``None`` if unknown.
         """
         return self._execution.trips.get(loop)
 
     def total_trip_count(self, loop: Operation) -> int:
-        """Returns the trip counts of a loop and of the loops around it, multiplied.
+        """Returns the product of the trip counts of a loop and its enclosing loops.
 
-        A loop of unknown length counts as one iteration more than are run one by one.
+        A loop of unknown length counts as one iteration more than the limit.
         """
         total = 1
         around: Operation | None = loop

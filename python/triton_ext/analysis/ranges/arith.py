@@ -1,7 +1,7 @@
-"""Rules for ``arith``: bounds of the exact result, cut to the width of the result's type.
+"""Range rules for ``arith``: bounds of the exact result, truncated to the result's width.
 
-An operation that is poison for some operands counts as if it did not get them: divisors are not 0,
-shifts are shorter than the width, and what a flag such as ``nsw`` forbids does not happen.
+Operands that make an operation poison are excluded: divisors are not 0, shifts are shorter than the
+width, and flags such as ``nsw`` hold.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _signed(one: IntegerRange) -> Bounds:
 
 
 def _corners(exact: Exact, lhs: Bounds, rhs: Bounds) -> Bounds:
-    """Returns the bounds of a function that is monotone in each argument while the other stays."""
+    """Returns the bounds of a function that is monotone in each argument."""
     found = [exact(a, b) for a, b in product(lhs, rhs)]
     return min(found), max(found)
 
@@ -71,10 +71,10 @@ def _numbers(value: object) -> Iterable[int]:
 
 
 def _wrapping(exact: Exact) -> Rule:
-    """Returns the rule of an operation that is the same in both readings, up to the cut.
+    """Returns the rule of an operation that is the same in both readings, up to truncation.
 
     Args:
-        exact: The operation on numbers; monotone in each argument while the other stays.
+        exact: The operation on integers; monotone in each argument.
     """
 
     def rule(visit: Visit) -> Found:
@@ -130,12 +130,12 @@ def _toward_zero(a: int, b: int) -> int:
 def _signed_quotient(exact: Exact) -> Rule:
     def rule(visit: Visit) -> Found:
         lhs, rhs = visit.operands
-        # A quotient is monotone where the divisor keeps its sign.
+        # A quotient is monotone while the divisor keeps its sign.
         divisors = ((rhs.smin, min(rhs.smax, -1)), (max(rhs.smin, 1), rhs.smax))
         bounds = _hull(
             _corners(exact, _signed(lhs), each) for each in divisors if each[0] <= each[1]
         )
-        # The one quotient that does not fit is poison.
+        # The only quotient that does not fit is poison.
         return None if bounds is None else IntegerRange.full(visit.width).narrowed(signed=bounds)
 
     return rule
@@ -165,7 +165,7 @@ def _unsigned_remainder(visit: Visit) -> Found:
 
 
 def _rest(lhs: Bounds, rhs: Bounds) -> Bounds:
-    """Returns the bounds of ``a % b`` for ``a`` that are not negative and positive ``b``."""
+    """Returns the bounds of ``a % b`` for non-negative ``a`` and positive ``b``."""
     if lhs[1] < rhs[0]:
         return lhs  # No dividend reaches a divisor.
     if rhs[0] == rhs[1] and lhs[0] // rhs[0] == lhs[1] // rhs[0]:
@@ -179,7 +179,7 @@ def _signed_remainder(visit: Visit) -> Found:
     if not largest:
         return None
     smallest = max(1, rhs.smin, -rhs.smax)
-    # The remainder has the sign of the dividend, and the size of that of the sizes.
+    # The remainder has the sign of the dividend; its absolute value is the remainder of those.
     pieces = []
     if lhs.smax >= 0:
         pieces.append(_rest((max(lhs.smin, 0), lhs.smax), (smallest, largest)))
@@ -206,7 +206,7 @@ def _bitwise(bounds_of: Callable[[Bounds, Bounds, int], Bounds]) -> Rule:
 
 
 def _amounts(rhs: IntegerRange, width: int) -> Bounds | None:
-    """Returns the shifts that are not poison; ``None`` where there are none."""
+    """Returns the shift amounts that are not poison, or ``None``."""
     return (rhs.umin, min(rhs.umax, width - 1)) if rhs.umin < width else None
 
 
@@ -273,15 +273,15 @@ def _compare(visit: Visit) -> Found:
 
 
 def decided(predicate: str, lhs: IntegerRange, rhs: IntegerRange) -> bool | None:
-    """Returns the outcome of a comparison that is the same for all numbers of two ranges.
+    """Returns the outcome of a comparison if it is the same for all numbers of two ranges.
 
     Args:
-        predicate: That of ``arith.cmpi``.
+        predicate: The predicate of ``arith.cmpi``.
         lhs: Range of the left operand.
         rhs: Range of the right operand.
 
     Returns:
-        ``None`` where the outcome depends on the numbers.
+        ``None`` if the outcome depends on the numbers.
     """
     if predicate in ("eq", "ne"):
         apart = lhs.umax < rhs.umin or rhs.umax < lhs.umin

@@ -1,4 +1,4 @@
-"""The facts about integers that ``llvm.intr.assume`` states, and where they hold."""
+"""The facts about integers of ``llvm.intr.assume``, and where they hold."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 class Assumptions:
     """The facts that a module assumes.
 
-    A fact that is assumed in a block holds there, before and after the assumption, and in every
-    block that this one dominates.  Comparisons with constants are facts about the other operand;
-    the condition itself is true, and so are both sides of an ``arith.andi``.
+    A fact assumed in a block holds in all of it, and in every block that it dominates.  Comparisons
+    with constants are facts about the other operand; the condition itself is true, and so are both
+    sides of an ``arith.andi``.
 
     Args:
         module: The module.
@@ -37,14 +37,14 @@ class Assumptions:
                 self._assume(op.operands[0], op.parent)
 
     def narrowed(self, found: IntegerRange, value: Value, block: Block) -> IntegerRange:
-        """Returns the range of a value in a block, by what holds there."""
+        """Returns the range of a value in a block, narrowed by the facts there."""
         for where, fact in self._facts.get(value, ()):
             if fact.width == found.width and self._holds(where, block):
                 found = found.met(fact)
         return found
 
     def _holds(self, where: Block, block: Block) -> bool:
-        """Returns whether every path to a block leads through one that assumes something."""
+        """Returns whether every path to a block goes through a block with assumptions."""
         inner: Block | None = block
         while inner is not None:
             if inner is where:
@@ -77,7 +77,7 @@ class Assumptions:
                 self._compared(view.rhs, sign, _SWAPPED.get(kind, kind), view.lhs, block)
 
     def _compared(self, value: Value, sign: str, kind: str, other: Value, block: Block) -> None:
-        """Adds what ``value <kind> other`` says of a value."""
+        """Adds the fact ``value <kind> other``."""
         width, number = width_of(value, self._types), arith.constant_int(other)
         if width is None or number is None or arith.constant_int(value) is not None:
             return

@@ -1,4 +1,4 @@
-"""Bounds of bitwise operations on bounds without a sign, exact in all cases.
+"""Exact bounds of bitwise operations on unsigned bounds.
 
 The algorithms are those of H. S. Warren, Hacker's Delight, 2nd edition, section 4-3.
 """
@@ -42,7 +42,7 @@ def _least(lhs: Bounds, rhs: Bounds, width: int, *, once: bool) -> tuple[int, in
         lhs: Bounds of the left operand.
         rhs: Bounds of the right operand.
         width: Bits of both.
-        once: Whether one operand that has the bit of the other one decides, as it does for ``or``.
+        once: Whether the set bit of one operand decides, as for ``or``.
     """
     (a, b), (c, d) = lhs, rhs
     for place in reversed(range(width)):

@@ -1,7 +1,7 @@
-"""The abstract execution of a function: every operation runs on ranges instead of numbers.
+"""Abstract execution of a function: every operation runs on ranges instead of numbers.
 
-Regions run as control flow has them, so that a loop of few iterations is run as often as it is; see
-the package's docstring.
+Regions run along the control flow, so a short loop runs iteration by iteration; see the package's
+docstring.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .visit import Rules, Visit, width_of
 
 __all__ = ["MOST_ITERATIONS", "Execution"]
 
-#: Loops of more iterations, counted with those of the loops around them, are not run one by one.
+#: Longer loops, counted with the enclosing loops, do not run iteration by iteration.
 MOST_ITERATIONS: Final = 1024
-#: Rounds after which bounds that still move go to their extremes, and after which all do.
+#: Rounds after which moving bounds are widened to their extremes, and after which all are.
 _PATIENCE, _END = 3, 20
 
 #: The ranges of several values; ``None`` for those that are no integers.
@@ -37,13 +37,12 @@ class Execution:
     Args:
         types: The types of the module's values.
         rules: The rule of each operation, by name.
-        assumptions: What the module assumes.
-        programs: The greatest program id of each axis that is known.
+        assumptions: The assumptions of the module.
+        programs: The known greatest program ids by axis.
 
     Attributes:
-        seen: The range of every integer that was defined, over all times that it was.
-        trips: The greatest number of iterations of every loop that was entered; ``None`` where it
-            is not known.
+        seen: The range of every integer, over all of its definitions.
+        trips: The greatest trip count of every loop that was entered; ``None`` if unknown.
     """
 
     def __init__(
@@ -55,24 +54,24 @@ class Execution:
         self._rules = rules
         self._assumptions = assumptions
         self._programs = programs
-        # The ranges of the values as they were defined last.
+        # The ranges of the values at their latest definition.
         self._now: dict[Value, IntegerRange] = {}
         # The operations of a block that define integers or have regions.
         self._relevant: dict[Block, tuple[Operation, ...]] = {}
-        # Iterations of the loops around what runs, multiplied.
+        # Product of the iterations of the enclosing loops.
         self._around = 1
-        # Off while ranges still move that are narrowed again in the end.
+        # Off while ranges move that are narrowed again later.
         self._records = True
 
     def run(self, function: Operation) -> None:
-        """Runs a function with arguments that may be anything but what is assumed of them."""
+        """Runs a function with arguments of full range, narrowed by assumptions."""
         for region in function.regions:
             self._run_region(region, ())
 
     # ---- values
 
     def at(self, value: Value, block: Block) -> IntegerRange | None:
-        """Returns the range of a value where a block uses it; ``None`` if it is no integer."""
+        """Returns the range of a value used in a block; ``None`` if it is not an integer."""
         found = self._now.get(value)
         if found is None:
             width = width_of(value, self._types)
@@ -85,7 +84,7 @@ class Execution:
         return tuple(self.at(value, block) for value in values)
 
     def _define(self, values: Iterable[Value], ranges: Ranges, block: Block) -> None:
-        """Gives values their ranges; every number is possible of an integer without one."""
+        """Sets the ranges of values; an integer without one gets the full range."""
         for value, found in zip_longest(values, ranges):
             width = width_of(value, self._types) if value is not None else None
             if width is None:
@@ -103,7 +102,7 @@ class Execution:
     # ---- regions
 
     def _run_region(self, region: Region, arguments: Ranges) -> Ranges:
-        """Runs a region, and returns what leaves it."""
+        """Runs a region, and returns the ranges that leave it."""
         blocks = region.blocks
         if len(blocks) > 1:
             return self._run_blocks(region, arguments)
@@ -130,7 +129,7 @@ class Execution:
         )
 
     def _run_blocks(self, region: Region, arguments: Ranges) -> Ranges:
-        """Runs blocks that branch to each other until no range moves, then once more."""
+        """Runs blocks with branches until no range moves, then once more."""
         order = Dominance(region).order
         entering: dict[Block, Ranges] = {order[0]: arguments}
         records, self._records = self._records, False
@@ -154,11 +153,11 @@ class Execution:
         return self._run_blocks_again([block for block in order if block in entering], entering)
 
     def _run_blocks_again(self, blocks: list[Block], entering: Mapping[Block, Ranges]) -> Ranges:
-        """Runs blocks on what enters them where nothing moves any more.
+        """Runs blocks once more on their incoming ranges after the fixed point.
 
-        That may be less than what was assumed to enter when bounds went to their extremes.
+        These may be narrower than the widened ones assumed before.
         """
-        # The first block is entered from outside only; each runs behind those that dominate it.
+        # The first block is entered from outside only; each runs after its dominators.
         narrowed = {blocks[0]: entering[blocks[0]]}
         for block in blocks:
             for successor, ranges in _edges(block, self._ends_at(block)):
@@ -176,9 +175,9 @@ class Execution:
         return {result: self._now[result] for result in results if result in self._now}
 
     def _keep(self, before: Mapping[Value, IntegerRange], visits: int) -> bool:
-        """Adds to the ranges of values those of earlier visits; returns whether one moved.
+        """Joins the ranges of values with those of earlier visits; returns whether one moved.
 
-        They stop when the arguments of the blocks do, but for rules that fall where ranges rise.
+        They stop when the arguments of the blocks do, except for non-monotone rules.
         """
         moved = False
         for value, old in before.items():
@@ -207,7 +206,7 @@ class Execution:
                 self._run_region(partition, captures)
             self._define(op.results, self._run_region(default, ()), block)
         else:
-            # Regions of which nothing is known get arguments of which nothing is known.
+            # The arguments of an unknown operation's regions are unknown.
             for region in op.regions:
                 self._run_region(region, ())
             self._define(op.results, self._infer(op, block), block)
@@ -282,7 +281,7 @@ class Execution:
         self._define(loop.results, found, block)
 
     def _stabilized(self, body: Callable[[Ranges], Ranges], inits: Ranges) -> Ranges:
-        """Runs a loop until no range moves, then once more, and returns what its body yields."""
+        """Runs a loop until no range moves, then once more; returns what its body yields."""
         records, self._records = self._records, False
         state = inits
         for rounds in range(_END + 2):
@@ -292,7 +291,7 @@ class Execution:
                 break
             state = _widened(new, state, rounds)
         self._records = records
-        # Less than the state enters an iteration where bounds went to their extremes.
+        # Widened states exceed what really enters an iteration.
         return body(_joined(inits, yielded))
 
     def _count(self, loop: Operation, most: int | None) -> None:
@@ -303,10 +302,10 @@ class Execution:
 
 
 def _edges(block: Block, operands: Ranges) -> Iterator[tuple[Block, Ranges]]:
-    """Yields the blocks that a block may go to, with the ranges of their arguments.
+    """Yields the successors of a block, with the ranges of their arguments.
 
     Args:
-        block: The block that ends.
+        block: The block.
         operands: The ranges of its terminator's operands.
     """
     end = block.terminator
@@ -320,11 +319,11 @@ def _edges(block: Block, operands: Ranges) -> Iterator[tuple[Block, Ranges]]:
 
 
 def _trips(loop: scf.ForOp, bounds: Ranges) -> tuple[int, int | None]:
-    """Returns the least and the greatest number of iterations; ``None`` where it is not known."""
+    """Returns the least and the greatest trip count; ``None`` if unknown."""
     lower, upper, step = bounds
     if lower is None or upper is None or step is None or step.smin < 0:
         return 0, None
-    # A step of 0 would never end.
+    # A step of 0 would never terminate.
     most = iterations(loop.op, lower.smin, upper.smax, max(1, step.smin))
     least = iterations(loop.op, lower.smax, upper.smin, step.smax)
     return least or 0, most
@@ -345,7 +344,7 @@ def _induction(loop: scf.ForOp, bounds: Ranges, most: int | None) -> IntegerRang
 
 
 def _simulated(body: Callable[[Ranges], Ranges], inits: Ranges, least: int, most: int) -> Ranges:
-    """Runs a loop iteration by iteration, and returns what it leaves behind."""
+    """Runs a loop iteration by iteration, and returns its results."""
     state, states, numbers = inits, [inits], {inits: 0}
     found = [inits] if least == 0 else []
     for number in range(1, most + 1):
@@ -353,7 +352,7 @@ def _simulated(body: Callable[[Ranges], Ranges], inits: Ranges, least: int, most
         if number >= least:
             found.append(state)
         if state in numbers:
-            # The iterations to come are those since then, again and again.
+            # The remaining iterations repeat those since then.
             found += states[numbers[state] :]
             break
         numbers[state] = number
@@ -374,7 +373,7 @@ def _union(several: Iterable[Ranges]) -> Ranges:
 
 
 def _widened(new: Ranges, old: Ranges, rounds: int) -> Ranges:
-    """Returns ranges with bounds that moved for too long at their extremes."""
+    """Returns ranges in which bounds that moved for too long are at their extremes."""
     if rounds < _PATIENCE:
         return new
     if rounds >= _END:

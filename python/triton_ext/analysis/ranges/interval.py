@@ -1,4 +1,4 @@
-"""The range of an integer: the least and the greatest number that it may be, read in both ways."""
+"""The range of an integer: unsigned and signed lower and upper bounds."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 __all__ = ["Bounds", "IntegerRange"]
 
-#: A least and a greatest number.
+#: A lower and an upper bound.
 Bounds = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerRange:
-    """Bounds of an integer as a number without and with a sign.
+    """Unsigned and signed bounds of an integer.
 
     A bit pattern is in the range if both of its readings are in their bounds.
 
     Attributes:
         width: Bits of the integer; 64 for ``index``.
-        umin: The least number without a sign.
-        umax: The greatest one.
+        umin: The least unsigned number.
+        umax: The greatest unsigned number.
         smin: The least signed number; true is -1 as a signed ``i1``.
-        smax: The greatest one.
+        smax: The greatest signed number.
     """
 
     width: int
@@ -31,7 +31,7 @@ class IntegerRange:
     smin: int
     smax: int
 
-    # ---- making one
+    # ---- construction
 
     @staticmethod
     def full(width: int) -> IntegerRange:
@@ -41,12 +41,12 @@ class IntegerRange:
 
     @staticmethod
     def constant(width: int, number: int) -> IntegerRange:
-        """Returns the range of one number, which is cut to the width."""
+        """Returns the range of one number, truncated to the width."""
         return IntegerRange.wrapped(width, (number, number))
 
     @staticmethod
     def unsigned(width: int, lowest: int, highest: int) -> IntegerRange:
-        """Returns a range from bounds without a sign, which must fit the width."""
+        """Returns a range from unsigned bounds, which must fit the width."""
         return IntegerRange.full(width).narrowed(unsigned=(lowest, highest))
 
     @staticmethod
@@ -56,17 +56,17 @@ class IntegerRange:
 
     @staticmethod
     def wrapped(width: int, *exact: Bounds) -> IntegerRange:
-        """Returns the range of a result that is cut to a width.
+        """Returns the range of a result that is truncated to a width.
 
         Args:
             width: Bits of the result.
-            exact: Bounds of the result before it is cut, as a signed number of any size; each of
-                them holds.
+            exact: Bounds of the result before truncation, as signed numbers of any size; all of
+                them hold.
         """
         found = IntegerRange.full(width)
         half = 1 << (width - 1)
         for lowest, highest in exact:
-            # Both ends are cut by the same multiple of 2**width, or the bounds say nothing.
+            # Both ends lose the same multiple of 2**width, or the bounds tell nothing.
             if lowest >> width == highest >> width:
                 cut = lowest >> width << width
                 found = found.narrowed(unsigned=(lowest - cut, highest - cut))
@@ -77,24 +77,24 @@ class IntegerRange:
 
     @staticmethod
     def union(ranges: Iterable[IntegerRange]) -> IntegerRange | None:
-        """Returns the range of a number that is in one of several; ``None`` of none."""
+        """Returns the union of several ranges; ``None`` if there are none."""
         found: IntegerRange | None = None
         for one in ranges:
             found = one if found is None else found.joined(one)
         return found
 
-    # ---- asking
+    # ---- queries
 
     @property
     def number(self) -> int | None:
-        """The one number in the range, with its sign; ``None`` where there are several."""
+        """The only signed number in the range; ``None`` if there are several."""
         if self.umin == self.umax or self.smin == self.smax:
             return self.smin
         return None
 
     @property
     def truth(self) -> bool | None:
-        """The one truth value in the range of an ``i1``; ``None`` where it may be either."""
+        """The only truth value in the range of an ``i1``; ``None`` if it may be either."""
         return None if self.umin != self.umax else bool(self.umin)
 
     @property
@@ -103,7 +103,7 @@ class IntegerRange:
         return self == IntegerRange.full(self.width)
 
     def pieces(self) -> Iterator[Bounds]:
-        """Yields the parts that begin with a 0 bit and a 1 bit, as bounds without a sign."""
+        """Yields the parts with sign bit 0 and 1, as unsigned bounds."""
         modulus = 1 << self.width
         for lowest, highest in (
             (max(self.smin, 0), self.smax),
@@ -114,7 +114,7 @@ class IntegerRange:
                 yield piece
 
     def __contains__(self, number: int) -> bool:
-        """Tells whether a number, with or without a sign, is in the range."""
+        """Tells whether an unsigned or signed number is in the range."""
         half = 1 << (self.width - 1)
         bits = number & (2 * half - 1)
         signed = (bits ^ half) - half
@@ -126,7 +126,7 @@ class IntegerRange:
     # ---- combining
 
     def joined(self, other: IntegerRange) -> IntegerRange:
-        """Returns the range of a number that is in this range or in another one."""
+        """Returns the union with another range."""
         return IntegerRange(
             self.width,
             min(self.umin, other.umin),
@@ -136,16 +136,16 @@ class IntegerRange:
         ).narrowed()
 
     def met(self, other: IntegerRange) -> IntegerRange:
-        """Returns the range of a number that is in this range and in another one."""
+        """Returns the intersection with another range."""
         return self.narrowed((other.umin, other.umax), (other.smin, other.smax))
 
     def narrowed(
         self, unsigned: Bounds | None = None, signed: Bounds | None = None
     ) -> IntegerRange:
-        """Returns the range of a number in this range that has further bounds.
+        """Returns the range restricted to further bounds.
 
-        Bounds of one reading that do not cross the sign are bounds of the other one.  Where no
-        number is left nothing is narrowed: no execution comes there, and every range is right.
+        Bounds of one reading that do not cross the sign also bound the other one.  If no number is
+        left, the range is unchanged: no execution reaches it, so every range is correct.
         """
         umin, umax, smin, smax = self.umin, self.umax, self.smin, self.smax
         if unsigned is not None:
@@ -153,7 +153,7 @@ class IntegerRange:
         if signed is not None:
             smin, smax = max(smin, signed[0]), min(smax, signed[1])
         half, modulus = 1 << (self.width - 1), 1 << self.width
-        # Once more where the first bounds put the other ones on one side of the sign.
+        # Twice, because the first bounds may put the others on one side of the sign.
         for _ in range(2):
             if (umin < half) == (umax < half):
                 offset = 0 if umax < half else modulus

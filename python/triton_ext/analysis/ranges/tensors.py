@@ -1,4 +1,4 @@
-"""Rules for ``tt`` and ``ttg`` operations: numbers that are made, moved and put together."""
+"""Range rules for ``tt`` and ``ttg`` operations that create, move and combine integers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _AXIS = re.compile(r"[xyz]\b")
 
 
 def first(visit: Visit) -> Found:
-    """Returns the range of the first operand, whose elements are moved or left out."""
+    """Returns the range of the first operand, for operations that move or drop elements."""
     return visit.operands[0]
 
 
 def either(visit: Visit) -> Found:
-    """Returns the range of a number from any of the operands."""
+    """Returns the union of the ranges of the operands."""
     return IntegerRange.union(visit.operands)
 
 

@@ -13,7 +13,7 @@ __all__ = ["Found", "Rule", "Rules", "Visit", "width_of"]
 
 
 def width_of(value: Value, types: Types) -> int | None:
-    """Returns the bits of an integer, or of a tensor's; ``None`` for other values and ``i0``."""
+    """Returns the bits of an integer or of a tensor's; ``None`` for other values and ``i0``."""
     return types.kind(value).width or None
 
 
@@ -24,8 +24,8 @@ class Visit:
     Attributes:
         op: The operation; one of its results is an integer, and all of its operands are.
         operands: The range of each operand, or of the elements of a tensor.
-        types: To ask for types.
-        programs: The greatest program id of each axis that is known.
+        types: The types of values.
+        programs: The known greatest program ids by axis.
     """
 
     op: Operation

@@ -1,4 +1,4 @@
-"""Typed views of operations that passes need; those of vendors are in their packages.
+"""Typed views of common operations; those of vendors are in their packages.
 
 ::
 

@@ -25,10 +25,10 @@ __all__ = [
 
 _NAME = re.compile(r"arith\.constant\s*")
 _FLAG = re.compile(r"\b(?:nsw|nuw|exact|nneg)\b")
-#: The attributes that hold the flags in the quoted form, and the flag where the name says it.
+#: Attributes with the flags in the generic form, and the flag if the name implies it.
 _FLAG_ATTRIBUTES = {"overflowFlags": "", "isExact": "exact", "nonNeg": "nneg"}
 
-#: Operations of two operands and a result, all of one type.
+#: Operations with two operands and a result of one type.
 BINARY = frozenset(
     {"arith.addf", "arith.addi", "arith.andi", "arith.ceildivsi", "arith.ceildivui"}
     | {"arith.divf", "arith.divsi", "arith.divui", "arith.floordivsi", "arith.maxnumf"}
@@ -45,7 +45,7 @@ class ConstantOp(View):
 
     Attributes:
         attribute: The constant with its type.
-        result: What is defined.
+        result: The result.
     """
 
     NAME: ClassVar[str] = "arith.constant"
@@ -76,12 +76,12 @@ class ConstantOp(View):
 
     @property
     def is_splat(self) -> bool:
-        """Whether it is a tensor of one value."""
+        """Returns whether it is a tensor of one value."""
         return isinstance(self.attribute, DenseElementsAttr) and self.attribute.is_splat
 
 
 def constant_int(value: Value) -> int | None:
-    """The number that a value always is, or each element of it; ``None`` where not known."""
+    """Returns the constant of a value, or of all of its elements; ``None`` if unknown."""
     owner = value.owner
     view = ConstantOp.match(owner) if isinstance(owner, Operation) else None
     number = view.value if view is not None else None
@@ -89,7 +89,7 @@ def constant_int(value: Value) -> int | None:
 
 
 def poison_flags(op: Operation) -> frozenset[str]:
-    """Returns the flags that make the result poison where they are broken.
+    """Returns the flags whose violation makes the result poison.
 
     Args:
         op: An operation of ``arith``.
@@ -100,7 +100,7 @@ def poison_flags(op: Operation) -> frozenset[str]:
     """
     found: set[str] = set()
     for text in literals(op)[1:]:
-        # The types of a result begin at a colon; flags stand in front of it.
+        # A colon starts the types of a result; flags come before it.
         found.update(_FLAG.findall(text.partition(":")[0]))
     for name, flag in _FLAG_ATTRIBUTES.items():
         if name in op.attributes:
@@ -125,7 +125,7 @@ class BinaryOp(View):
 
     @classmethod
     def match(cls, op: Operation) -> BinaryOp | None:
-        """The view of an operation of two operands, or ``None``."""
+        """Returns the view of a binary operation, or ``None``."""
         if op.name not in BINARY:
             return None
         reader = OpReader(op)
@@ -163,9 +163,9 @@ class SelectOp(View):
     """``%r = arith.select %c, %a, %b : i32``.
 
     Attributes:
-        condition: What decides.
-        true_value: The result where it is true.
-        false_value: The result where it is false.
+        condition: The condition.
+        true_value: The result if it is true.
+        false_value: The result if it is false.
         result: The result.
     """
 

@@ -18,11 +18,11 @@ class ForOp(View):
 
     Attributes:
         lower_bound: First value of the induction variable.
-        upper_bound: Where it ends.
-        step: Distance of its values.
-        inits: Start of each loop-carried value.
+        upper_bound: Exclusive upper bound.
+        step: Step of the induction variable.
+        inits: Initial value of each loop-carried value.
         body: The block; its first argument is the induction variable.
-        results: Loop-carried values behind the loop.
+        results: Loop-carried values after the loop.
     """
 
     NAME: ClassVar[str] = "scf.for"
@@ -46,7 +46,7 @@ class ForOp(View):
 
     @property
     def is_unsigned(self) -> bool:
-        """Whether the bounds are compared as numbers without a sign."""
+        """Returns whether the bounds are compared as unsigned numbers."""
         head = OpReader(self.op).head.split()
         return head[:1] == ["unsigned"] or "unsignedCmp" in self.op.attributes
 
@@ -57,7 +57,7 @@ class ForOp(View):
 
     @property
     def yielded(self) -> tuple[Value, ...]:
-        """What the body hands to the next iteration; empty where no ``scf.yield`` is printed."""
+        """The values that the body yields; empty if no ``scf.yield`` is printed."""
         terminator = self.body.terminator
         return terminator.operands if terminator is not None else ()
 
@@ -67,10 +67,10 @@ class IfOp(View):
     """``%r = scf.if %c -> (T) { ... } else { ... }``.
 
     Attributes:
-        condition: What decides.
+        condition: The condition.
         then_block: Block of the first region.
         else_block: Block of the second one, or ``None``.
-        results: What the regions yield.
+        results: The yielded values.
     """
 
     NAME: ClassVar[str] = "scf.if"
@@ -92,10 +92,10 @@ class WhileOp(View):
     """``%r = scf.while (%a = %init) : (T) -> U { ... } do { ... }``.
 
     Attributes:
-        inits: Start of each argument of the first region.
+        inits: Initial value of each argument of the first region.
         before: Block that ends in ``scf.condition``.
         after: Block that ends in ``scf.yield``.
-        results: What the condition passes on when the loop ends.
+        results: Values that the condition passes on when the loop ends.
     """
 
     NAME: ClassVar[str] = "scf.while"
@@ -116,7 +116,7 @@ class YieldOp(View):
     """``scf.yield %a : T``, and ``ttg.warp_yield``.
 
     Attributes:
-        values: What is handed out of the region.
+        values: The yielded values.
     """
 
     NAME: ClassVar[str] = "scf.yield"
@@ -124,7 +124,7 @@ class YieldOp(View):
 
     @classmethod
     def match(cls, op: Operation) -> YieldOp | None:
-        """The view of a yield, or ``None``."""
+        """Returns the view of a yield, or ``None``."""
         return cls(op, op.operands) if op.name in ("scf.yield", "ttg.warp_yield") else None
 
 
@@ -133,7 +133,7 @@ class ConditionOp(View):
     """``scf.condition(%c) %a : T``.
 
     Attributes:
-        condition: Whether the loop goes on.
+        condition: Whether the loop continues.
         values: Arguments of the second region, or the loop's results.
     """
 

@@ -32,10 +32,10 @@ class LoadOp(View):
 
     Attributes:
         ptr: Pointer, or tensor of pointers.
-        mask: Which elements are read.
-        other: What the others are.
+        mask: Elements to read.
+        other: Values of masked elements.
         cache_policy: The policy (3.9), or ``None``.
-        result: What is read.
+        result: The loaded value.
     """
 
     NAME: ClassVar[str] = "tt.load"
@@ -57,8 +57,8 @@ class StoreOp(View):
 
     Attributes:
         ptr: Pointer, or tensor of pointers.
-        value: What is written.
-        mask: Which elements are written.
+        value: The stored value.
+        mask: Elements to write.
     """
 
     NAME: ClassVar[str] = "tt.store"
@@ -126,7 +126,7 @@ class UnaryOp(View):
 
     @classmethod
     def match(cls, op: Operation) -> UnaryOp | None:
-        """The view of an operation of this class's name; of any one operand for the base."""
+        """Returns the view of an operation of this class's name; for the base, of any one."""
         name = getattr(cls, "NAME", op.name)
         if op.name != name or len(op.operands) != 1 or len(op.results) != 1:
             return None
@@ -153,8 +153,8 @@ class ExpandDimsOp(View):
 
     Attributes:
         src: The tensor.
-        axis: Where the new dimension goes.
-        result: The tensor with a dimension of size 1 more.
+        axis: Index of the new dimension.
+        result: The tensor with an additional dimension of size 1.
     """
 
     NAME: ClassVar[str] = "tt.expand_dims"
@@ -194,7 +194,7 @@ class DotOp(View):
     Attributes:
         a: Left operand.
         b: Right operand.
-        c: What is added.
+        c: The accumulator.
         result: The result.
     """
 
@@ -216,7 +216,7 @@ class DescriptorLoadOp(View):
 
     Attributes:
         desc: The descriptor.
-        indices: Where the block starts, outermost first.
+        indices: Start of the block, outermost first.
         result: The block.
     """
 
@@ -236,7 +236,7 @@ class DescriptorStoreOp(View):
 
     Attributes:
         desc: The descriptor.
-        indices: Where the block starts, outermost first.
+        indices: Start of the block, outermost first.
         src: The block.
     """
 

@@ -49,10 +49,10 @@ class AsyncCopyGlobalToLocalOp(View):
     Attributes:
         src: Tensor of pointers.
         dst: The buffer.
-        mask: Which elements are read.
-        other: What the others are.
-        contiguity: Elements that are known to lie side by side; 1 where none are printed.
-        token: The copy's token; ``None`` where the text gives it no name.
+        mask: Elements to read.
+        other: Values of masked elements.
+        contiguity: Elements known to be contiguous; 1 if not printed.
+        token: The copy's token; ``None`` if the text does not name it.
     """
 
     NAME: ClassVar[str] = "ttg.async_copy_global_to_local"
@@ -77,7 +77,7 @@ class AsyncCommitGroupOp(View):
 
     Attributes:
         tokens: Copies of the group.
-        token: The group's token; ``None`` where the text gives it no name.
+        token: The group's token; ``None`` if the text does not name it.
     """
 
     NAME: ClassVar[str] = "ttg.async_commit_group"
@@ -94,9 +94,9 @@ class AsyncWaitOp(View):
     """``%w = ttg.async_wait %g {num = 2 : i32}``.
 
     Attributes:
-        tokens: Groups that are waited for.
-        num: Groups that may be in flight behind the wait.
-        token: The wait's token; ``None`` where the text gives it no name.
+        tokens: Groups to wait for.
+        num: Groups that may remain in flight.
+        token: The wait's token; ``None`` if the text does not name it.
     """
 
     NAME: ClassVar[str] = "ttg.async_wait"
@@ -114,7 +114,7 @@ class LocalAllocOp(View):
     """``%b = ttg.local_alloc %src : (T) -> !ttg.memdesc<...>``.
 
     Attributes:
-        src: What the buffer holds from the start.
+        src: Initial contents, if any.
         result: The buffer.
     """
 
@@ -186,9 +186,9 @@ class MemDescIndexOp(View):
     """``%v = ttg.memdesc_index %b[%i] : T -> U``.
 
     Attributes:
-        src: Several buffers.
-        index: Which one.
-        result: That one.
+        src: An array of buffers.
+        index: Index of the buffer.
+        result: The buffer.
     """
 
     NAME: ClassVar[str] = "ttg.memdesc_index"
@@ -207,7 +207,7 @@ class MemDescSubsliceOp(View):
 
     Attributes:
         src: The buffer.
-        offsets: Where the slice starts, per dimension.
+        offsets: Start of the slice, per dimension.
         result: The slice.
     """
 
@@ -285,11 +285,11 @@ class WarpSpecializeOp(View):
     """``%r = ttg.warp_specialize(%a) default { ... } partition0(%x: T) num_warps(1) { ... }``.
 
     Attributes:
-        captures: Values that the partitions get.
+        captures: Captured values.
         default: First block of the default region.
-        partitions: The others.
-        requested_registers: Registers per thread of each partition; empty where not given.
-        results: What the default region yields.
+        partitions: The partitions.
+        requested_registers: Registers per thread of each partition; empty if not given.
+        results: The values that the default region yields.
     """
 
     NAME: ClassVar[str] = "ttg.warp_specialize"
@@ -316,11 +316,11 @@ class WarpSpecializeOp(View):
 
 
 def captures_of(op: Operation) -> tuple[Value, ...]:
-    """Returns the values that the partitions of a ``ttg.warp_specialize`` get as arguments.
+    """Returns the captured values of a ``ttg.warp_specialize``.
 
     Args:
-        op: A ``ttg.warp_specialize``, or the operation inside of it that holds the partitions.
-            Where that has no operands, the captures are those of the operation around it.
+        op: A ``ttg.warp_specialize``, or the nested operation with the partitions.  If that has no
+            operands, the captures are those of the enclosing operation.
     """
     around = op
     while around.name == PARTITIONS and not around.operands and around.parent_op is not None:

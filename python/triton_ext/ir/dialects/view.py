@@ -1,9 +1,9 @@
-"""What typed views are made of.
+"""Base class and operand reader of typed views.
 
-A view is a frozen dataclass that names the operands, results and attributes of one operation; it
-owns nothing, and shows the operation as it was when the view was made.  ``View.match(op)`` returns
-it, or ``None`` for every other operation.  Operands are found by the printed form (keywords and
-brackets between them), so views need operations in their pretty form.
+A view is a frozen dataclass that names the operands, results and attributes of one operation, as it
+was when the view was created.  ``View.match(op)`` returns it, or ``None`` for every other
+operation.  Operands are found by the printed form (keywords and brackets between them), so views
+need operations in their custom form.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _INTEGER = re.compile(r"\s*,?\s*(-?\d{1,4300})\b(?!\s*x)", re.ASCII)
 
 
 def literals(op: Operation) -> tuple[str, ...]:
-    """The text in front of each operand, then the text behind the last one.
+    """Returns the text before each operand, then the text after the last one.
 
-    The first starts at the operation's name; attribute dictionaries and regions are left out.
+    The first starts at the operation's name; attribute dictionaries and regions are omitted.
     """
     found: list[str] = []
     text = ""
@@ -64,7 +64,7 @@ def literals(op: Operation) -> tuple[str, ...]:
 
 
 class OpReader:
-    """Takes the operands of an operation one after the other.
+    """Takes the operands of an operation one by one.
 
     Args:
         op: The operation.
@@ -77,13 +77,13 @@ class OpReader:
         self.next = 0
 
     def fail(self, expected: str) -> VerifyError:
-        """The error for an operation that has another form than its view expects."""
+        """Returns the error for an operation in an unexpected form."""
         return self.op.error(f"expected {expected} in '{self.op.name}'")
 
     # ---- operands
 
     def take(self, what: str = "another operand") -> Value:
-        """The next operand.
+        """Returns the next operand.
 
         Raises:
             VerifyError: There is none.
@@ -94,20 +94,20 @@ class OpReader:
         return self.operands[self.next - 1]
 
     def take_optional(self, keyword: str = "") -> Value | None:
-        """The next operand if there is one, and if the text in front of it has the keyword."""
+        """Returns the next operand, if any, if the text before it ends with the keyword."""
         if self.next >= len(self.operands) or not self.follows(keyword):
             return None
         return self.take()
 
     def follows(self, keyword: str) -> bool:
-        """Whether the text in front of the next operand ends with a keyword, if one is given."""
+        """Returns whether the text before the next operand ends with a keyword, if given."""
         word = self.words[self.next]
         if keyword.isalpha():
             return re.search(rf"\b{keyword}\s*(?:=\s*)?\Z", word) is not None
         return word.rstrip().endswith(keyword)
 
     def take_bracket(self) -> tuple[Value, ...]:
-        """The operands in the brackets that open in front of the next one."""
+        """Returns the operands in the brackets before the next one."""
         if not self.follows("["):
             return ()
         found = [self.take()]
@@ -116,23 +116,23 @@ class OpReader:
         return tuple(found)
 
     def take_rest(self) -> tuple[Value, ...]:
-        """All operands that were not taken."""
+        """Returns all remaining operands."""
         found = self.operands[self.next :]
         self.next = len(self.operands)
         return found
 
     def take_until(self, keyword: str) -> tuple[Value, ...]:
-        """The operands up to one that the keyword stands in front of."""
+        """Returns the operands up to one that follows the keyword."""
         found = []
         while self.next < len(self.operands) and not self.follows(keyword):
             found.append(self.take())
         return tuple(found)
 
     def integer_here(self, name: str) -> int:
-        """A number that is printed behind the last operand that was taken.
+        """Returns the number printed after the last taken operand.
 
         Args:
-            name: The attribute that holds it in the quoted form.
+            name: Its attribute in the generic form.
 
         Raises:
             VerifyError: There is none.
@@ -146,13 +146,13 @@ class OpReader:
 
     @property
     def head(self) -> str:
-        """What stands between the name and the first operand, without ``,`` and blanks."""
+        """The text between the name and the first operand, without ``,`` and blanks."""
         return self.words[0].removeprefix(self.op.name).strip(" ,")
 
     # ---- attributes
 
     def attribute(self, name: str) -> Attribute | None:
-        """An attribute of the dictionaries as a value, or ``None``."""
+        """Returns an attribute of the dictionaries, or ``None``."""
         text = self.op.attributes.get(name)
         if text is None:
             return None
@@ -160,10 +160,10 @@ class OpReader:
         return parse_attribute(text, module.aliases if module is not None else None)
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """An integer attribute.
+        """Returns an integer attribute.
 
         Raises:
-            VerifyError: It is missing and has no default, or is no integer.
+            VerifyError: It is missing without a default, or not an integer.
         """
         found = self.attribute(name)
         if found is None and default is not None:
@@ -174,16 +174,16 @@ class OpReader:
         return value
 
     def optional_integer(self, name: str) -> int | None:
-        """An integer attribute, or ``None`` where there is none."""
+        """Returns an integer attribute, or ``None``."""
         return self.integer(name) if name in self.op.attributes else None
 
     def flag(self, name: str) -> bool:
-        """A unit or boolean attribute; false where there is none."""
+        """Returns a unit or boolean attribute; false if missing."""
         found = self.attribute(name)
         return found is not None and found.value is True
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """A dense array or array of integers; empty where there is none."""
+        """Returns a dense array or array of integers; empty if missing."""
         found = self.attribute(name)
         value = found.value if found is not None else ()
         if not isinstance(value, tuple):
@@ -207,7 +207,7 @@ class View:
 
     @classmethod
     def match(cls: type[V], op: Operation) -> V | None:
-        """The view of an operation, or ``None`` if it is another operation.
+        """Returns the view of an operation, or ``None`` if it is another operation.
 
         Raises:
             VerifyError: The operation has the name, but not the operands or attributes.
@@ -216,5 +216,5 @@ class View:
 
     @classmethod
     def _of(cls: type[V], reader: OpReader) -> V:
-        """Makes the view of an operation that has the right name."""
+        """Creates the view of an operation with the right name."""
         raise NotImplementedError

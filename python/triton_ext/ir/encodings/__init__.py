@@ -1,13 +1,13 @@
-"""Encodings: how the elements of a tensor lie in registers or memory.
+"""Encodings: how the elements of a tensor are laid out in registers or memory.
 
-Each is a frozen dataclass with the parameters of the printed attribute, named as the fields of
+Each is a frozen dataclass with the parameters of the printed attribute, named like the fields of
 Gluon's layout classes.  ``parse_attribute`` reads them, ``str`` prints them as Triton 3.9 does,
 ``verify`` checks what the host's verifier checks (and what some hosts only assert, which ends the
-process), ``to_linear_layout(shape)`` gives the map from hardware to tensor coordinates.
+process), ``to_linear_layout(shape)`` returns the map from hardware to tensor coordinates.
 
-Spellings of older hosts are read and kept: an encoding that was parsed prints the text that it was
-parsed from, one that was made or changed prints the present spelling unless a field says otherwise
-(``TensorMemoryEncoding.as_split``, ``AmdWmmaEncoding.as_warps``).
+Spellings of older hosts are kept: a parsed encoding prints its original text, a new or changed one
+the present spelling unless a field says otherwise (``TensorMemoryEncoding.as_split``,
+``AmdWmmaEncoding.as_warps``).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _read_tensor_space(parser: ValueParser, start: int) -> Attribute:
     return TensorMemorySpace()
 
 
-#: What reads the body of each attribute, by its name without ``#``.
+#: Parsers of the body of each attribute, by its name without ``#``.
 READERS: Mapping[str, Callable[[ValueParser, int], Attribute]] = {
     **{encoding.MNEMONIC: encoding.read for encoding in _ENCODINGS},
     "ttg.shared_memory": _read_shared_space,

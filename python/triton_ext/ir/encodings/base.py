@@ -1,4 +1,4 @@
-"""What all encodings share: reading parameters, keeping a spelling, the layout protocol."""
+"""Base classes of encodings: reading parameters, spelling, the layout protocol."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ Names = tuple[str, ...]
 
 
 class Fields:
-    """The parameters of an attribute, ``{name = value, ...}``, with their places.
+    """The parameters of an attribute, ``{name = value, ...}``, with their positions.
 
     Args:
-        parser: Where to read; stands behind the opening bracket.
+        parser: The parser, after the opening bracket.
         closer: The closing bracket.
     """
 
@@ -68,10 +68,10 @@ class Fields:
         self.values[name] = (value, start)
 
     def finish(self) -> Names:
-        """The parameters that are not known, to be asked when all were taken.
+        """Returns the unknown parameters; call it after taking all known ones.
 
         Raises:
-            ParseError: A parameter is missing, and none is unknown: then it may have a new name.
+            ParseError: A parameter is missing, and none is unknown (which may be a new name of it).
         """
         unknown = tuple(name for name in self.values if name not in self.taken)
         if self.missing and not unknown:
@@ -79,7 +79,7 @@ class Fields:
         return unknown
 
     def has(self, name: str) -> bool:
-        """Whether a parameter is printed."""
+        """Returns whether a parameter is printed."""
         return name in self.values
 
     def _take(self, name: str) -> tuple[Attribute, int] | None:
@@ -87,7 +87,7 @@ class Fields:
         return self.values.get(name)
 
     def _default(self, name: str, default: T | None, stand_in: T) -> T:
-        """The default; without one, a stand-in for a parameter that :meth:`finish` asks for."""
+        """Returns the default, or a placeholder for a parameter that :meth:`finish` reports."""
         if default is not None:
             return default
         self.missing.append(name)
@@ -158,12 +158,12 @@ class Fields:
         return found[0] if found is not None else self._default(name, None, UnitAttr())
 
     def order_and_cga(self) -> tuple[Ints, Bases]:
-        """The order of the dimensions and the CGA layout over as many."""
+        """Returns the order of the dimensions, and the CGA layout of the same rank."""
         order = self.ints("order")
         return order, self.cga(len(order))
 
     def cga(self, rank: int) -> Bases:
-        """The CGA layout in any host's spelling: ``CGALayout``, or the three ``CTA`` lists."""
+        """Returns the CGA layout in any host's spelling: ``CGALayout``, or three ``CTA`` lists."""
         if not any(self.has(name) for name in ("CTAsPerCGA", "CTASplitNum", "CTAOrder")):
             return self.bases("CGALayout", ())
         lists = [self.ints("CTAsPerCGA"), self.ints("CTASplitNum"), self.ints("CTAOrder")]
@@ -182,7 +182,7 @@ def _ints(attribute: Attribute) -> Ints | None:
 
 
 def split_bases(ctas_per_cga: Ints, cta_split_num: Ints, cta_order: Ints) -> Bases:
-    """The bases of a CGA layout that is given by counts, as hosts before 3.6 print it."""
+    """Returns the bases of a CGA layout given by counts, as hosts before 3.6 print it."""
     bases = []
     for dim in cta_order:
         split, count = cta_split_num[dim], ctas_per_cga[dim]
@@ -205,12 +205,12 @@ def print_bases(bases: Sequence[Sequence[int]]) -> str:
 
 
 def cga_parameter(bases: Bases) -> list[tuple[str, str]]:
-    """The CGA layout as :meth:`Encoding._parameters` has it; an empty one is not printed."""
+    """Returns the CGA layout as a parameter; an empty one is not printed."""
     return [("CGALayout", print_bases(bases))] if bases else []
 
 
 def ordered_parameters(order: Ints, bases: Bases) -> list[tuple[str, str]]:
-    """What :meth:`Fields.order_and_cga` reads."""
+    """Returns the parameters that :meth:`Fields.order_and_cga` reads."""
     return [("order", print_ints(order)), *cga_parameter(bases)]
 
 
@@ -219,8 +219,8 @@ class Encoding(Attribute):
     """Base of all encodings.
 
     Attributes:
-        spelling: The text that this was parsed from where it is not the present spelling; gone in
-            what ``dataclasses.replace`` makes.
+        spelling: The parsed text if it differs from the present spelling; ``dataclasses.replace``
+            drops it.
     """
 
     MNEMONIC: ClassVar[str]
@@ -231,14 +231,14 @@ class Encoding(Attribute):
 
     @classmethod
     def read(cls, parser: ValueParser, start: int) -> Attribute:
-        """Reads the body behind the name.
+        """Parses the body after the name.
 
         Args:
-            parser: Stands behind the name.
+            parser: The parser, after the name.
             start: Offset of the ``#``.
 
         Returns:
-            The encoding; an :class:`OpaqueAttr` if it has a parameter that is not known here.
+            The encoding; an :class:`OpaqueAttr` if it has an unknown parameter.
         """
         encoding, unknown = cls._read(parser)
         text = parser.text[start : parser.position]
@@ -251,7 +251,7 @@ class Encoding(Attribute):
 
     @classmethod
     def _read(cls, parser: ValueParser) -> tuple[Encoding, Names]:
-        """The encoding, and those of its parameters that are not known."""
+        """Returns the encoding, and its unknown parameters."""
         for character in cls.OPEN:
             parser.expect(character)
         fields = Fields(parser, cls.CLOSE)
@@ -261,28 +261,28 @@ class Encoding(Attribute):
 
     @classmethod
     def _of(cls, fields: Fields) -> Encoding:
-        """Makes the encoding from its parameters."""
+        """Creates the encoding from its parameters."""
         raise NotImplementedError
 
     def _text(self, aliases: AliasTable | None) -> str:
         return self.spelling or f"#{self.MNEMONIC}{self._body(aliases)}"
 
     def _body(self, aliases: AliasTable | None) -> str:
-        """The text behind the name."""
+        """Returns the text after the name."""
         parameters = ", ".join(f"{name} = {text}" for name, text in self._parameters(aliases))
         return f"<{{{parameters}}}>"
 
     def _parameters(self, aliases: AliasTable | None) -> list[tuple[str, str]]:
-        """Name and text of each parameter that is printed."""
+        """Returns name and text of each printed parameter."""
         raise NotImplementedError
 
     @property
     def rank(self) -> int | None:
-        """Number of tensor dimensions; ``None`` where any number fits."""
+        """Number of tensor dimensions; ``None`` if any number fits."""
         raise NotImplementedError
 
     def to_linear_layout(self, shape: Sequence[int]) -> LinearLayout:
-        """The map from hardware coordinates to elements of a tensor of this shape.
+        """Returns the map from hardware coordinates to elements of a tensor of a shape.
 
         Args:
             shape: Sizes, powers of two; as many as the encoding has dimensions.
@@ -293,7 +293,7 @@ class Encoding(Attribute):
             ``col`` (in elements) and ``block``; outputs ``dim0``, ``dim1``, ...
 
         Raises:
-            VerifyError: The encoding is malformed, or is none for this shape.
+            VerifyError: The encoding is malformed, or does not fit the shape.
         """
         self.verify()
         self._check_layout()
@@ -312,12 +312,12 @@ class Encoding(Attribute):
         """Checks what every release of Triton checks when it reads the text.
 
         Raises:
-            VerifyError: No release reads it.
+            VerifyError: No release accepts it.
         """
         raise NotImplementedError
 
     def _check_layout(self) -> None:
-        """Checks what a layout needs besides: some release reads the text without it.
+        """Checks further requirements of a layout, without which some release reads the text.
 
         Raises:
             VerifyError: There is no layout.
@@ -330,7 +330,7 @@ class Encoding(Attribute):
     def _reject(self, message: str) -> NoReturn:
         raise VerifyError(f"{message}, in '{self.print()}'")
 
-    # ---- checks that several encodings need
+    # ---- checks shared by encodings
 
     def _check_powers(self, **lists: Sequence[int]) -> None:
         for name, numbers in lists.items():
@@ -361,7 +361,7 @@ class Encoding(Attribute):
                     self._reject(f"expected powers of two in '{name}', found {bad[0]}")
 
     def _check_cga(self, bases: Bases, rank: int | None) -> None:
-        """Checks the numbers of a CGA layout; 3.6 and 3.7 read it without the rest."""
+        """Checks the numbers of a CGA layout; 3.6 and 3.7 read it without further checks."""
         self._check_bases(rank, CGALayout=bases)
         steps: dict[int, set[int]] = {}
         for basis in bases:
@@ -376,7 +376,7 @@ class Encoding(Attribute):
                 )
 
     def _check_cga_moves(self, bases: Bases) -> None:
-        """Checks that every CTA moves along one dimension, by a step that no other one has."""
+        """Checks that every CTA basis moves along one dimension, by a unique step."""
         for number, basis in enumerate(bases):
             if sum(map(bool, basis)) > 1:
                 self._reject(

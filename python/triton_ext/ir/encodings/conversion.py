@@ -1,7 +1,7 @@
 """Building blocks of ``to_linear_layout``.
 
 Inside a conversion the output dimensions are ordered by how fast they vary, because a product of
-layouts puts its right side above its left one and the fitting functions fill dimensions in order.
+layouts puts its right factor above its left one and the fitting functions fill dimensions in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def identity_nd(in_dim: str, shape: Sequence[int], order: Sequence[int]) -> Line
 def broadcast_nd(
     in_dim: str, shape: Sequence[int], order: Sequence[int], along: int | None
 ) -> LinearLayout:
-    """Enumerates a shape, but stays in place in the dimension ``along``."""
+    """Enumerates a shape without moving along one dimension."""
     layout = LinearLayout(((in_dim, ()),), ())
     for dim in order:
         make = LinearLayout.zeros_1d if dim == along else LinearLayout.identity_1d
@@ -56,7 +56,7 @@ def matrix_order(rank: int, *, row_major: bool = True) -> list[int]:
 
 
 def operand_order(operand_index: int, rank: int) -> list[int]:
-    """Dimensions of a dot operand from fast to slow, the contracted one first."""
+    """Returns dimensions of a dot operand from fast to slow, the contracted one first."""
     return matrix_order(rank, row_major=operand_index == 0)
 
 
@@ -72,14 +72,14 @@ def fit_above(layout: LinearLayout, shape: Mapping[str, int]) -> LinearLayout:
 def fit_below(
     layout: LinearLayout, shape: Mapping[str, int], *, drop_registers: bool = False
 ) -> LinearLayout:
-    """Makes the bits that would leave a shape stay in place; see the order of the bits below.
+    """Zeroes the bits that would leave a shape.
 
-    Per output dimension, the bits with the largest steps go first.
+    Per output dimension, the bits with the largest steps are zeroed first.
 
     Args:
         layout: The layout.
         shape: Output dimension to its size.
-        drop_registers: Whether register bits that stay in place for that reason are removed.
+        drop_registers: Whether to remove register bits that were zeroed.
     """
     bases = {name: [list(basis) for basis in vectors] for name, vectors in layout.bases}
     dropped: set[tuple[str, int]] = set()
@@ -114,12 +114,12 @@ def fit_below(
 
 
 def cga_linear_layout(bases: Bases, rank: int) -> LinearLayout:
-    """The layout of the CTAs of a cluster; one CTA where there are no bases."""
+    """Returns the layout of the CTAs of a cluster; one CTA if there are no bases."""
     return LinearLayout.of({"block": bases}, dim_names(rank))
 
 
 def cga_units(bases: Bases) -> Bases:
-    """Steps of the CTAs in elements as steps in units of what one CTA holds: 1, 2, 4, ...
+    """Converts steps of CTAs from elements to units of one CTA's share: 1, 2, 4, ...
 
     With 2 CTAs over 8 rows, ``[[4, 0]]`` becomes ``[[1, 0]]``.
     """
@@ -131,14 +131,14 @@ def cga_units(bases: Bases) -> Bases:
 
 
 def shape_per_cta(bases: Bases, shape: Sequence[int]) -> Ints:
-    """Sizes of what one CTA of the cluster holds."""
+    """Returns the shape of one CTA's share."""
     split = [size for _, size in cga_linear_layout(bases, len(shape)).out_dims]
-    # A buffer of no elements is one of no CTA.
+    # A buffer without elements has no share.
     return tuple(size // max(1, min(size, parts)) for size, parts in zip(shape, split, strict=True))
 
 
 def combine_cta_and_cga(cta: LinearLayout, bases: Bases, shape: Sequence[int]) -> LinearLayout:
-    """Fits the layout of one CTA to its share of a shape and lays the CTAs over it."""
+    """Fits the layout of one CTA to its share of a shape and repeats it over the CTAs."""
     names = dim_names(len(shape))
     sizes = dict(zip(names, shape, strict=True))
     cga = fit_below(cga_linear_layout(bases, len(shape)), sizes)

@@ -284,7 +284,7 @@ class DotOperandEncoding(DistributedEncoding):
 
 @dataclass(frozen=True, slots=True)
 class _LinearBase(DistributedEncoding):
-    """What linear and generic linear encodings share.
+    """Base of linear and generic linear encodings.
 
     Attributes:
         reg_bases: Basis per bit of the register.

@@ -1,4 +1,4 @@
-"""The encoding of shared memory that TMA, wgmma and tcgen05 agree on."""
+"""The shared memory encoding of TMA, wgmma and tcgen05."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["NvmmaSharedEncoding"]
 
 @dataclass(frozen=True, slots=True)
 class NvmmaSharedEncoding(SharedEncoding):
-    """``#ttg.nvmma_shared``: what TMA writes and wgmma and tcgen05 read.
+    """``#ttg.nvmma_shared``: written by TMA, read by wgmma and tcgen05.
 
     PTX ISA, "Shared memory matrix layout" and "Swizzling modes" of asynchronous copies.  Up to 3.7
     the host ignores ``transposed`` in the linear layout of a buffer without a swizzle; since 3.8 it
-    repeats elements there where the rank is above 2 and the sizes differ.  The layout here is that
-    of 3.8 and 3.9: ``is_invertible`` tells whether elements repeat.
+    repeats elements there if the rank is above 2 and the sizes differ.  The layout here is that of
+    3.8 and 3.9: ``is_invertible`` tells whether elements repeat.
 
     Attributes:
         swizzle_byte_width: 0, 32, 64 or 128.
@@ -67,17 +67,17 @@ class NvmmaSharedEncoding(SharedEncoding):
 
     @property
     def rank(self) -> int | None:
-        """Number of dimensions; any where none is printed, which older hosts do not."""
+        """Number of dimensions; ``None`` if not printed, as by older hosts."""
         return self.given_rank if self.cga_layout or self.given_rank != 2 else None
 
     @property
     def vec(self) -> int:
-        """Elements in 16 bytes, which stay together."""
+        """Elements in 16 bytes, which stay contiguous."""
         return 128 // self.element_bitwidth
 
     @property
     def per_phase(self) -> int:
-        """Rows that are swizzled alike."""
+        """Number of rows with the same swizzle."""
         return 128 // self.swizzle_byte_width if self.swizzle_byte_width else 1
 
     @property
@@ -142,8 +142,8 @@ class NvmmaSharedEncoding(SharedEncoding):
         inward = list(range(len(block)))  # dimensions, the fastest varying last
         sizes, names = inward, inward
         if self.transposed:
-            # Hosts rotate the sizes one way and the dimensions that they are given to the other
-            # way.  Both are one only for rank 2, and for equal sizes.
+            # Hosts rotate the sizes one way and the dimensions the other way.  Both agree only for
+            # rank 2, and for equal sizes.
             sizes, names = [*inward[1:], 0], [inward[-1], *inward[:-1]]
         layout = LinearLayout.empty()
         for size, name in zip(reversed(sizes), reversed(names), strict=True):

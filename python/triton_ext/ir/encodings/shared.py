@@ -54,7 +54,7 @@ class SharedMemorySpace(Attribute):
 
 @dataclass(frozen=True, slots=True)
 class _Swizzled(SharedEncoding):
-    """What the encodings that swizzle two dimensions share.
+    """Base of the encodings that swizzle two dimensions.
 
     Attributes:
         vec: Consecutive elements that stay together.

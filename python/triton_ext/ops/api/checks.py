@@ -1,14 +1,15 @@
-"""Refusals of arguments before an operator is called."""
+"""Refusals of arguments: by public functions before an operator is called, and by operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from triton_ext.ops.api.operators import has_tangent, is_transformed
+from triton_ext.ops.api.operators import ConvCall, has_tangent, is_transformed
+from triton_ext.ops.core.case import Direction
 from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.epilogue import ACTIVATIONS, EpilogueArguments, is_per_image
 from triton_ext.ops.core.problem import (
@@ -26,6 +27,7 @@ How = tuple[Fallback, Prefer]
 
 # Names of the taps' dimensions in messages, by their number.
 _TAPS = {1: ("S",), 2: ("R", "S"), 3: ("T", "R", "S")}
+_NO_WORDS: Mapping[str, str] = {}
 
 
 # --- kinds of arguments -------------------------------------------------------------------------
@@ -90,9 +92,10 @@ def check_groups(name: str, groups: object) -> None:
 
 
 def check_sizes(name: str, which: str, value: object, count: int) -> None:
-    """Refuses values that are no sequence of integers, symbolic ones included."""
-    if isinstance(value, (tuple, list)) and all(
-        hasattr(item, "__index__") and not isinstance(item, bool) for item in value
+    """Refuses values that are no sequence of so many integers, symbolic ones included."""
+    items = value if isinstance(value, (tuple, list)) else ()
+    if len(items) == count and all(
+        hasattr(item, "__index__") and not isinstance(item, bool) for item in items
     ):
         return
     found = repr(value) if isinstance(value, (tuple, list, int, str)) else type(value).__name__
@@ -102,104 +105,100 @@ def check_sizes(name: str, which: str, value: object, count: int) -> None:
 # --- sizes, dtypes and devices ------------------------------------------------------------------
 
 
-def rank_error(
-    name: str, dims: int, first: tuple[str, Tensor], weight: Tensor, is_transposed: bool = False
-) -> ValueError:
-    """Returns the error for an input and a filter that have not ``dims`` spatial dimensions."""
-    which, x = first
-    sizes, taps = ", ".join(DIMENSIONS[dims]), ", ".join(_TAPS[dims])
-    channels = "Ci, Co / groups" if is_transposed else "Co, Ci / groups"
-    return ValueError(
-        f"{name}: expected {which} [N, Ci, {sizes}] and weight [{channels}, {taps}], "
-        f"got {list(x.shape)} and {list(weight.shape)}"
+def check_rank(
+    name: str, dims: int | None, direction: Direction, operands: Mapping[str, Tensor]
+) -> None:
+    """Refuses operands that have not so many spatial dimensions; ``None`` for 1 to 3 of both."""
+    (a, first), (b, second) = operands.items()
+    ranks = (3, 4, 5) if dims is None else (dims + 2,)
+    if first.dim() == second.dim() and first.dim() in ranks:
+        return
+    if direction == "wgrad":
+        expected = "the same rank, 3 to 5" if dims is None else f"rank {dims + 2}"
+        expected = f"{a} and {b} of {expected}"
+    else:
+        sizes, taps = ", ".join(DIMENSIONS[dims or 2]), ", ".join(_TAPS[dims or 2])
+        channels = "Co, Ci / groups" if direction == "fprop" else "Ci, Co / groups"
+        expected = f"{a} [N, Ci, {sizes}] and {b} [{channels}, {taps}]"
+    raise ValueError(
+        f"{name}: expected {expected}, got {list(first.shape)} and {list(second.shape)}"
     )
 
 
-def check_rank(
-    name: str, dims: int, first: tuple[str, Tensor], weight: Tensor, is_transposed: bool = False
+def check(
+    c: ConvCall, name: str = "", words: Mapping[str, str] = _NO_WORDS, *, is_cast: bool = False
 ) -> None:
-    if first[1].dim() != dims + 2 or weight.dim() != dims + 2:
-        raise rank_error(name, dims, first, weight, is_transposed)
+    """Refuses operands and a bias that do not fit together.
 
-
-def check_pair(
-    name: str,
-    first: tuple[str, Tensor],
-    weight: Tensor,
-    bias: Tensor | None,
-    groups: int,
-    is_transposed: bool = False,
-    mixed_bias: bool = False,
-    mixed_dtypes: bool = False,
-) -> None:
-    """Refuses an input, a filter and a bias that do not fit together.
-
-    ``first`` is the tensor that is convolved, with its name.  The filter of a transposed
-    convolution is [Ci, Co / groups, *filter_size].  With ``mixed_bias`` the bias may have a dtype
-    of its own, with ``mixed_dtypes`` all may, which autocast casts to one.
+    ``name`` is the function's, ``words`` are its names of operands.  With ``is_cast``, autocast
+    gives all the same dtype.
 
     Raises:
         ValueError: Ranks, sizes, groups or devices that do not fit.
         TypeError: Mixed dtypes.
     """
-    which, x = first
-    if x.dim() not in (3, 4, 5) or weight.dim() != x.dim():
-        raise rank_error(name, 2, first, weight, is_transposed)
+    name, direction, groups = name or c.name(), c.operator.direction, c.parameters.groups
+    operands = {words.get(which, which): tensor for which, tensor in c.operands().items()}
+    (a, first), (b, second) = operands.items()
+    bias = c.epilogue.bias
+    check_rank(name, None, direction, operands)
     if groups < 1:
         raise ValueError(f"{name}: groups must be at least 1, got {groups}")
-    if weight.shape[0] % groups:
+    channels, others, outputs = first.shape[1], second.shape[0], 0
+    if direction == "wgrad":
+        others = second.shape[1]
+        if channels % groups or others % groups:
+            raise ValueError(
+                f"{name}: {channels} channels of {a} and {others} of {b} do not divide into "
+                f"{groups} groups"
+            )
+        if first.shape[0] != second.shape[0]:
+            images = f"{a} has {first.shape[0]} images, {b} has {second.shape[0]}"
+            raise ValueError(f"{name}: {images}")
+        sizes = [channels, others]
+    else:
+        if others % groups:
+            raise ValueError(
+                f"{name}: {others} channels of weight {list(second.shape)} do not divide into "
+                f"{groups} groups"
+            )
+        expected, outputs = second.shape[1] * groups, others
+        how = f" with groups={groups}" if groups != 1 else ""
+        if direction == "dgrad":
+            expected, outputs, how = outputs, expected, ""
+        if channels != expected:
+            raise ValueError(
+                f"{name}: {a} has {channels} channels, weight {list(second.shape)}{how} expects "
+                f"{expected}"
+            )
+        sizes = [*second.shape, *first.shape[1:]]
+    if any(size == 0 for size in sizes):
         raise ValueError(
-            f"{name}: {weight.shape[0]} channels of weight {list(weight.shape)} do not divide "
-            f"into {groups} groups"
+            f"{name}: expected sizes of at least 1 (only the batch may be empty), got {a} "
+            f"{list(first.shape)} and {b} {list(second.shape)}"
         )
-    expected = weight.shape[0] if is_transposed else weight.shape[1] * groups
-    if x.shape[1] != expected:
-        how = f" with groups={groups}" if groups != 1 and not is_transposed else ""
-        raise ValueError(
-            f"{name}: {which} has {x.shape[1]} channels, weight {list(weight.shape)}{how} "
-            f"expects {expected}"
-        )
-    check_not_empty(name, (*weight.shape, *x.shape[1:]), {which: x, "weight": weight})
-    outputs = weight.shape[1] * groups if is_transposed else weight.shape[0]
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != outputs):
         raise ValueError(f"{name}: expected bias [{outputs}], got {list(bias.shape)}")
-    for other, tensor in (("weight", weight), ("bias", bias)):
+    for which, tensor in ((b, second), ("bias", bias)):
         if tensor is None:
             continue
         # 8-bit types have no bias of their own.
-        is_mixed = mixed_dtypes or (tensor is bias and (mixed_bias or x.dtype.itemsize == 1))
-        if tensor.dtype != x.dtype and not is_mixed:
-            raise TypeError(f"{name}: {other} is {tensor.dtype}, {which} is {x.dtype}")
-        if tensor.device != x.device:
-            raise ValueError(f"{name}: {other} is on {tensor.device}, {which} is on {x.device}")
+        may_differ = tensor is bias and (c.operator.others or first.dtype.itemsize == 1)
+        if tensor.dtype != first.dtype and not (is_cast or may_differ):
+            raise TypeError(f"{name}: {which} is {tensor.dtype}, {a} is {first.dtype}")
+        if tensor.device != first.device:
+            raise ValueError(f"{name}: {which} is on {tensor.device}, {a} is on {first.device}")
 
 
-def check_operands(name: str, x: Tensor, dy: Tensor, groups: int) -> None:
-    """Refuses x and dy that are not input and output of one convolution."""
-    if x.dim() not in (3, 4, 5) or dy.dim() != x.dim():
+def check_pixels(c: ConvCall, name: str = "", words: Mapping[str, str] = _NO_WORDS) -> None:
+    """Refuses a gradient of y that has not the pixels of y."""
+    (x_shape, w_shape, _), dy = c.shapes(), c.pixels()["dy"]
+    pixels = c.parameters.output_size(x_shape[2:], w_shape[2:])
+    if list(dy.shape[2:]) != pixels:
         raise ValueError(
-            f"{name}: expected x and dy of the same rank, 3 to 5, got {list(x.shape)} and "
-            f"{list(dy.shape)}"
-        )
-    if groups < 1 or x.shape[1] % groups or dy.shape[1] % groups:
-        raise ValueError(
-            f"{name}: {x.shape[1]} channels of x and {dy.shape[1]} of dy do not divide into "
-            f"{groups} groups"
-        )
-    if x.shape[0] != dy.shape[0]:
-        raise ValueError(f"{name}: x has {x.shape[0]} images, dy has {dy.shape[0]}")
-    if x.dtype != dy.dtype:
-        raise TypeError(f"{name}: dy is {dy.dtype}, x is {x.dtype}")
-    if x.device != dy.device:
-        raise ValueError(f"{name}: dy is on {dy.device}, x is on {x.device}")
-
-
-def check_not_empty(name: str, sizes: Iterable[int], tensors: Mapping[str, Tensor]) -> None:
-    """Refuses sizes of 0 other than the batch's; the error has the shapes of the tensors."""
-    if any(size == 0 for size in sizes):
-        got = " and ".join(f"{which} {list(tensor.shape)}" for which, tensor in tensors.items())
-        raise ValueError(
-            f"{name}: expected sizes of at least 1 (only the batch may be empty), got {got}"
+            f"{name or c.name()}: expected {words.get('dy', 'dy')} "
+            f"[N, Co, {', '.join(map(str, pixels))}] for an input of {list(x_shape[2:])} pixels, "
+            f"got {list(dy.shape)}"
         )
 
 

@@ -7,8 +7,7 @@ through torch's dispatcher.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,13 +16,13 @@ from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.ops.api import operators
 from triton_ext.ops.api.checks import (
     How,
+    check,
     check_arguments,
     check_epilogue,
     check_memory,
-    check_not_empty,
     check_out,
     check_output_padding,
-    check_pair,
+    check_pixels,
     check_rank,
     check_sizes,
     check_steps,
@@ -31,7 +30,6 @@ from triton_ext.ops.api.checks import (
 )
 from triton_ext.ops.api.execution import BoundConvolution, TorchConvolution, bind
 from triton_ext.ops.api.operators import DGRAD, FPROP, FUSED, INTO, ConvCall, Operator
-from triton_ext.ops.api.reference import apply_activation
 from triton_ext.ops.core.descriptors import empty_channels_last
 from triton_ext.ops.core.dispatch_cache import (
     autocast_operands,
@@ -42,7 +40,7 @@ from triton_ext.ops.core.dispatch_cache import (
     is_differentiated,
     keep,
 )
-from triton_ext.ops.core.epilogue import EpilogueArguments, output_dtype
+from triton_ext.ops.core.epilogue import EpilogueArguments, apply_activation, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.problem import ConvParameters, GivenParameters, Numbers, numbers
 from triton_ext.ops.core.refusals import layout_refusal
@@ -54,6 +52,11 @@ _CONV = ("", "conv1d", "conv2d", "conv3d")
 _TRANSPOSED = ("", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 _INPUT = ("", "conv1d_input", "conv2d_input", "conv3d_input")
 _WEIGHT = ("", "conv1d_weight", "conv2d_weight", "conv3d_weight")
+
+# How functions call what operators name otherwise.
+_OF_TRANSPOSED: Final = {"dy": "x", "output channels": "input channels"}
+_OF_GRADIENTS: Final = {"dy": "grad_output"}
+_NONE: Final[dict[str, str]] = {}
 
 
 # --- forward and transposed ---------------------------------------------------------------------
@@ -73,10 +76,10 @@ def convolve(
     The filter is transposed where there is output padding, 0 included.
     """
     name = _CONV[dims]
-    words: tuple[object, ...] = given
+    every: tuple[object, ...] = given
     if output_padding is not None:
-        name, words = _TRANSPOSED[dims], (*given, output_padding)
-    key = function_key(name, (x, weight, bias), words, how)
+        name, every = _TRANSPOSED[dims], (*given, output_padding)
+    key = function_key(name, (x, weight, bias), every, how)
     bound = None if key is None else get(key)
     if bound is not None:
         if is_differentiated(x, weight, bias):
@@ -89,59 +92,63 @@ def convolve(
     if x.dim() == dims + 1:
         y = convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding)
         return y.squeeze(0)
-    check_rank(name, dims, ("x", x), weight, is_transposed=output_padding is not None)
-    if output_padding is None:
-        parameters = ConvParameters.parse(given, weight.shape[2:])
-        c = ConvCall(FPROP, x, weight, EpilogueArguments(bias), parameters, None, parse_how(how))
-        return _compute(key, c, how, operators.call, words)
-    made = _transposed_call(name, x, weight, bias, given, output_padding, how)
-    if isinstance(made, Tensor):
-        return made
-    spelled = {"dy": "x", "output channels": "input channels"}
-    return _compute(key, made, how, partial(_call, name, spelled), words)
+    operator, words = (FPROP, _NONE) if output_padding is None else (DGRAD, _OF_TRANSPOSED)
+    check_rank(name, dims, operator.direction, {"x": x, "weight": weight})
+    if output_padding is not None and isinstance(given[1], str):
+        raise ValueError(f"{name}: padding must be numbers, got {given[1]!r}")
+    parameters = ConvParameters.parse(given, weight.shape[2:])
+    c = ConvCall(operator, x, weight, EpilogueArguments(bias), parameters, None, parse_how(how))
+    if output_padding is not None:
+        made = _transposed(name, c, output_padding)
+        if isinstance(made, Tensor):
+            return made
+        c = made
+    return _compute(key, c, how, name, words, every)
 
 
 def _compute(
     key: Any,
     c: ConvCall,
     how: How,
-    call: Callable[[ConvCall], Tensor],
+    name: str = "",
+    words: Mapping[str, str] = _NONE,
     given: tuple[object, ...] | None = None,
 ) -> Tensor:
     """Computes a call, and keeps what computes calls with its function key, if it has one.
 
-    ``given`` are all numbers of the call, where autograd may record calls with this key.
+    Refusals have the name and the words of the function, if it has some.  ``given`` are all numbers
+    of the call, where autograd may record calls with this key.
     """
     if key is not None and how[1] != "ours":
         from triton_ext.ops.tuning.race import is_torch_faster  # it measures such calls itself
 
         if is_torch_faster(c.case(), c.first.device):
             return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
-    y = call(c)
+    if not words:
+        y = operators.call(c)
+    else:
+        pixels = {} if c.fallback else c.pixels()
+        for which, tensor in pixels.items():
+            refusal = layout_refusal(name, words.get(which, which), tensor)
+            if refusal is not None:
+                raise refusal.error()
+        try:
+            y = operators.call(c)
+        except _REFUSALS as error:
+            raise renamed(name, error, words) from None
     if key is not None and isinstance(forward := bind(c), BoundPlan):
         keep(key, forward if given is None else BoundConvolution(c, forward, given))
     return y
 
 
-def _transposed_call(
-    name: str,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    given: GivenParameters,
-    output_padding: Numbers,
-    how: How,
-) -> ConvCall | Tensor:
-    """Returns the call of a transposed convolution, or the output of one that is none of ours."""
-    if isinstance(given[1], str):
-        raise ValueError(f"{name}: padding must be numbers, got {given[1]!r}")
-    parameters = ConvParameters.parse(given, weight.shape[2:])
+def _transposed(name: str, c: ConvCall, output_padding: Numbers) -> ConvCall | Tensor:
+    """Returns a transposed call with its output size, or the output of one that is none of ours."""
+    x, weight, parameters = c.first, c.second, c.parameters
+    stride, sides, dilation, groups = parameters
     extra = numbers("output_padding", output_padding, weight.dim() - 2)
     check_steps(name, parameters)
-    stride, sides, dilation, groups = parameters
     # The kernel's operands may have another dtype than these have before autocast.
-    check_pair(name, ("x", x), weight, bias, groups, is_transposed=True, mixed_dtypes=True)
-    may_fall_back = parse_how(how)
+    check(c, name, _OF_TRANSPOSED, is_cast=True)
     check_output_padding(name, extra, parameters)
     reason = None
     if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
@@ -150,18 +157,19 @@ def _transposed_call(
     elif operators.is_traced():
         reason = "torch.jit.trace takes no operator that has sizes among its arguments"
     if reason is not None:
-        if not may_fall_back or sides[::2] != sides[1::2]:
+        if not c.fallback or sides[::2] != sides[1::2]:
             raise UnsupportedError(
                 f'{name}: {reason}; fallback="torch" takes it where padding is the same on both '
                 "sides"
             )
         function = getattr(torch.nn.functional, name)
+        bias = c.epilogue.bias
         y: Tensor = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)
         return y
     size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
     if any(pixels < 1 for pixels in size):
         raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
-    return ConvCall(DGRAD, x, weight, EpilogueArguments(bias), parameters, size, may_fall_back)
+    return c._replace(size=size)
 
 
 #: How refusals of plans and operators begin, which several functions share.
@@ -169,19 +177,6 @@ _REFUSER: Final = re.compile(
     r"(conv_dgrad|dgrad|wgrad|conv_transpose\dd|conv\dd_weight|conv\dd \((dgrad|wgrad)\)): "
 )
 _REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
-
-
-def _call(name: str, words: Mapping[str, str], c: ConvCall) -> Tensor:
-    """Calls the operator of a gradient; refusals are in terms of the function."""
-    if not c.fallback:
-        for which, tensor in c.pixels().items():
-            refusal = layout_refusal(name, words.get(which, which), tensor)
-            if refusal is not None:
-                raise refusal.error()
-    try:
-        return operators.call(c)
-    except _REFUSALS as error:
-        raise renamed(name, error, words) from None
 
 
 def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
@@ -238,7 +233,7 @@ def convolve_fused(
         x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
         fused = EpilogueArguments._make(fused)._replace(residual=residual, out=out)
         return convolve_fused(dims, x, weight, fused, given, how).squeeze(0)
-    check_rank(name, dims, ("x", x), weight)
+    check_rank(name, dims, "fprop", {"x": x, "weight": weight})
     parameters = ConvParameters.parse(given, weight.shape[2:])
     c = ConvCall(FUSED, x, weight, epilogue, parameters, None, parse_how(how))
     shape = (x.shape[0], weight.shape[0], *parameters.output_size(x.shape[2:], weight.shape[2:]))
@@ -254,7 +249,7 @@ def convolve_fused(
         # The backward needs the input of the activation, so torch applies it to a kept tensor.
         later = activation
         c = c._replace(epilogue=c.epilogue._replace(activation="none"))
-    return apply_activation(_compute(key, c, _OURS, operators.call), later)
+    return apply_activation(_compute(key, c, _OURS), later)
 
 
 # Calls with an epilogue are never left to torch for its speed.
@@ -313,51 +308,21 @@ def gradient(
     bound = cached(key)
     if bound is not None:
         return bound.run(first, second)
-    which, grad = ("input_size", first) if is_dgrad else ("weight_size", second)
+    which = "input_size" if is_dgrad else "weight_size"
     names = ("grad_output", "weight") if is_dgrad else ("x", "grad_output")
-    tensors = dict(zip(names, (first, second), strict=True))
-    check_arguments(name, tensors, given, how)
+    operands = dict(zip(names, (first, second), strict=True))
+    check_arguments(name, operands, given, how)
     check_sizes(name, which, size, dims + 2)
-    if is_dgrad:
-        check_rank(name, dims, ("grad_output", first), second)
-        parameters = ConvParameters.parse(given, second.shape[2:])
-        groups = parameters.groups
-        check_pair(
-            name,
-            ("grad_output", first),
-            second,
-            None,
-            groups,
-            is_transposed=True,
-            mixed_dtypes=True,
-        )
-        expected = (first.shape[0], second.shape[1] * groups)
-        sizes = size[2:], second.shape[2:]
-    else:
-        if first.dim() != dims + 2 or second.dim() != dims + 2:
-            shapes = f"{list(first.shape)} and {list(second.shape)}"
-            raise ValueError(f"{name}: expected x and grad_output of rank {dims + 2}, got {shapes}")
-        groups = given[3]
-        if groups < 1 or first.shape[1] % groups:
-            raise ValueError(
-                f"{name}: {first.shape[1]} channels do not divide into {groups} groups"
-            )
-        check_not_empty(name, (first.shape[1], second.shape[1]), tensors)
-        expected = (second.shape[1], first.shape[1] // groups)
-        sizes = first.shape[2:], size[2:]
-    if len(size) != dims + 2 or tuple(size[:2]) != expected:
-        raise ValueError(
-            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...] of {dims + 2} numbers, "
-            f"got {list(size)}"
-        )
-    parameters = ConvParameters.parse(given, sizes[1])
+    check_rank(name, dims, operator.direction, operands)
+    parameters = ConvParameters.parse(given, (second.shape if is_dgrad else size)[2:])
     check_steps(name, parameters)
-    pixels = parameters.output_size(*sizes)
-    if list(grad.shape[2:]) != pixels:
-        raise ValueError(
-            f"{name}: expected grad_output [N, Co, {', '.join(map(str, pixels))}], got "
-            f"{list(grad.shape)}"
-        )
-    may_fall_back, outer = parse_how(how), list(size[2:])
+    outer, may_fall_back = list(size[2:]), parse_how(how)
     c = ConvCall(operator, first, second, EpilogueArguments(), parameters, outer, may_fall_back)
-    return _compute(key, c, how, partial(_call, name, {"dy": "grad_output"}))
+    check(c, name, _OF_GRADIENTS, is_cast=True)
+    expected = c.shapes()[2]
+    if tuple(size[:2]) != expected[:2]:
+        raise ValueError(
+            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...], got {list(size)}"
+        )
+    check_pixels(c, name, _OF_GRADIENTS)
+    return _compute(key, c, how, name, _OF_GRADIENTS)

@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from triton_ext.ops.api import operators
-from triton_ext.ops.api.checks import check_operands, check_pair
-from triton_ext.ops.api.operators import GRADIENTS, ConvCall, function_of, gradient_call
-from triton_ext.ops.api.reference import by_torch
+from triton_ext.ops.api.checks import check, check_pixels
+from triton_ext.ops.api.operators import GRADIENTS, ConvCall, by_torch, function_of, gradient_call
 from triton_ext.ops.core.case import Direction
 from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key, tensor_key
@@ -47,24 +46,6 @@ class _TorchCalls(threading.local):
 
 #: ``nn`` counts the calls of modules by it.
 torch_calls = _TorchCalls()
-
-
-def check(c: ConvCall) -> None:
-    """Refuses operands that do not fit together, as :func:`check_pair`."""
-    groups, direction = c.parameters.groups, c.operator.direction
-    if direction == "wgrad":
-        check_operands(c.name(), c.first, c.second, groups)
-        return
-    is_transposed = direction == "dgrad"
-    check_pair(
-        c.name(),
-        ("dy" if is_transposed else "x", c.first),
-        c.second,
-        c.epilogue.bias,
-        groups,
-        is_transposed=is_transposed,
-        mixed_bias=bool(c.operator.others),
-    )
 
 
 def run(c: ConvCall) -> Tensor:
@@ -139,12 +120,7 @@ def _plan(c: ConvCall) -> Any:
     direction, shape, dtype = c.operator.direction, c.shapes()[2], c.first.dtype
     case = c.case(function_of(c.epilogue.function))
     if direction != "fprop":
-        dy, problem = c.pixels()["dy"], case.problem
-        if problem.output_size != tuple(dy.shape[2:]):
-            raise ValueError(
-                f"{c.name()}: expected dy with {list(problem.output_size)} pixels for an input of "
-                f"{list(problem.input_size)}, got {list(dy.shape[2:])}"
-            )
+        check_pixels(c)
     refusal = tensor_refusal(direction, c.name(), c.pixels())
     plan = refusal or plan_or_refusal(case, c.first.device)
     if isinstance(plan, Refusal) and direction == "fprop":

@@ -6,7 +6,6 @@ Nothing is computed and no GPU is needed: the planner is asked, which only count
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,17 +13,18 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.ops.api.checks import (
+    check,
     check_arguments,
     check_output_padding,
-    check_pair,
-    rank_error,
+    check_rank,
 )
+from triton_ext.ops.api.operators import DGRAD, FPROP, ConvCall
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.device import KNOWN, Device, device_of
 from triton_ext.ops.core.dispatch_cache import cast_dtype, is_cast
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments
 from triton_ext.ops.core.problem import ConvParameters, ConvProblem, Numbers, Padding, numbers
 from triton_ext.ops.core.refusals import Refusal, address_refusal, layout_refusal
 from triton_ext.ops.core.tables import Entry, encode, entry_for
@@ -101,55 +101,49 @@ def support(
     """
     given = (stride, padding, dilation, groups)
     check_arguments("support", {"x": x, "weight": weight, "bias": bias}, given)
-    dims = weight.dim() - 2
-    name = f"conv{'_transpose' if transposed else ''}{dims}d"
-    if not 1 <= dims <= 3 or x.dim() not in (dims + 1, dims + 2):
-        raise rank_error("support", 2, ("x", x), weight, transposed)
-    if x.dim() == dims + 1:
+    operator, dims = DGRAD if transposed else FPROP, weight.dim() - 2
+    if x.dim() == dims + 1 > 1:
         x = x.unsqueeze(0)
-    check_pair(
-        name, ("x", x), weight, bias, groups, is_transposed=transposed, mixed_dtypes=is_cast(x)
-    )
-    dtype = cast_dtype(x)
+    check_rank("support", None, operator.direction, {"x": x, "weight": weight})
+    name = f"conv{'_transpose' if transposed else ''}{dims}d"
     extra = numbers("output_padding", output_padding, dims)
     if transposed and isinstance(padding, str):
         raise ValueError(f"{name}: padding must be numbers, got {padding!r}")
     parameters = ConvParameters.parse(given, weight.shape[2:])
+    size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra) if transposed else None
+    c = ConvCall(operator, x, weight, EpilogueArguments(bias), parameters, size, False)
+    check(c, name, {"dy": "x"}, is_cast=is_cast(x))
     if transposed and min(extra) < 0:
         check_output_padding(name, extra, parameters)
     if not transposed and any(extra):
         raise ValueError(f"support: output_padding {extra} needs transposed=True")
-    x_shape: Sequence[int] = x.shape
     found: list[str] = []
-    if transposed:
-        steps = parameters.stride
-        if any(pixels >= step for pixels, step in zip(extra, steps, strict=True)):
-            found.append(f"output_padding {extra} is not smaller than stride {steps}")
-        size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
-        x_shape = (x.shape[0], weight.shape[1] * parameters.groups, *size)
-    problem = parameters.problem(tuple(x_shape), tuple(weight.shape))
+    steps = parameters.stride
+    if any(pixels >= step for pixels, step in zip(extra, steps, strict=True)):
+        found.append(f"output_padding {extra} is not smaller than stride {steps}")
     is_real = not isinstance(x, FakeTensor) and x.device.type != "meta"
     refusals = [layout_refusal(name, "x", x), address_refusal(name, {"x": x}) if is_real else None]
     found += [each.text.removeprefix(f"{name}: ") for each in refusals if each is not None]
     # The bias of a transposed convolution is dgrad's, which adds any to what it takes.
-    epilogue = PLAIN if transposed or bias is None else EpilogueSpec(bias=True)
-    asked = replace(problem, batch=max(problem.batch, 1))
-    cases = {each: Case(direction=each, problem=asked, dtype=dtype) for each in DIRECTIONS}
-    cases["fprop"] = replace(cases["fprop"], epilogue=epilogue)
+    case, dtype = c.case(), cast_dtype(x)
+    dense = replace(case.dense, dtype=dtype, epilogue=PLAIN)
+    cases = {each: replace(dense, direction=each) for each in DIRECTIONS}
+    cases["fprop"] = replace(cases["fprop"], epilogue=case.epilogue)
     kernels = {
-        each: tuple(map(str, planner.refusals_on(case, x.device))) for each, case in cases.items()
+        each: tuple(map(str, planner.refusals_on(asked, x.device))) for each, asked in cases.items()
     }
     # The copies of autocast are dense.
     is_view = dtype == x.dtype and x.stride() != channels_last_strides(x.shape)
     # These directions read x itself; gradients are copied to channels-last.
-    reads_x: tuple[Direction, ...] = ("dgrad" if transposed else "fprop", "wgrad")
+    reads_x: tuple[Direction, ...] = (operator.direction, "wgrad")
     for each in reads_x:
         kernels[each] = (*found, *kernels[each])
         if is_view and not kernels[each] and x.device.type != "meta":
-            strides: Any = {"dy_strides" if transposed else "x_strides": x.stride()}
-            plan = planner.plan_or_refusal(replace(cases[each], **strides), x.device)
+            asked = replace(cases[each], x_strides=case.x_strides, dy_strides=case.dy_strides)
+            plan = planner.plan_or_refusal(asked, x.device)
             if isinstance(plan, Refusal):
                 kernels[each] = (plan.text,)
+    problem = parameters.problem(c.shapes()[0], tuple(weight.shape))
     return Support(problem=problem, is_transposed=transposed, **kernels)
 
 

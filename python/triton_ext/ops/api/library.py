@@ -14,7 +14,8 @@ import torch
 from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
 from triton_ext.ops.api import operators
-from triton_ext.ops.api.execution import check, gradients, run
+from triton_ext.ops.api.checks import check
+from triton_ext.ops.api.execution import gradients, run
 from triton_ext.ops.api.operators import FPROP, FUSED, INTO, OPERATORS, ConvCall, Operator
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims

@@ -23,21 +23,25 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
+from torch.nn import functional as F
 
-from triton_ext.ops.api.reference import by_torch
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 from triton_ext.ops.core.dispatch_cache import cast_operands, is_autocast
 from triton_ext.ops.core.epilogue import (
     PLAIN,
     EpilogueArguments,
+    apply_epilogue,
     is_device_function,
+    output_dtype,
     result_refusal,
 )
 from triton_ext.ops.core.problem import ConvParameters
 
 Tensor = torch.Tensor
 
+_OPERANDS = {"fprop": ("x", "weight"), "dgrad": ("dy", "weight"), "wgrad": ("x", "dy")}
 # How the fields of ConvParameters are declared in schemas.
 _DECLARATIONS = ("int[] stride", "int[] padding", "int[] dilation", "SymInt groups")
 
@@ -174,11 +178,14 @@ class ConvCall(NamedTuple):
         names = {"fprop": "conv{}d", "dgrad": "conv_transpose{}d", "wgrad": "conv{}d_weight"}
         return names[self.operator.direction].format(dims)
 
+    def operands(self) -> dict[str, Tensor]:
+        """Returns both operands by name."""
+        first, second = _OPERANDS[self.operator.direction]
+        return {first: self.first, second: self.second}
+
     def pixels(self) -> dict[str, Tensor]:
-        """Returns the tensors that kernels read pixels of, by name."""
-        if self.operator.direction == "wgrad":
-            return {"x": self.first, "dy": self.second}
-        return {"x" if self.operator.direction == "fprop" else "dy": self.first}
+        """Returns the operands that kernels read pixels of, by name."""
+        return {name: each for name, each in self.operands().items() if name != "weight"}
 
     def shapes(self) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
         """Returns the shapes of x, weight and the output."""
@@ -327,6 +334,86 @@ def cast(c: ConvCall) -> ConvCall:
     first, second, bias, residual = cast_operands(operands, device)
     epilogue = c.epilogue._replace(bias=bias, residual=residual)
     return c._replace(first=first, second=second, epilogue=epilogue)
+
+
+# --- the same by torch --------------------------------------------------------------------------
+
+
+def by_torch(c: ConvCall) -> Tensor:
+    """Returns the output of a call without a function, by torch; writes ``epilogue.amax``.
+
+    It has derivatives of any kind.  Padding whose two sides differ, which torch does not have, is
+    applied to x before.
+    """
+    first, second, epilogue, parameters = c[1:5]
+    bias, direction = epilogue.bias, c.operator.direction
+    if direction != "fprop":
+        y = _gradient(c)
+        return y if bias is None else _as_promised(y + bias.view(-1, *(1,) * (y.dim() - 2)))
+    if not c.operator.others:
+        return _fprop(first, second, bias, parameters)
+    dtype = output_dtype(first.dtype, epilogue.out_dtype)
+    if first.dtype.itemsize == 2 and (epilogue.scale is not None or dtype is torch.float32):
+        # fp16 or bf16 may not hold sums that the scale brings into their range.
+        first, second = first.float(), second.float()
+    y = apply_epilogue(_fprop(first, second, None, parameters), epilogue)
+    return _as_promised(y.to(dtype))
+
+
+def _sides(padding: Sequence[int]) -> tuple[list[int], bool]:
+    """Returns the padding of each dimension, and whether x has it instead: its sides differ."""
+    low, high = list(padding[::2]), list(padding[1::2])
+    return ([0] * len(low), True) if low != high else (low, False)
+
+
+def _pad(x: Tensor, padding: Sequence[int]) -> Tensor:
+    """Pads with zeros, or crops; torch's pad begins with the last dimension."""
+    pairs = zip(padding[::2], padding[1::2], strict=True)
+    return F.pad(x, [side for pair in reversed(list(pairs)) for side in pair])
+
+
+def _as_promised(y: Tensor) -> Tensor:
+    """Returns y with exactly the strides that a fake tensor of the operator has."""
+    strides = channels_last_strides(y.shape)
+    return y if y.stride() == strides else channels_last(y).as_strided(y.shape, strides)
+
+
+def _fprop(x: Tensor, weight: Tensor, bias: Tensor | None, parameters: ConvParameters) -> Tensor:
+    """Returns y; of int8 it is int32, as from the kernels: torch's is modulo 256, on CPUs only."""
+    stride, padding, dilation, groups = parameters
+    is_int8 = x.dtype == torch.int8
+    if is_int8:
+        # Exact, up to sums of 2^53.
+        x, weight = x.double(), weight.double()
+    sides, is_padded = _sides(padding)
+    x = _pad(x, padding) if is_padded else x
+    zeros = [0] * len(stride)
+    y = torch.ops.aten.convolution(x, weight, bias, stride, sides, dilation, False, zeros, groups)
+    # A larger sum wraps around, in an int32 accumulator too.
+    return _as_promised(y.long().int() if is_int8 else y)
+
+
+def _gradient(c: ConvCall) -> Tensor:
+    """Returns dx, without a bias, or dw."""
+    stride, padding, dilation, groups = c.parameters
+    (x_shape, w_shape, _), is_dgrad = c.shapes(), c.operator.direction == "dgrad"
+    sides, is_padded = _sides(padding)
+    if is_dgrad:
+        dy, weight = c.first, c.second
+        extra = [low + high for low, high in zip(padding[::2], padding[1::2], strict=True)]
+        size = [pixels + more * is_padded for pixels, more in zip(x_shape[2:], extra, strict=True)]
+        # torch reads only the shape of the operand whose gradient it computes.
+        x = dy.new_empty(()).expand(*x_shape[:2], *size)
+    else:
+        x, dy = _pad(c.first, padding) if is_padded else c.first, c.second
+        weight = x.new_empty(()).expand(w_shape)
+    zeros, mask = [0] * len(stride), [is_dgrad, not is_dgrad, False]
+    found = torch.ops.aten.convolution_backward(
+        dy, x, weight, None, stride, sides, dilation, False, zeros, groups, mask
+    )[0 if is_dgrad else 1]
+    if is_dgrad and is_padded:
+        found = _pad(found, [-side for side in padding])
+    return _as_promised(found)
 
 
 # --- functions of epilogues ---------------------------------------------------------------------

@@ -71,11 +71,8 @@ class DispatchCache(Generic[Value]):
 _cache: DispatchCache[Any] = DispatchCache()
 #: Returns the cached value of a call key, which is not None here, or None.
 get = _cache.get
-
-
-def clear() -> None:
-    """Removes everything that is cached; for when what plans are made of has changed."""
-    _cache.clear()
+#: Removes everything that is cached; for when what plans are made of has changed.
+clear = _cache.clear
 
 
 def cached(key: Hashable) -> Any:
@@ -86,9 +83,7 @@ def cached(key: Hashable) -> Any:
 
 def keep(key: Hashable, value: Value) -> Value:
     """Caches a value under a call key, unless that is ``None``; returns the value."""
-    if key is not None:
-        _cache.keep(key, value)
-    return value
+    return value if key is None else _cache.keep(key, value)
 
 
 # --- call keys ----------------------------------------------------------------------------------
@@ -177,16 +172,16 @@ def _tensor_key(words: Hashable, tensors: tuple[Any, ...], is_convolution: bool)
     return tuple(key)
 
 
-def _is_exact(value: object) -> bool:
+def _is_exact(value: Any) -> bool:
     """Tells whether equal values are the same argument; torch.Size has integers alone."""
     kind = type(value)
     if kind in _EXACT or kind is torch.Size:
         return True
-    if kind is not tuple or set(map(type, value)) != {int}:  # type: ignore[call-overload]
+    if kind is not tuple or set(map(type, value)) != {int}:
         return False
     if len(_exact_tuples) >= _MOST_TUPLES:
         _exact_tuples.clear()
-    _exact_tuples[id(value)] = value  # type: ignore[assignment]
+    _exact_tuples[id(value)] = value
     return True
 
 
@@ -263,12 +258,11 @@ def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:
     """
     if is_observed() or not _is_any_autocast():
         return None
-    first = tensors[0]
-    if first is None or not all([t is None or type(t) in PLAIN_TYPES for t in tensors]):
+    x = tensors[0]
+    is_plain = all([t is None or type(t) in PLAIN_TYPES for t in tensors])
+    if x is None or not is_plain or not is_autocast(x.device.type):
         return None
-    if not is_autocast(first.device.type):
-        return None
-    wanted = cast_operands(tensors, first.device.type)
+    wanted = cast_operands(tensors, x.device.type)
     is_same = all([given is cast for given, cast in zip(tensors, wanted, strict=True)])
     return None if is_same else wanted
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch.nn import functional as F
 from triton.runtime.jit import JITFunction
 
 from triton_ext.ops.core.device import IS_INTERPRETED
@@ -62,7 +63,7 @@ def result_refusal(function: Any) -> str:
 
 
 def _results(node: ast.AST) -> Iterator[ast.expr]:
-    """Yields what a function returns, not what functions in it do."""
+    """Yields the values that a function returns, without those of functions in it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Return):
             yield child.value or ast.Constant(None)
@@ -171,6 +172,35 @@ def output_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> to
 def is_per_image(residual: torch.Tensor | None, y_shape: Sequence[Any]) -> bool:
     """Tells whether a residual that fits y has one number per image and channel, not per pixel."""
     return residual is not None and tuple(residual.shape) != tuple(y_shape)
+
+
+def apply_activation(z: torch.Tensor, activation: str) -> torch.Tensor:
+    """Returns an activation of z by torch's functions."""
+    if activation in ("gelu", "gelu_tanh"):
+        return F.gelu(z, approximate="none" if activation == "gelu" else "tanh")
+    functions = {"relu": torch.relu, "silu": F.silu, "tanh": torch.tanh}
+    return z if activation == "none" else functions[activation](z)
+
+
+def apply_epilogue(y: torch.Tensor, epilogue: EpilogueArguments) -> torch.Tensor:
+    """Returns an epilogue of y [N, Co, *output_size] in fp32, not cast; writes ``amax``.
+
+    Sums of int32 are converted to fp64, which holds every one of them.
+    """
+    bias, scale, residual, out_scale, _, activation, *_, amax = epilogue
+    ones = (1,) * (y.dim() - 2)
+    z = y.double() if y.dtype == torch.int32 else y.float()
+    if scale is not None:
+        z = z * (scale.float().view(-1, *ones) if scale.numel() > 1 else scale.float())
+    if bias is not None:
+        z = z + bias.float().view(-1, *ones)
+    if residual is not None:
+        z = z + residual.float()
+    z = apply_activation(z, activation)
+    if amax is not None:
+        largest = z.abs().max() if z.numel() else z.new_zeros(())
+        amax.copy_(largest.reshape(amax.shape))
+    return z if out_scale is None else z * out_scale.float()
 
 
 #: No operation but the cast to the type of the input.

@@ -63,12 +63,17 @@ class Family(ABC, Generic[Config]):
     """
 
     kind: ClassVar[str]
-    direction: ClassVar[Direction]
+    direction: Direction
     config_type: ClassVar[type[Any]]
     reads_packed: ClassVar[bool] = False
     supersedes: ClassVar[tuple[str, ...]] = ()
     is_gemm: ClassVar[bool] = False
     tile_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, direction: Direction | None = None) -> None:
+        # A class may compute several directions, each by an object of its own.
+        if direction is not None:
+            self.direction = direction
 
     def refusals(self, case: Case, device: Device, config: Config | None = None) -> Refusals:
         """Returns why it does not compute a case, or not with a configuration.

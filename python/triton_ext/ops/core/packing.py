@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from triton_ext import backends
 from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides, packed_strides
@@ -56,18 +57,18 @@ MARGIN = 0.85
 _HOPELESS = 1.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RowPacking:
     """How a convolution reads rows of its filter as channels; sizes in pixels and elements."""
 
     problem: ConvProblem  # what is computed
     element_bytes: int  # size of an element of x and the weight
-    columns: bool = False  # whether a pixel in memory holds what a column of the filter reads
-    planes: bool = False  # whether the rows that an output row reads are a dimension of the view
     channels: int  # C', elements of a pixel in memory
     row_pixels: int  # pixels of a row in memory; those of x where it is not copied
     is_copied: bool  # whether x is copied; otherwise its own memory is read
     strides: tuple[int, ...]  # of the overlapping view of x, [N, ([D, ]H, )out_w, S * C']
+    columns: bool = False  # whether a pixel in memory holds what a column of the filter reads
+    planes: bool = False  # whether the rows that an output row reads are a dimension of the view
     # Whether the packed weight is the filter turned round, as a gradient of the input needs it;
     # callers pass it unturned.
     is_turned: bool = False
@@ -125,14 +126,8 @@ class RowPacking:
             )
         ):
             return None
-        return cls(
-            problem=problem,
-            element_bytes=element_bytes,
-            channels=channels,
-            row_pixels=problem.input_size[-1],
-            is_copied=False,
-            strides=(*outer, problem.stride[-1] * channels, 1),
-        )
+        strides = (*outer, problem.stride[-1] * channels, 1)
+        return cls(problem, element_bytes, channels, problem.input_size[-1], False, strides)
 
     @classmethod
     def _copied(
@@ -141,16 +136,10 @@ class RowPacking:
         """Returns a packing with a copy, of ``outer`` rows."""
         channels = _aligned_channels(problem, least_channels, element_bytes)
         unit = ROW_BYTES // math.gcd(ROW_BYTES, channels * element_bytes)
-        row_pixels = math.ceil(_covered(problem) / unit) * unit
+        row_pixels = _up(_covered(problem), unit)
         strides = packed_strides((problem.batch, *outer, row_pixels, channels))[:-2]
-        return cls(
-            problem=problem,
-            element_bytes=element_bytes,
-            channels=channels,
-            row_pixels=row_pixels,
-            is_copied=True,
-            strides=(*strides, problem.stride[-1] * channels, 1),
-        )
+        strides = (*strides, problem.stride[-1] * channels, 1)
+        return cls(problem, element_bytes, channels, row_pixels, True, strides)
 
     @property
     def window_channels(self) -> int:
@@ -165,27 +154,26 @@ class RowPacking:
     @property
     def packed(self) -> ConvProblem:
         """The convolution that the kernel computes: one column, S * C' channels."""
-        problem, walked = self.problem, self.walked
-        if self.planes:
-            rows, (out_h, out_w) = problem.filter_size[0], problem.output_size
-            return replace(
-                problem,
-                in_channels=self.window_channels,
-                input_size=(out_h, rows, out_w),
-                filter_size=(1, rows, 1),
-                stride=(1, 1, 1),
-                padding=((0, 0),) * 3,
-                dilation=(1, 1, 1),
-            )
-        ones = (1,) * (problem.dims - walked)
-        return replace(
-            problem,
+        p, walked, ones = self.problem, self.walked, (1,) * (self.problem.dims - self.walked)
+        packed = replace(
+            p,
             in_channels=self.window_channels,
-            input_size=(*problem.input_size[:walked], *problem.output_size[walked:]),
-            filter_size=(*problem.filter_size[:walked], *ones),
-            stride=(*problem.stride[:walked], *ones),
-            padding=(*problem.padding[:walked], *(((0, 0),) * len(ones))),
-            dilation=(*problem.dilation[:walked], *ones),
+            input_size=(*p.input_size[:walked], *p.output_size[walked:]),
+            filter_size=(*p.filter_size[:walked], *ones),
+            stride=(*p.stride[:walked], *ones),
+            padding=(*p.padding[:walked], *(((0, 0),) * len(ones))),
+            dilation=(*p.dilation[:walked], *ones),
+        )
+        if not self.planes:
+            return packed
+        rows, (out_h, out_w), three = p.filter_size[0], p.output_size, (1, 1, 1)
+        return replace(
+            packed,
+            input_size=(out_h, rows, out_w),
+            filter_size=(1, rows, 1),
+            stride=three,
+            padding=((0, 0),) * 3,
+            dilation=three,
         )
 
     @property
@@ -219,8 +207,7 @@ class RowPacking:
     @property
     def weight_shape(self) -> tuple[int, ...]:
         """Shape of the packed weight, [Co, ([T, ]R, )S * C' rounded up to 16 bytes]."""
-        unit = ROW_BYTES // self.element_bytes
-        channels = math.ceil(self.window_channels / unit) * unit
+        channels = _up(self.window_channels, ROW_BYTES // self.element_bytes)
         return (self.problem.out_channels, *self.packed.filter_size[:-1], channels)
 
     @property
@@ -235,17 +222,14 @@ class RowPacking:
     def k_gemm(self) -> int:
         """Multiplications per output element, with what rounding to BLOCK_K adds."""
         rows = math.prod(self.problem.filter_size[: self.walked])
-        return rows * math.ceil(self.window_channels / self.block_k) * self.block_k
+        return rows * _up(self.window_channels, self.block_k)
 
     @property
     def copied_bytes(self) -> int:
         """Bytes that packing reads and writes, x and weight; 0 where x is read in place."""
-        if not self.is_copied:
-            return 0
-        shapes = (
-            self.problem.x_shape, self.memory_shape, self.problem.w_shape, self.weight_shape
-        )  # fmt: skip
-        return sum(map(math.prod, shapes)) * self.element_bytes
+        p = self.problem
+        shapes = (p.x_shape, self.memory_shape, p.w_shape, self.weight_shape)
+        return sum(map(math.prod, shapes)) * self.element_bytes if self.is_copied else 0
 
     @property
     def copy_us(self) -> float:
@@ -262,24 +246,18 @@ class RowPacking:
         def gemm_us(k_gemm: int, block_k: int) -> float:
             return waves * k_gemm / block_k * _step_us(block_k * size)
 
-        unit = ROW_BYTES // size
-        aligned = math.ceil(problem.in_channels / unit) * unit
+        aligned = _up(problem.in_channels, ROW_BYTES // size)
         block_k = channel_block(aligned, size, 1)
-        unpacked_k = problem.taps * math.ceil(aligned / block_k) * block_k
+        unpacked_k = problem.taps * _up(aligned, block_k)
         pixels = problem.batch * math.prod(problem.input_size)
         unpacked_us = gemm_us(unpacked_k, block_k) + filling_us(pixels, problem.in_channels, size)
-        if conv_violations(problem.geometry):
-            # im2col has no such stride.
-            unpacked_us = math.inf
-        return PackingCost(
-            unpacked_k_gemm=unpacked_k,
-            packed_us=gemm_us(self.k_gemm, self.block_k) + self.copy_us,
-            unpacked_us=unpacked_us,
-        )
+        # im2col may have no such stride.
+        unpacked_us = math.inf if conv_violations(problem.geometry) else unpacked_us
+        packed_us = gemm_us(self.k_gemm, self.block_k) + self.copy_us
+        return PackingCost(unpacked_k, packed_us, unpacked_us)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackingCost:
+class PackingCost(NamedTuple):
     """Expected times of partial im2col and of im2col tap by tap: copies and steps of the K loop."""
 
     unpacked_k_gemm: int  # multiplications per output element tap by tap; those with zeros count
@@ -304,12 +282,9 @@ class PackingCost:
 
 def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
     """Returns the time of filling channels up to whole 16 bytes, of x or dy; 0 where they are."""
-    unit = ROW_BYTES // element_bytes
-    aligned = math.ceil(channels / unit) * unit
-    if aligned == channels:
-        return 0.0
-    elements = pixels * (channels + aligned)
-    return H200.launch_us + elements * element_bytes / H200.copy_bytes_per_us
+    aligned = _up(channels, ROW_BYTES // element_bytes)
+    copied_bytes = pixels * (channels + aligned) * element_bytes
+    return 0.0 if aligned == channels else H200.launch_us + copied_bytes / H200.copy_bytes_per_us
 
 
 def packing_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
@@ -358,10 +333,9 @@ def _has_planes(problem: ConvProblem) -> bool:
         return False
     taps, outputs = problem.filter_size[0], problem.output_size[0]
     stride, dilation = problem.stride[0], problem.dilation[0]
-    if dilation > stride and taps > 1 and outputs > 1:
-        # Descriptors have the dimensions in the order of memory.
-        return False
-    return (outputs - 1) * stride + (taps - 1) * dilation < problem.input_size[0]
+    # Descriptors have the dimensions in the order of memory.
+    is_ordered = dilation <= stride or taps == 1 or outputs == 1
+    return is_ordered and (outputs - 1) * stride + (taps - 1) * dilation < problem.input_size[0]
 
 
 def _covered(problem: ConvProblem) -> int:
@@ -371,5 +345,9 @@ def _covered(problem: ConvProblem) -> int:
 
 def _aligned_channels(problem: ConvProblem, least: int, element_bytes: int) -> int:
     """Returns the smallest count from ``least`` on with which windows begin on 16 bytes."""
-    unit = ROW_BYTES // math.gcd(ROW_BYTES, problem.stride[-1] * element_bytes)
-    return math.ceil(least / unit) * unit
+    return _up(least, ROW_BYTES // math.gcd(ROW_BYTES, problem.stride[-1] * element_bytes))
+
+
+def _up(count: int, unit: int) -> int:
+    """Returns a count rounded up to whole units."""
+    return -(-count // unit) * unit

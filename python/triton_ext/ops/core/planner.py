@@ -18,7 +18,7 @@ import torch
 from triton_ext import backends
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.core import dispatch_cache
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.family import FAMILIES, Expected, Family, families_of, family_of
 from triton_ext.ops.core.packing import geometry_refusals as forward_refusals
@@ -36,11 +36,10 @@ from triton_ext.ops.core.tables import Entry, entry_for, find
 from triton_ext.ops.families.by_torch import TORCH
 from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
-from triton_ext.ops.families.few_channels import FEW_CHANNELS
+from triton_ext.ops.families.few_channels import FEW_CHANNELS, KN2ROW
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
-from triton_ext.ops.families.kn2row import KN2ROW
 from triton_ext.ops.families.merged_groups import MERGED, MERGED_DGRAD
 from triton_ext.ops.families.partial_im2col import (
     AS_FPROP,
@@ -98,9 +97,22 @@ def register(family: Family[Any]) -> None:
     """Adds a family from outside the package, for this process; ours go first at equal times.
 
     Raises:
-        ValueError: Its direction has a family of its kind or its class of configurations, or
-            another direction has one of them with another class or kind: tables name kinds alone.
+        TypeError: It is no family, or its configurations are of no frozen dataclass.
+        ValueError: Its kind is no name, or its direction none.  Its direction has a family of its
+            kind or its class of configurations, or another direction has one of them with another
+            class or kind: tables name kinds alone.
     """
+    if not isinstance(family, Family):
+        raise TypeError(f"register: expected a Family, got {type(family).__name__}")
+    kind, direction = getattr(family, "kind", None), getattr(family, "direction", None)
+    if not isinstance(kind, str) or not kind.isidentifier():
+        raise ValueError(f"register: kind is {kind!r}: expected a name")
+    if direction not in DIRECTIONS:
+        expected = " or ".join(DIRECTIONS)
+        raise ValueError(f"register: direction is {direction!r}: expected {expected}")
+    parameters = getattr(getattr(family, "config_type", None), "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        raise TypeError(f"register: {kind}.config_type: expected a frozen dataclass")
     for other in FAMILIES:
         is_kind, is_class = family.kind == other.kind, family.config_type is other.config_type
         if is_kind != is_class or (is_kind and family.direction == other.direction):

@@ -228,21 +228,6 @@ class ConvParameters(NamedTuple):
         )
 
 
-def _integers(value: object) -> list[int] | None:
-    """Returns a sequence of integers of any kind as ints; ``None`` if it is something else."""
-    if not isinstance(value, Iterable) or isinstance(value, str):
-        return None
-    if isinstance(value, torch.Tensor) and value.dim() == 0:
-        return None
-    values = list(value)
-    if any(isinstance(item, _NO_INTEGERS) for item in values):
-        return None
-    try:
-        return [operator.index(item) for item in values]
-    except TypeError:
-        return None
-
-
 def integer(value: object) -> int | None:
     """Returns an integer of any kind as an int; ``None`` if it is something else."""
     if isinstance(value, _NO_INTEGERS):
@@ -251,6 +236,15 @@ def integer(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def _integers(value: object) -> list[int] | None:
+    """Returns a sequence of integers of any kind as ints; ``None`` if it is something else."""
+    is_number = isinstance(value, torch.Tensor) and value.dim() == 0
+    if not isinstance(value, Iterable) or isinstance(value, str) or is_number:
+        return None
+    found = [integer(item) for item in value]
+    return None if None in found else found  # type: ignore[return-value]
 
 
 def numbers(name: str, value: Numbers, dims: int) -> tuple[int, ...]:
@@ -262,7 +256,7 @@ def numbers(name: str, value: Numbers, dims: int) -> tuple[int, ...]:
     if type(value) is int:
         return (value,) * dims
     number = integer(value)
-    values = [number] * dims if number is not None else _integers(value)
+    values = [number] if number is not None else _integers(value)
     if values is not None and len(values) == 1:
         values *= dims
     if values is None or len(values) != dims:
@@ -275,39 +269,30 @@ def _letters(dims: int) -> str:
 
 
 def _padding_sides(
-    padding: Padding,
-    filter_size: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
+    padding: Padding, filter_size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
     """Returns (low, high) of every spatial dimension one after the other."""
     dims = len(filter_size)
-    if type(padding) is int and padding >= 0:
-        return (padding,) * (2 * dims)
-    if isinstance(padding, str) and padding == "valid":
-        return (0,) * (2 * dims)
     if isinstance(padding, str) and padding == "same":
         if any(step != 1 for step in stride):
             raise ValueError(f'padding: "same" needs stride 1, got stride {tuple(stride)}')
         reaches = [(taps - 1) * step for taps, step in zip(filter_size, dilation, strict=True)]
         return tuple([side for reach in reaches for side in (reach // 2, reach - reach // 2)])
-    number = integer(padding)
+    number = 0 if isinstance(padding, str) and padding == "valid" else integer(padding)
+    pairs: list[list[int]] = []
     if number is not None:
-        sides: list[int] | None = [number] * (2 * dims)
+        pairs = [[number, number]] * dims
     elif isinstance(padding, Iterable) and not isinstance(padding, str):
         pairs = [_integers((side, side)) or _integers(side) or [] for side in padding]
         # One number, not one pair, counts for every dimension.
         if len(pairs) == 1 and dims > 1 and integer(next(iter(padding))) is not None:
             pairs *= dims
-        sides = [side for pair in pairs for side in pair]
-        sides = sides if [len(pair) for pair in pairs] == [2] * dims else None
-    else:
-        sides = None
-    if sides is None:
+    if [len(pair) for pair in pairs] != [2] * dims:
         raise ValueError(
             f'padding: expected one integer, ({_letters(dims)}), {_SIDES[dims]}, "same" or '
             f'"valid", got {padding!r}'
         )
+    sides = [side for pair in pairs for side in pair]
     if min(sides) < 0:
         raise ValueError(f"padding: must not be negative, got {padding!r}")
     return tuple(sides)

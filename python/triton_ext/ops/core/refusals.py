@@ -101,23 +101,23 @@ def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> Refusal
     return refused(*found)
 
 
-def power_refusals(config: object, least: int, most: int, *names: str) -> Refusals:
-    """Returns which fields are no powers of two from ``least`` to ``most``."""
+def power_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
+    """Returns which fields are no powers of two from the first limit to the second one."""
     return refused(
         *(
             f"{name} is {value}: expected a power of two from {least} to {most}"
-            for name in names
+            for name, (least, most) in limits.items()
             if not least <= (value := getattr(config, name)) <= most or value & (value - 1)
         )
     )
 
 
-def range_refusals(config: object, least: int, most: int, *names: str) -> Refusals:
-    """Returns which fields are not from ``least`` to ``most``."""
+def range_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
+    """Returns which fields are not from the first limit to the second one."""
     return refused(
         *(
             f"{name} is {value}: expected {least} to {most}"
-            for name in names
+            for name, (least, most) in limits.items()
             if not least <= (value := getattr(config, name)) <= most
         )
     )

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import pathlib
 import re
+import reprlib
 import stat
 import threading
 import time
@@ -42,6 +44,16 @@ FORMAT = "triton-ext tuning"
 
 # An entry as JSON has it, with the fields of Entry.
 RawEntry = dict[str, Any]
+
+# Objects and lists in each other; ours have four of them.
+_DEPTH = 32
+_LONGEST_NAME = 256  # of a GPU; the driver's are shorter
+_LARGEST_BYTES = 1 << 28  # of a file; ours have a few hundred bytes per entry
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+# Text of a file in messages: escaped, and cut.
+_shown = _REPR.repr
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:T\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)?", re.ASCII)
 # Clocks of machines that share a table differ by less.
@@ -98,38 +110,35 @@ def decode(kind: str, values: object) -> Any:
     """
     types_by_kind = {family.kind: family.config_type for family in FAMILIES}
     if kind not in types_by_kind:
-        raise KindError(f"kind {kind!r}: expected one of {', '.join(types_by_kind)}")
+        raise KindError(f"kind {_shown(kind)}: expected one of {', '.join(types_by_kind)}")
     return _decode(types_by_kind[kind], values, kind)
 
 
 def _decode(cls: Any, values: object, where: str) -> Any:
+    """Returns a dataclass whose fields have these values, each of the type of its annotation."""
     if not isinstance(values, Mapping):
-        raise KindError(f"{where}: expected fields, found {values!r}")
-    arguments = _arguments(cls, values, where)
-    for each in fields(cls):
-        value = arguments.get(each.name)
-        if type(value) is int and value == 0 != each.default:
-            raise KindError(f"{where}.{each.name}: 0 is out of range")
+        raise KindError(f"{where}: expected fields, found {_shown(values)}")
+    annotations, arguments = typing.get_type_hints(cls), {}
+    known = {each.name: each for each in fields(cls)}
+    for name, value in values.items():
+        if name not in known:
+            raise KindError(f"{where}: unknown field {_shown(name)}")
+        arguments[name] = _value(annotations[name], value, f"{where}.{name}")
+        if type(arguments[name]) is int and value == 0 != known[name].default:
+            raise KindError(f"{where}.{name}: 0 is out of range")
     try:
         return cls(**arguments)
     except (TypeError, ValueError) as error:
         raise KindError(f"{where}: {error}") from error
 
 
-def _arguments(cls: Any, values: Mapping[str, object], where: str) -> dict[str, Any]:
-    """Returns the values of a dataclass's fields, each of the type that its annotation wants."""
-    annotations = typing.get_type_hints(cls)
-    for name in values:
-        if name not in annotations:
-            raise KindError(f"{where}: unknown field {name!r}")
-    return {name: _value(annotations[name], values[name], f"{where}.{name}") for name in values}
-
-
 def _value(annotation: Any, value: object, where: str) -> Any:
     """Returns a field's value, which its annotation describes."""
     if annotation is Any:
         if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
-            raise KindError(f"{where}: expected a configuration and its kind, found {value!r}")
+            raise KindError(
+                f"{where}: expected a configuration and its kind, found {_shown(value)}"
+            )
         return decode(value["kind"], value.get("config"))
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     for wanted in typing.get_args(annotation) if is_union else (annotation,):
@@ -138,16 +147,25 @@ def _value(annotation: Any, value: object, where: str) -> Any:
         if wanted is int and type(value) is int:
             # No size and no count of a configuration is as large.
             if not 0 <= value <= 1 << 16:
-                raise KindError(f"{where}: {value} is out of range")
+                raise KindError(f"{where}: {_shown(value)} is out of range")
             return value
-        if wanted is float and type(value) is int and abs(value) < 1 << 53:
-            return float(value)
+        if wanted is float and type(value) in (int, float):
+            return _time(value, where)
         origin = typing.get_origin(wanted) or wanted
-        if origin in (bool, str, float, dict, type(None)) and type(value) is origin:
+        if origin in (bool, str, dict, type(None)) and type(value) is origin:
             return value
-        if origin is typing.Literal and value in typing.get_args(wanted):
+        if origin is typing.Literal and any(
+            type(value) is type(each) and value == each for each in typing.get_args(wanted)
+        ):
             return value
-    raise KindError(f"{where}: expected {annotation}, found {value!r}")
+    raise KindError(f"{where}: expected {annotation}, found {_shown(value)}")
+
+
+def _time(value: Any, where: str) -> float:
+    """Returns a number of a file, which is a time."""
+    if not 0 <= value < 1 << 53 or not math.isfinite(value):
+        raise KindError(f"{where}: {_shown(value)} is out of range")
+    return float(value)
 
 
 # ---- Files --------------------------------------------------------------------------------------
@@ -187,12 +205,13 @@ class Entry:
             TableError: A field is missing or of another type.
         """
         if not isinstance(raw, dict):
-            raise TableError(f"expected an entry, found {str(raw)[:40]}")
+            raise TableError(f"expected an entry, found {_shown(raw)}")
         names = {each.name for each in fields(cls)}
         try:
-            return cls(**_arguments(cls, {k: v for k, v in raw.items() if k in names}, "entry"))
-        except (KindError, TypeError) as error:
+            found: Entry = _decode(cls, {k: v for k, v in raw.items() if k in names}, "entry")
+        except KindError as error:
             raise TableError(str(error)) from error
+        return found
 
 
 @dataclass(slots=True)
@@ -291,12 +310,18 @@ def read_file(path: pathlib.Path) -> bytes | None:
     Raises:
         OSError: It cannot be read; trying again may succeed.
     """
+
+    def opened(_: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NONBLOCK)
+
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open(path, "rb", opener=opened)  # noqa: SIM115 - it is closed below
     except FileNotFoundError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        check_regular(path, descriptor)
+    with file:
+        check_regular(path, file.fileno())
+        if os.fstat(file.fileno()).st_size > _LARGEST_BYTES:
+            raise OSError(errno.EFBIG, f"has more than {_LARGEST_BYTES} bytes", str(path))
         return file.read()
 
 
@@ -309,21 +334,64 @@ def check_regular(path: pathlib.Path, descriptor: int) -> None:
 def parse_table(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
     """Returns the table that a file holds; errors as :func:`read_table`."""
     try:
-        document = json.loads(data.decode("utf-8"))
+        document = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_float=_finite,
+            parse_constant=_finite,
+        )
     except (ValueError, RecursionError) as error:
         raise TableError(f"{path}: is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise TableError(f"{path}: is no table of triton-ext's tuning")
-    if document.get("schema") != SCHEMA:
-        raise TableError(
-            f"{path}: has schema {document.get('schema')!r}, this version has {SCHEMA}"
-        )
+    schema = document.get("schema")
+    if type(schema) is not int or schema != SCHEMA:
+        raise TableError(f"{path}: has schema {_shown(schema)}, this version has {SCHEMA}")
     name, entries = document.get("gpu"), document.get("entries")
     if not isinstance(name, str) or not isinstance(entries, dict):
         raise TableError(f"{path}: has no GPU or no entries")
+    if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        raise TableError(
+            f"{path}: is for {_shown(name)}: expected a name of 1 to {_LONGEST_NAME} printable "
+            "characters"
+        )
     if gpu is not None and name != gpu:
         raise TableError(f"{path}: is for {name}, this is {gpu}")
+    if _is_deeper(entries, _DEPTH):
+        raise TableError(f"{path}: is nested more than {_DEPTH} times")
     return Table(name, entries)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON; readers do not agree on what one with a name twice means."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has {_shown(twice)} twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    """Returns a number of JSON, which has none that is infinite or NaN."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{_shown(text)} is no finite number")
+    return value
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    """Tells whether objects and lists are nested more often; writing them would need a stack."""
+    level: list[object] = [value]
+    for _ in range(depth):
+        inner: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        level = inner
+    return any(isinstance(each, (dict, list)) for each in level)
 
 
 # ---- Look-up ------------------------------------------------------------------------------------

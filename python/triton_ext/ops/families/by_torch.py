@@ -152,9 +152,6 @@ class _Torch(Family[TorchConfig]):
     kind = "torch"
     config_type = TorchConfig
 
-    def __init__(self, direction: Direction) -> None:
-        self.direction = direction  # type: ignore[misc]
-
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16) or case.output_dtype != case.dtype:

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 import triton.language as tl
 
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -69,18 +69,14 @@ class DepthwiseConfig:
 
     def refusals(self, unrolled: int, most: int) -> Refusals:
         """Returns why a program is too large; a thread has ``unrolled`` of ``most`` elements."""
-        found = (
-            *power_refusals(self, 1, 4096, "block_p"),
-            *power_refusals(self, 1, 1024, "block_c"),
-            *power_refusals(self, 1, 32, "num_warps"),
-        )
+        found = power_refusals(self, block_p=(1, 4096), block_c=(1, 1024), num_warps=(1, 32))
         at_most = min(_MOST_ELEMENTS, most // max(unrolled, 1))
         if not found and self.thread_channels > at_most:
             found = refused(
                 f"block_p * block_c is {self.block_p * self.block_c}, {self.thread_channels} "
                 f"elements of each thread of {self.num_warps} warps: expected at most {at_most}"
             )
-        return range_refusals(self, 1, _MOST_PIXELS, "qw") + found
+        return range_refusals(self, qw=(1, _MOST_PIXELS)) + found
 
     def grid(self, sampling: Sampling) -> tuple[int, int, int]:
         """Returns how many programs of fprop and dgrad are launched."""
@@ -131,11 +127,16 @@ def _case_refusals(case: Case) -> Refusals:
     return refused("no depthwise convolution: expected groups of one channel each")
 
 
+def _channel_blocks(sampling: Sampling) -> list[int]:
+    """Returns the channels that programs may have, of which less than half are missing."""
+    return [each for each in (16, 32, 64, 128) if each == 16 or each < 2 * sampling.out_channels]
+
+
 class Depthwise(Family[DepthwiseConfig]):
-    """fprop.  Its model counts instructions, which no other does: nothing is compared with it."""
+    """fprop and dgrad.  Its model counts instructions: nothing is compared with it."""
 
     kind = "depthwise"
-    direction: ClassVar[Direction] = "fprop"
+    direction = "fprop"
     config_type = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
@@ -155,20 +156,15 @@ class Depthwise(Family[DepthwiseConfig]):
         return refused(f"qw is {config.qw}: expected a multiple of the stride, {up}")
 
     def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseConfig, Expected]:
-        sampling = Sampling.of(case)
-        up, found = sampling.up[-1], {}
-        for qw in dict.fromkeys(-(-pixels // up) * up for pixels in (1, 2, 4, 7, 8)):
-            for block_c in (16, 32, 64, 128):
-                if block_c > 16 and block_c >= 2 * sampling.out_channels:
-                    continue
-                for width in (2, 4, 8):
-                    for num_warps in (4, 8):
-                        block_p = width * 32 * num_warps // block_c
-                        config = DepthwiseConfig(
-                            qw=qw, block_p=block_p, block_c=block_c, num_warps=num_warps
-                        )
-                        us = _expected_us(config, sampling, device.num_sms)
-                        found[config] = Expected.of(_LAUNCH_US + _COUNTED * us)
+        sampling, found = Sampling.of(case), {}
+        up = sampling.up[-1]
+        pixels = dict.fromkeys(-(-count // up) * up for count in (1, 2, 4, 7, 8))
+        every = itertools.product(pixels, _channel_blocks(sampling), (2, 4, 8), (4, 8))
+        for qw, block_c, width, num_warps in every:
+            block_p = width * 32 * num_warps // block_c
+            config = DepthwiseConfig(qw=qw, block_p=block_p, block_c=block_c, num_warps=num_warps)
+            us = _expected_us(config, sampling, device.num_sms)
+            found[config] = Expected.of(_LAUNCH_US + _COUNTED * us)
         return ranked(found)
 
     def bind(
@@ -177,12 +173,6 @@ class Depthwise(Family[DepthwiseConfig]):
         if case.direction == "fprop":
             return _plan(config, case)
         return InputGradientPlan.of(case.problem, case, partial(_plan, config))
-
-
-class DepthwiseDgrad(Depthwise):
-    """dgrad."""
-
-    direction = "dgrad"
 
 
 # Launches, of copies of the filter as well, and the rest over the count below: 174 configurations
@@ -301,37 +291,32 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
         return _case_refusals(case)
 
     def number_refusals(self, config: DepthwiseWgradConfig, case: Case, device: Device) -> Refusals:
-        return (
-            *range_refusals(config, 1, _MOST_SUMS, "lines", "taps", "sums"),
-            *range_refusals(config, 24, 255, "max_registers"),
-            *config.refusals(config.qw * config.sums, _MOST_PRODUCTS),
-        )
+        sums = (1, _MOST_SUMS)
+        found = range_refusals(config, lines=sums, taps=sums, sums=sums, max_registers=(24, 255))
+        return found + config.refusals(config.qw * config.sums, _MOST_PRODUCTS)
 
     def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseWgradConfig, Expected]:
         sampling = Sampling.of(case)
         all_lines, all_taps = math.prod(sampling.taps[:-1]), sampling.taps[-1]
         found = {}
-        for qw in (1, 2, 4, 5, 6, 7, 8):
-            if qw > sampling.out_size[-1]:
+        for qw, width in itertools.product((1, 2, 4, 5, 6, 7, 8), (1, 2, 4, 8)):
+            # Sums take at most 100 registers, and as much of the filter as goes in.
+            most = 100 // width
+            taps = math.ceil(all_taps / math.ceil(all_taps / most))
+            lines = max(1, min(all_lines, most // taps))
+            lines = math.ceil(all_lines / math.ceil(all_lines / lines))
+            # Sums and dy are live throughout; more of them would be spilled.
+            is_spilled = width * (lines * taps + qw) > _LIVE_REGISTERS
+            if qw > sampling.out_size[-1] or is_spilled:
                 continue
-            for width in (1, 2, 4, 8):
-                # Sums take at most 100 registers, and as much of the filter as goes in.
-                most = 100 // width
-                taps = math.ceil(all_taps / math.ceil(all_taps / most))
-                lines = max(1, min(all_lines, most // taps))
-                lines = math.ceil(all_lines / math.ceil(all_lines / lines))
-                # Sums and dy are live throughout; more of them would be spilled.
-                if width * (lines * taps + qw) > _LIVE_REGISTERS:
-                    continue
-                for block_c in (16, 32, 64, 128):
-                    is_small = block_c == 16 or block_c < 2 * sampling.out_channels
-                    if block_c <= width * 128 and is_small:
-                        block_p = width * 128 // block_c
-                        config = DepthwiseWgradConfig(
-                            qw=qw, lines=lines, taps=taps, block_p=block_p, block_c=block_c
-                        )
-                        us = _expected_wgrad_us(config, sampling, device.num_sms)
-                        found[config] = Expected.of(_LAUNCH_US - 2 + _COUNTED * us)
+            for block_c in _channel_blocks(sampling):
+                if block_c <= width * 128:
+                    block_p = width * 128 // block_c
+                    config = DepthwiseWgradConfig(
+                        qw=qw, lines=lines, taps=taps, block_p=block_p, block_c=block_c
+                    )
+                    us = _expected_wgrad_us(config, sampling, device.num_sms)
+                    found[config] = Expected.of(_LAUNCH_US - 2 + _COUNTED * us)
         return ranked(found)
 
     def bind(self, config: DepthwiseWgradConfig, case: Case, device: Device) -> DepthwiseWgradPlan:
@@ -421,5 +406,5 @@ def _expected_wgrad_us(config: DepthwiseWgradConfig, sampling: Sampling, num_sms
 
 
 DEPTHWISE = Depthwise()
-DEPTHWISE_DGRAD = DepthwiseDgrad()
+DEPTHWISE_DGRAD = Depthwise("dgrad")
 DEPTHWISE_WGRAD = DepthwiseWgrad()

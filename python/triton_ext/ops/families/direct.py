@@ -10,13 +10,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 import triton
 import triton.language as tl
 
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
@@ -32,9 +31,7 @@ from triton_ext.ops.core.plan import (
     vector_inputs,
 )
 from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals
-from triton_ext.ops.kernels.groups import (
-    conv_direct_kernel,
-)
+from triton_ext.ops.kernels.groups import conv_direct_kernel
 
 _MAX_INT32 = (1 << 31) - 1
 
@@ -68,29 +65,19 @@ class Sampling:
         counted from the end make that (i + s' * dilation - ((S - 1) * dilation - low)) / stride.
         """
         problem, is_gradient = case.problem, case.direction == "dgrad"
-        channels = [problem.in_channels, problem.out_channels]
-        sizes = [problem.input_size, problem.output_size]
-        steps = [problem.stride, (1,) * problem.dims]
-        low = tuple(low for low, _ in problem.padding)
+        channels = (problem.in_channels, problem.out_channels)
+        sizes = (problem.input_size, problem.output_size)
+        steps, low = (problem.stride, (1,) * problem.dims), tuple(low for low, _ in problem.padding)
         if is_gradient:
-            for pair in (channels, sizes, steps):
-                pair.reverse()
+            channels, sizes, steps = channels[::-1], sizes[::-1], steps[::-1]
             sides = zip(problem.filter_size, problem.dilation, low, strict=True)
             low = tuple((taps - 1) * dilation - pad for taps, dilation, pad in sides)
         return cls(
-            batch=problem.batch,
-            in_channels=channels[0],
-            out_channels=channels[1],
-            in_size=sizes[0],
-            out_size=sizes[1],
-            taps=problem.filter_size,
-            step=steps[0],
-            up=steps[1],
-            dilation=problem.dilation,
-            low=low,
-            is_flipped=is_gradient,
+            batch=problem.batch, in_channels=channels[0], out_channels=channels[1],
+            in_size=sizes[0], out_size=sizes[1], taps=problem.filter_size,
+            step=steps[0], up=steps[1], dilation=problem.dilation, low=low, is_flipped=is_gradient,
             strides=case.strides_of_dy if is_gradient else case.strides_of_x,
-        )
+        )  # fmt: skip
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -189,22 +176,20 @@ class DirectConfig:
 
 
 class Direct(Family[DirectConfig]):
-    """fprop: one configuration, whose time no model expects: nothing is compared with it.
+    """fprop and dgrad: one configuration, whose time no model expects: nothing is compared with it.
 
     The planner chooses it for groups of fewer than 16 bytes of channels, which TMA cannot address
     and would have to be copied apart.
     """
 
     kind = "direct"
-    direction: ClassVar[Direction] = "fprop"
+    direction = "fprop"
     config_type = DirectConfig
     supersedes = ("gemm",)
 
     def number_refusals(self, config: DirectConfig, case: Case, device: Device) -> Refusals:
-        return (
-            *power_refusals(config, 1, 1024, "block_m", "block_n"),
-            *power_refusals(config, 1, 32, "num_warps"),
-        ) or range_refusals(config, 1, 1 << 16, "tile_elements")
+        found = power_refusals(config, block_m=(1, 1024), block_n=(1, 1024), num_warps=(1, 32))
+        return found or range_refusals(config, tile_elements=(1, 1 << 16))
 
     def passed_over(self, case: Case, device: Device) -> str:
         groups, channels = case.problem.groups, Sampling.of(case).in_channels
@@ -229,12 +214,6 @@ class Direct(Family[DirectConfig]):
         if case.direction == "fprop":
             return _plan(config, case)
         return InputGradientPlan.of(case.problem, case, partial(_plan, config))
-
-
-class DirectDgrad(Direct):
-    """dgrad."""
-
-    direction = "dgrad"
 
 
 def _plan(config: DirectConfig, case: Case) -> ForwardPlan:
@@ -287,4 +266,4 @@ def _gradient_inputs(
 
 
 DIRECT = Direct()
-DIRECT_DGRAD = DirectDgrad()
+DIRECT_DGRAD = Direct("dgrad")

@@ -1,6 +1,10 @@
-"""Few-channel implicit GEMM: fprop over pixels of fewer than 16 bytes, loaded through pointers.
+"""fprop over few channels of x, and to few channels of y: ``kernels/few_channels.py``.
 
-``kernels/few_channels.py`` has the kernel; :class:`Window` says how it reads x.
+Few-channel implicit GEMM: pixels of fewer than 16 bytes are loaded through pointers;
+:class:`Window` says how.
+
+kn2row: products with all taps at once, which are shifted and added.  The columns of the product are
+S rounded up to a power of two times Co rounded up to one, 16 at least.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import triton
@@ -38,27 +43,52 @@ from triton_ext.ops.core.refusals import (
     refused,
     smem_refusals,
 )
-from triton_ext.ops.kernels.few_channels import conv_gather_kernel
+from triton_ext.ops.kernels.few_channels import conv_col2im_kernel, conv_gather_kernel
 
 _ELEMENT_BYTES = 2
+_VECTOR = ROW_BYTES // _ELEMENT_BYTES  # elements of the longest load
 
 # A filter of more steps, or of more bytes per CTA, is loaded again for every tile.
-_MOST_HELD_STEPS = 8
-_MOST_HELD_BYTES = 1 << 16
+_MOST_HELD_STEPS, _MOST_HELD_BYTES = 8, 1 << 16
 
-# Columns of K up to which the model chooses the kernel: filters of 154 and more were slower than
-# partial im2col (H200, 2026-11-22; docs/performance.md).  A table may choose it for all.
-_MOST_COLUMNS = 64
+# Columns of K up to which the model chooses the implicit GEMM: filters of 154 and more were slower
+# than partial im2col (H200, 2026-11-22; docs/performance.md).  A table may choose it for all.
+_MOST_K = 64
+# kn2row: columns of a product, and sums, of all rows of the filter, that a program holds.
+_MOST_COLUMNS, _MOST_SUMS = 64, 256
 
 # A model fitted to 22 runs of 12 layers on an H200 (Triton 3.9.0, fp16, 2026-11-22;
 # docs/performance.md), which it misses by 6.5 percent in the root mean square: bytes at a multiple
 # of the rate of copies, and per k iteration the latency that tiles wait one after another, a part
 # of it for its columns.  A launch took longer than others; eight warps take longer per iteration.
 _MORE_LAUNCH_US, _COPY_RATE = 2.6, 5.2 / 3.5
-_STEP_US, _COLUMN_US = 0.37, 0.0228
+_GATHER_US, _COLUMN_US = 0.37, 0.0228
 _EIGHT_WARPS = 1.4
-# Warps of a multiprocessor, of up to 128 registers a thread.
-_WARPS_AT_ONCE = 16
+
+# A model that was not fitted: per step of a program, the latency of barriers, shuffles and
+# stores, and per product and per filter that it stores, which are sequential.
+_STEP_US, _PRODUCT_US, _FILTER_US = 0.8, 0.06, 0.05
+# The fraction of the shorter of both, steps and bytes, that the other does not hide.
+_NOT_HIDDEN = 0.2
+# Its times count twice: the model was measured on two layers only (H200, 2026-11-24), which take
+# 0.91 and 1.14 of what it expects.
+_CORRECTION = 2.0
+# Warps of a multiprocessor, of up to 128 registers a thread; and elements of a row that a thread
+# can hold in these beside all else.
+_WARPS_AT_ONCE, _PREFETCHED = 16, 64
+_RESERVED_BYTES = 1024
+
+
+def _power(count: int, most: int) -> int:
+    """Returns the power of two from 16 on that holds a count, at most ``most``."""
+    return min(most, max(16, triton.next_power_of_2(count)))
+
+
+def _case_refusals(case: Case, found: list[str]) -> Refusals:
+    """Returns the texts as refusals, and why neither kernel takes the dtype or the rows."""
+    if case.dtype not in (torch.float16, torch.bfloat16):
+        found = [f"dtype is {case.dtype}: expected float16 or bfloat16", *found]
+    return (*refused(*found), *long_row_refusals(case.problem))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +106,9 @@ class GatherConfig:
 
     def refusals(self) -> Refusals:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
-        return (
-            *power_refusals(self, 16, 256, "block_m", "block_n"),
-            *power_refusals(self, 16, 128, "block_k"),
-            *power_refusals(self, 4, 8, "num_warps"),
-            *range_refusals(self, 1, 64, "programs_per_sm"),
-            *range_refusals(self, 0, 4, "loads_ahead"),
-        )
+        tile = {"block_m": (16, 256), "block_n": (16, 256), "block_k": (16, 128)}
+        found = power_refusals(self, **tile, num_warps=(4, 8))
+        return found + range_refusals(self, programs_per_sm=(1, 64), loads_ahead=(0, 4))
 
     def holds_filter(self, columns: int) -> bool:
         """Tells whether a CTA loads its part of a filter of ``columns`` once."""
@@ -104,8 +130,7 @@ class GatherConfig:
         """Returns rows and columns of tiles, and CTAs, a multiple of the columns."""
         rows = math.ceil(problem.geometry.m_gemm / self.block_m)
         columns = math.ceil(problem.out_channels / self.block_n)
-        per_column = max(1, num_sms * self.programs_per_sm // columns)
-        return rows, columns, columns * min(rows, per_column)
+        return rows, columns, columns * min(rows, max(1, num_sms * self.programs_per_sm // columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +155,7 @@ class Window:
         common = 1
         # An expanded tensor cannot be copied to an aligned address.
         if pixel == ci and (ci == 1 or x_strides[1] == 1) and 0 not in outer:
-            unit = ROW_BYTES // _ELEMENT_BYTES
-            common = math.gcd(problem.stride[-1] * ci, width * ci, unit, *outer)
+            common = math.gcd(problem.stride[-1] * ci, width * ci, _VECTOR, *outer)
         lines, elements = math.prod(problem.filter_size[:-1]), problem.filter_size[-1] * ci
         windows = []
         for vector in (1, 2, 4, 8):
@@ -160,9 +184,7 @@ class FewChannels(Family[GatherConfig]):
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
-        if case.dtype not in (torch.float16, torch.bfloat16):
-            found.append(f"dtype is {case.dtype}: expected float16 or bfloat16")
-        elif problem.in_channels * _ELEMENT_BYTES >= ROW_BYTES:
+        if problem.in_channels * case.dtype.itemsize >= ROW_BYTES:
             found.append(
                 f"{problem.in_channels} channels: from {ROW_BYTES} bytes of channels on, TMA reads "
                 "pixels in place"
@@ -171,7 +193,7 @@ class FewChannels(Family[GatherConfig]):
             found.append(f"groups={problem.groups}: a window would hold channels of other groups")
         if problem.filter_size[-1] > 1 and problem.dilation[-1] != 1:
             found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
-        return (*refused(*found), *long_row_refusals(problem))
+        return _case_refusals(case, found)
 
     def fit_refusals(self, config: GatherConfig, case: Case, device: Device) -> Refusals:
         # Columns depend on strides.
@@ -180,27 +202,23 @@ class FewChannels(Family[GatherConfig]):
 
     def passed_over(self, case: Case, device: Device) -> str:
         columns = Window.make(case).columns
-        if columns <= _MOST_COLUMNS:
-            return ""
-        return f"{columns} columns of a filter: chosen up to {_MOST_COLUMNS}"
+        text = f"{columns} columns of a filter: chosen up to {_MOST_K}"
+        return "" if columns <= _MOST_K else text
 
     def candidates(self, case: Case, device: Device) -> Mapping[GatherConfig, Expected]:
         problem, window, num_sms = case.problem, Window.make(case), device.num_sms
         elements = sum(map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape)))
         bytes_us = elements * _ELEMENT_BYTES / (H200.copy_bytes_per_us * _COPY_RATE)
         times = {}
-        for config in _candidates(problem, window):
-            if self.fit_refusals(config, case, device):
-                continue
+        for config in _tiles(problem, window):
             rows, columns, programs = config.tiles(problem, num_sms)
-            steps = math.ceil(window.columns / config.block_k)
             at_once = min(programs, max(columns, num_sms * (_WARPS_AT_ONCE // config.num_warps)))
-            step_us = _STEP_US + _COLUMN_US * config.block_k
-            if config.num_warps > 4:
-                step_us *= _EIGHT_WARPS
-            rounds = math.ceil(rows * columns / at_once)
-            us = H200.launch_us + _MORE_LAUNCH_US + bytes_us + rounds * steps * step_us
-            times[config] = Expected.of(us)
+            step_us = _GATHER_US + _COLUMN_US * config.block_k
+            step_us *= _EIGHT_WARPS if config.num_warps > 4 else 1.0
+            steps = math.ceil(rows * columns / at_once) * math.ceil(window.columns / config.block_k)
+            us = H200.launch_us + _MORE_LAUNCH_US + bytes_us + steps * step_us
+            if not self.fit_refusals(config, case, device):
+                times[config] = Expected.of(us)
         return ranked(times)
 
     def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
@@ -237,32 +255,244 @@ class FewChannels(Family[GatherConfig]):
         return ForwardPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
 
 
-def _candidates(problem: ConvProblem, window: Window) -> list[GatherConfig]:
+def _tiles(problem: ConvProblem, window: Window) -> list[GatherConfig]:
     """Returns tiles for the channels and the columns; wide ones get more warps, fewer registers."""
-    block_k = _power(window.columns, 64)
-    if window.columns > 64 and window.columns % 64:
-        block_k = 32
+    is_uneven = window.columns > 64 and window.columns % 64
+    block_k = 32 if is_uneven else _power(window.columns, 64)
     steps = math.ceil(window.columns / block_k)
     widest = _power(problem.out_channels, 128)
-    first = GatherConfig(block_m=128, block_n=widest, block_k=block_k)
     found = []
     for block_n in dict.fromkeys((widest, max(16, widest // 2))):
         for block_m in (128, 64):
             is_large = block_m * max(block_n, 2 * block_k) > 128 * 64
             num_warps = 8 if block_m == 128 and (is_large or steps > 1) else 4
-            fields = {"block_m": block_m, "block_n": block_n, "num_warps": num_warps}
-            found.append(replace(first, **fields, programs_per_sm=_WARPS_AT_ONCE // num_warps))
+            config = GatherConfig(
+                block_m=block_m, block_n=block_n, block_k=block_k,
+                num_warps=num_warps, programs_per_sm=_WARPS_AT_ONCE // num_warps,
+            )  # fmt: skip
+            found.append(config)
     first = found[0]
     if window.vector > 1 and steps == 1:
         found.append(replace(first, loads_ahead=2))
     # Many short CTAs instead of few long ones.
-    found.append(replace(first, programs_per_sm=4 * first.programs_per_sm))
-    return found
+    return [*found, replace(first, programs_per_sm=4 * first.programs_per_sm)]
 
 
-def _power(count: int, most: int) -> int:
-    """Returns the power of two from 16 on that holds a count, at most ``most``."""
-    return min(most, max(16, triton.next_power_of_2(count)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Col2ImConfig:
+    """One way to compile and launch the kernel."""
+
+    block_m: int  # pixels of a row of x per step, the halo of the segment included
+    rows: int  # output rows of a program, or segments over one dimension
+    num_warps: int = 4  # warps per CTA
+    # Rows of x in shared memory.  With one, the next is loaded to registers during a step, from
+    # three on to shared memory, where Triton 3.9 stores the filter anew for every step.
+    num_stages: int = 1
+
+    def refusals(self) -> Refusals:
+        """Returns why the kernel cannot be compiled so; nothing where it can."""
+        found = power_refusals(self, block_m=(64, 256), num_warps=(4, 8))
+        return found + range_refusals(self, rows=(1, 1 << 16), num_stages=(1, 8))
+
+    def smem_bytes(self, problem: ConvProblem) -> int:
+        """Returns the most shared memory that a CTA takes."""
+        columns = math.prod(_column_shape(problem))
+        rows = self.num_stages * self.block_m + math.prod(problem.filter_size[:-1]) * columns
+        # Products change their layout in fp32, as does the tile of y.
+        return rows * _padded_channels(problem) * _ELEMENT_BYTES + 4 * self.block_m * columns
+
+
+class Schedule(NamedTuple):
+    """Which program computes which rows and segments.
+
+    A program computes ``rows`` output rows of a segment of the width, top to bottom, and reads
+    R - 1 rows more; over one dimension it computes ``rows`` segments.
+    """
+
+    segment: int  # output pixels of a row that a program computes at once
+    segments: int  # of a row
+    strips: int  # of an image's rows, per residue of the dilation; in 1-D, of its segments
+    programs: int  # CTAs of a launch
+    steps: int  # of a program at most
+
+    @classmethod
+    def make(cls, config: Col2ImConfig, problem: ConvProblem) -> Schedule:
+        """Returns the schedule of a configuration whose block holds the taps of a row."""
+        out_w = problem.output_size[-1]
+        # Lengths are even, so that little is read twice.
+        segment = math.ceil(out_w / math.ceil(out_w / (config.block_m - _halo(problem))))
+        segments = math.ceil(out_w / segment)
+        if problem.dims == 1:
+            strips = math.ceil(segments / config.rows)
+            programs, steps = problem.batch * strips, min(config.rows, segments)
+        else:
+            dilation = problem.dilation[0]
+            residue_rows = math.ceil(problem.output_size[0] / dilation)
+            strips = math.ceil(residue_rows / config.rows)
+            programs = problem.batch * dilation * strips * segments
+            steps = min(config.rows, residue_rows) + problem.filter_size[0] - 1
+        return cls(segment, segments, strips, programs, steps)
+
+
+class Kn2Row(Family[Col2ImConfig]):
+    """fprop."""
+
+    kind = "col2im"
+    direction = "fprop"
+    config_type = Col2ImConfig
+
+    def case_refusals(self, case: Case, device: Device) -> Refusals:
+        problem, found = case.problem, []
+        if problem.dims > 2:
+            found.append(f"{problem.dims} dimensions: expected 1 or 2")
+        if problem.groups != 1:
+            found.append(f"groups={problem.groups}: a product would hold channels of other groups")
+        if set(problem.stride) != {1}:
+            found.append(f"stride {problem.stride}: expected 1, as every pixel meets every tap")
+        taps, channels = _column_shape(problem)
+        columns, filter_rows = taps * channels, math.prod(problem.filter_size[:-1])
+        if columns > _MOST_COLUMNS:
+            found.append(
+                f"{taps} x {channels} columns, taps of a row and output channels rounded up: "
+                f"expected at most {_MOST_COLUMNS}"
+            )
+        elif filter_rows * columns > _MOST_SUMS:
+            found.append(
+                f"{filter_rows} rows of the filter of {columns} columns each: expected at most "
+                f"{_MOST_SUMS} columns in all"
+            )
+        every = _case_refusals(case, found)
+        if every or vector_of(case) == _VECTOR:
+            return every
+        text = f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
+        return refused(text, in_key=False)
+
+    def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> Refusals:
+        halo = _halo(case.problem)
+        found = smem_refusals(config.smem_bytes(case.problem), device, reserved_bytes=0)
+        if config.block_m > halo:
+            return found
+        reached = f"expected more pixels than the {halo} that taps of a row reach over"
+        return found + refused(f"block_m is {config.block_m}: {reached}")
+
+    def passed_over(self, case: Case, device: Device) -> str:
+        return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
+
+    def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
+        """Returns times of bytes, those read twice included, and of steps, the longer of both."""
+        problem, times = case.problem, {}
+        block_k, filter_rows = _power(problem.in_channels, 64), math.prod(problem.filter_size[:-1])
+        products = filter_rows * math.ceil(problem.in_channels / block_k)
+        for config in self._configs(case, device):
+            schedule = Schedule.make(config, problem)
+            steps = schedule.programs * schedule.steps
+            elements = steps * (schedule.segment + _halo(problem)) * problem.in_channels
+            elements += math.prod(problem.y_shape)
+            bytes_us = elements * _ELEMENT_BYTES / H200.copy_bytes_per_us
+            rounds = math.ceil(schedule.programs / _at_once(config, problem, device))
+            step_us = _STEP_US + products * config.block_m / 128 * _PRODUCT_US
+            if config.num_stages > 1:
+                step_us += products * _FILTER_US
+            hidden, shown = sorted((bytes_us, rounds * (schedule.steps + 1) * step_us))
+            us = H200.launch_us + shown + _NOT_HIDDEN * hidden
+            times[config] = Expected.of(us, correction=_CORRECTION)
+        return ranked(times)
+
+    def _configs(self, case: Case, device: Device) -> list[Col2ImConfig]:
+        """Returns configurations whose programs fill the multiprocessors once or a few times."""
+        problem, found = case.problem, {}
+        for block_m, num_stages in ((64, 1), (64, 3), (128, 3)):
+            one = Col2ImConfig(block_m=block_m, rows=1, num_stages=num_stages)
+            thread_elements = block_m * _padded_channels(problem) // (32 * one.num_warps)
+            is_large = num_stages == 1 and thread_elements > _PREFETCHED
+            if is_large or self.fit_refusals(one, case, device):
+                continue
+            schedule, at_once = Schedule.make(one, problem), _at_once(one, problem, device)
+            for rounds in (1, 2, 3):
+                # Strips are rows here.
+                strips = max(1, rounds * at_once * schedule.strips // schedule.programs)
+                config = replace(one, rows=math.ceil(schedule.strips / strips))
+                if not config.refusals():
+                    found[config] = config
+        return list(found)
+
+    def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
+        wrong = (each for each in self.refusals(case, device, config) if each.in_key)
+        refuse(f"{case.operator}: configuration {config}", wrong)
+        problem, strides, vector = case.problem, case.strides_of_x, vector_of(case)
+        schedule = Schedule.make(config, problem)
+        rows, taps = (1, *problem.filter_size)[-2:]
+        dilations, (padded_taps, channels) = (1, *problem.dilation)[-2:], _column_shape(problem)
+        height = (problem.input_size[0], problem.output_size[0], problem.padding[0][0])
+        launcher = Launcher(
+            kernel=conv_col2im_kernel,
+            grid=(schedule.programs, 1, 1),
+            scalars=(
+                problem.out_channels,
+                *(height if problem.dims > 1 else (None,) * 3),
+                problem.input_size[-1],
+                problem.output_size[-1],
+                problem.padding[-1][0],
+                strides[-1],
+                strides[2] if problem.dims > 1 else None,
+                strides[0],
+                *schedule[:3],
+                config.rows,
+            ),
+            constants={
+                "DIMS": problem.dims,
+                "R": rows,
+                "S": taps,
+                "DILATION_H": dilations[0],
+                "DILATION_W": dilations[1],
+                "CI": problem.in_channels,
+                "TAPS": padded_taps,
+                "CHANNELS": channels,
+                "VECTOR": vector,
+                "BLOCK_M": config.block_m,
+                "BLOCK_K": _power(problem.in_channels, 64),
+                **output_constants(case, DOT_DTYPE=dot_dtype(case.dtype)),
+                "PREFETCHES": config.num_stages == 1,
+            },
+            options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+        )
+        return ForwardPlan.make(case, config, partial(vector_inputs, vector), launcher)
+
+
+def vector_of(case: Case) -> int:
+    """Returns how many channels of x are loaded at once: those that are aligned together."""
+    problem, strides = case.problem, case.strides_of_x
+    sizes = zip((problem.batch, *problem.input_size), (strides[0], *strides[2:]), strict=True)
+    outer = [stride for size, stride in sizes if size > 1]
+    # An expanded tensor cannot be copied to an aligned address.
+    if 0 in outer or (problem.in_channels > 1 and strides[1] != 1):
+        return 1
+    return math.gcd(_VECTOR, problem.in_channels, *outer)
+
+
+def _column_shape(problem: ConvProblem) -> tuple[int, int]:
+    """Returns taps of a row and output channels, rounded up for 16 columns at least."""
+    taps = triton.next_power_of_2(problem.filter_size[-1])
+    return taps, max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
+
+
+def _at_once(config: Col2ImConfig, problem: ConvProblem, device: Device) -> int:
+    """Returns how many programs run at once."""
+    fitting = device.smem_bytes // (config.smem_bytes(problem) + _RESERVED_BYTES)
+    # Larger tiles take twice the registers.
+    warps = _WARPS_AT_ONCE if config.block_m <= 16 * config.num_warps else _WARPS_AT_ONCE // 2
+    return device.num_sms * max(1, min(fitting, warps // config.num_warps))
+
+
+def _halo(problem: ConvProblem) -> int:
+    """Returns the pixels of a row that are read beside those of a segment."""
+    return (problem.filter_size[-1] - 1) * problem.dilation[-1]
+
+
+def _padded_channels(problem: ConvProblem) -> int:
+    block_k = _power(problem.in_channels, 64)
+    return math.ceil(problem.in_channels / block_k) * block_k
 
 
 FEW_CHANNELS = FewChannels()
+KN2ROW = Kn2Row()

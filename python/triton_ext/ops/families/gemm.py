@@ -175,11 +175,10 @@ class Gemm(_Gemm):
         x_tiles = None
         if row_stride is not None:
             x_tiles = ([conv.m_gemm, read.shape[-1]], [row_stride, 1], x_block)
-        tiles = math.ceil(conv.m_gemm / config.block_m) * math.ceil(co // groups / config.block_n)
         is_integer = dtype == torch.int8
         launcher = Launcher(
             kernel=conv_fprop_kernel,
-            grid=(min(tiles * groups, device.num_sms), 1, 1),
+            grid=(product_of(case).programs(config, device.num_sms), 1, 1),
             scalars=(
                 conv.m_gemm,
                 co,
@@ -384,8 +383,6 @@ class GemmDgrad(_Gemm):
             round_f32_to_tf32=is_nk,
         )
         m_gemm = n * math.prod(dim.walk_size for dim in dims)
-        tiles = math.ceil(m_gemm / config.block_m) * math.ceil(ci / config.block_n)
-        tiles *= groups * math.prod(problem.stride)
         w_rows, w_columns = problem.out_channels, ci + missing_ci
         w_block = [config.block_k, 1, config.block_n]
         if is_nk:
@@ -406,7 +403,7 @@ class GemmDgrad(_Gemm):
             stores_aligned=through_tma,
             launcher=Launcher(
                 kernel=conv_dgrad_kernel,
-                grid=(min(tiles, device.num_sms), 1, 1),
+                grid=(product_of(case).programs(config, device.num_sms), 1, 1),
                 scalars=(ci, DgradProblem.of(dims, m_gemm, math.ceil(co / config.block_k))),
                 constants={
                     "DIMS": problem.dims,

@@ -69,17 +69,12 @@ class ConvConfig:
         # Numbers are compared below.
         if wrong := field_refusals(self):
             return wrong
-        return (
-            *power_refusals(self, 16, 1024, "block_m"),
-            *power_refusals(self, 8, 1024, "block_n"),
-            *(
-                depth_refusals(self, element_bytes, "block_k")
-                or power_refusals(self, 8, 256, "block_k")
-            ),
-            *power_refusals(self, 4, 8, "num_warps"),
-            *range_refusals(self, 1, 64, "num_stages"),
-            *range_refusals(self, 1, 2, "store_parts"),
-            *range_refusals(self, 1, 1 << 16, "group_size_m"),
+        found = power_refusals(self, block_m=(16, 1024), block_n=(8, 1024), num_warps=(4, 8))
+        found += depth_refusals(self, element_bytes, "block_k") or power_refusals(
+            self, block_k=(8, 256)
+        )
+        return found + range_refusals(
+            self, num_stages=(1, 64), store_parts=(1, 2), group_size_m=(1, 1 << 16)
         )
 
     def smem_bytes(self, element_bytes: int, output: OutputTile | None = None) -> int:
@@ -157,24 +152,15 @@ class Product:
 
     def expected_us(
         self,
-        config: Any,
+        config: Any,  # of ``gemm_config`` or ``gluon_config``
         cost: Cost,
         num_sms: int,
         *,
-        counts_part: bool,
-        dram_us: float = 0.0,
-        store_us: float = 0.0,
+        counts_part: bool,  # whether a step of less than 128 bytes counts as its part of one
+        dram_us: float = 0.0,  # time in which operands and output come from and go to DRAM
+        store_us: float = 0.0,  # what a tile takes longer to store
     ) -> float:
-        """Returns the time of a kernel.  Tiles are dealt out phase by phase.
-
-        Args:
-            config: A configuration of ``gemm_config`` or ``gluon_config``.
-            cost: Its cost.
-            num_sms: Multiprocessors; those that a tile of columns has, where its filter stays.
-            counts_part: Whether a step of less than 128 bytes counts as its part of one.
-            dram_us: Time in which operands and output come from and go to DRAM.
-            store_us: What a tile takes longer to store.
-        """
+        """Returns the time of a kernel, whose tiles are dealt out phase by phase."""
         (num_m, num_n), programs = self.tiles(config), num_sms
         tiles = num_m * num_n * self.groups * self.repeats
         busy = min(1.0, tiles * len(self.taps) / num_sms)
@@ -283,24 +269,17 @@ _MASK_STEP_US, _MASK_BYTES_US, _MASK_TILE_US = 0.09, 0.35, 0.6
 def expected_times(
     product: Product,
     device: Device,
-    block_k: int = 0,
+    block_k: int = 0,  # channels per step; by default as in the table
     *,
-    output: OutputTile | None = None,
+    output: OutputTile | None = None,  # by default as for :meth:`ConvConfig.smem_bytes`
+    # Likewise where it reaches into the next group; ``None`` where it may not.
     crossing: OutputTile | None = None,
-    dram_us: float = 0.0,
+    dram_us: float = 0.0,  # time in which operands and output come from and go to DRAM
 ) -> dict[ConvConfig, float]:
     """Returns the configurations that fit, with the expected microseconds.
 
     They are those of ``CONFIGS`` or ``DGRAD_CONFIGS``; narrower ones for few columns; in fprop
     with fewer stages where a residual or 32-bit outputs need their memory.
-
-    Args:
-        product: The product.
-        device: The device.
-        block_k: Channels per step; by default as in the table.
-        output: How the output tile is stored, as for :meth:`ConvConfig.smem_bytes`.
-        crossing: Likewise where it reaches into the next group; ``None`` where it may not.
-        dram_us: Time in which operands and output come from and go to DRAM.
     """
     size, groups, is_dgrad = product.element_bytes, product.groups, product.is_dgrad
     inside = output or OutputTile(element_bytes=size)

@@ -154,19 +154,16 @@ class TileConfig:
     def refusals(self) -> Refusals:
         """Returns why the configuration cannot run; nothing where it can."""
         size, out_size = self.element_bytes, self.out_bytes
-        found = range_refusals(self, 1, 3, "consumers")
-        found += power_refusals(self, 1, 2, "element_bytes") + power_refusals(
-            self, 1, 4, "out_bytes"
-        )
+        found = range_refusals(self, consumers=(1, 3))
+        found += power_refusals(self, element_bytes=(1, 2), out_bytes=(1, 4))
         if found:
             return found
-        found += power_refusals(self, 64, 128, "rows")
-        found += power_refusals(
-            self, 16, 256, *("block_n_main", "block_n_rest")[: len(self.widths)]
-        )
+        found += power_refusals(self, rows=(64, 128), block_n_main=(16, 256))
+        if self.block_n_rest:
+            found += power_refusals(self, block_n_rest=(16, 256))
         # What is narrower than a swizzle row of 32 bytes has another layout in shared memory.
-        found += power_refusals(self, 32 // size, 128 // size, "block_k")
-        found += power_refusals(self, max(16, 32 // out_size), 256, "store_n")
+        least = max(16, 32 // out_size)
+        found += power_refusals(self, block_k=(32 // size, 128 // size), store_n=(least, 256))
         for n in self.widths:
             if n % self.store_n:
                 found += refused(f"store_n is {self.store_n}: it must divide {n}")
@@ -353,15 +350,9 @@ def expected_times(
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, with the microseconds that the model expects.
 
-    Tiles of several stride phases are dealt out phase by phase, as the kernel does.  What a step of
-    fp8 costs was not measured: it counts as that of as many bytes of fp16, which take as long to
-    load and to multiply.
-
-    Args:
-        product: The product.
-        num_sms: Multiprocessors.
-        block_k: Channels of a step; by default :func:`step_channels`.
-        dram_us: Time in which operands and output come from and go to DRAM.
+    What a step of fp8 costs was not measured: it counts as that of as many bytes of fp16, which
+    take as long to load and to multiply.  By default it has :func:`step_channels`.  ``dram_us`` is
+    the time in which operands and output come from and go to DRAM.
     """
     block_k = block_k or step_channels(product.channels, product.element_bytes)
     has_phases = product.is_dgrad and len(product.taps) * product.repeats > 1
@@ -431,12 +422,8 @@ def narrow_configs(ci: int, block_k: int, steps: int) -> dict[TileConfig, Cost]:
 
     The 64 columns and more of the others would multiply and load columns of the filter that nobody
     stores.  Not measured: these are the costs of the same tiles with 64 columns.  A narrow tile
-    loads as many pixels and less of the filter, multiplies less and stores no more.
-
-    Args:
-        ci: Input channels.
-        block_k: Output channels of a step.
-        steps: Steps of the whole reduction; 0 with a stride, where the filter cannot stay.
+    loads as many pixels and less of the filter, multiplies less and stores no more.  The whole
+    reduction has ``steps``; 0 with a stride, where the filter cannot stay.
     """
     if ci > 32:
         return {}

@@ -6,6 +6,7 @@ The kernels are imported when a plan is made: not every host's Gluon can import 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -178,12 +179,12 @@ class WgradTileConfig:
 
     def refusals(self) -> Refusals:
         """Returns why the configuration cannot run; nothing where it can."""
-        found = range_refusals(self, 1, 3, "consumers")
+        found = range_refusals(self, consumers=(1, 3))
         if found:
             return found
-        rest = ("rest_blocks",) if self.rest_blocks else ()
-        found += power_refusals(self, 1, 4, "main_blocks", *rest)
-        found += power_refusals(self, 16, 128, "pixels")
+        found += power_refusals(self, main_blocks=(1, 4), pixels=(16, 128))
+        if self.rest_blocks:
+            found += power_refusals(self, rest_blocks=(1, 4))
         if self.share == "rows":
             expected = range(1, self.consumers + 1) if self.rest_blocks else range(1)
             if self.rest_consumers not in expected:
@@ -372,18 +373,12 @@ def ranked_work(problem: ConvProblem, device: Device) -> tuple[tuple[WgradWork, 
 
     Each comes with :func:`expected_us`.
     """
-    every = (
-        WgradWork.make(
-            WgradTileChoice(config=config, add_in_place=in_place), problem, device.num_sms
-        )
-        for config in CONFIGS
-        for in_place in (False, True)
-    )
-    timed = (
-        (work, expected_us(work, problem, device))
-        for work in every
-        if not work.refusals() and (work.is_split or not work.add_in_place)
-    )
+    timed = []
+    for config, in_place in itertools.product(CONFIGS, (False, True)):
+        choice = WgradTileChoice(config=config, add_in_place=in_place)
+        work = WgradWork.make(choice, problem, device.num_sms)
+        if not work.refusals() and (work.is_split or not in_place):
+            timed.append((work, expected_us(work, problem, device)))
     return tuple(sorted(timed, key=lambda item: item[1]))
 
 

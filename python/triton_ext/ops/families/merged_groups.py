@@ -18,7 +18,7 @@ Not handled: epilogues with a function, which may hide NaN, or that report the l
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -43,10 +43,7 @@ from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD, Sampling
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
-from triton_ext.ops.kernels.groups import (
-    merge_filter_kernel,
-    repair_groups_kernel,
-)
+from triton_ext.ops.kernels.groups import merge_filter_kernel, repair_groups_kernel
 
 # Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.
 _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
@@ -90,7 +87,7 @@ class Merged(Family[MergedConfig]):
     """fprop, whose groups are merged, computed by one of the ``inner`` families."""
 
     kind = "merged"
-    direction: ClassVar[Direction] = "fprop"
+    direction: Direction = "fprop"
     config_type = MergedConfig
     inner: ClassVar[tuple[Family[Any], ...]] = (GEMM, GLUON)
 
@@ -143,7 +140,7 @@ class Merged(Family[MergedConfig]):
 
     def bind(self, config: MergedConfig, case: Case, device: Device) -> Any:
         refuse(f"{case.operator}: groups are not merged", self.refusals(case, device, config))
-        merged, family = self._computing(config, case)[0]
+        merged, family = next(self._computing(config, case))
 
         def bind(each: Case) -> Any:
             epilogue = replace(each.epilogue, amax=merged.epilogue.amax)
@@ -154,13 +151,13 @@ class Merged(Family[MergedConfig]):
             return InputGradientPlan.of(case.problem, merged, bind)
         return bind(merged)
 
-    def _computing(self, config: MergedConfig, case: Case) -> list[tuple[Case, Family[Any]]]:
-        """Returns the case of merged groups that a configuration's family computes, and this."""
-        if config.factor not in merge_factors(case.problem):
-            return []
-        families = (each for each in self.inner if each.config_type is type(config.config))
-        found = ((_merged(case, config.factor, family), family) for family in families)
-        return [(merged, family) for merged, family in found if merged is not None]
+    def _computing(self, config: MergedConfig, case: Case) -> Iterator[tuple[Case, Family[Any]]]:
+        """Yields the case of merged groups that a configuration's family computes, and this."""
+        if config.factor in merge_factors(case.problem):
+            for family in self.inner:
+                merged = _merged(case, config.factor, family)
+                if family.config_type is type(config.config) and merged is not None:
+                    yield merged, family
 
 
 class MergedDgrad(Merged):
@@ -170,15 +167,12 @@ class MergedDgrad(Merged):
     inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
 
 
-def _reports(family: Family[Any]) -> bool:
-    """Tells whether a kernel reports the largest absolute value of its output."""
-    return family is GEMM
-
-
 def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
     """Returns the case that a family computes; ``None`` where it is none of the family's."""
     problem, dtype = case.problem, case.dtype
-    if not _reports(family) and dtype.is_floating_point:
+    # The only kernel that reports the largest absolute value of its output.
+    reports = family is GEMM
+    if not reports and dtype.is_floating_point:
         # Pixels are looked at as dense elements.
         sampling = Sampling.of(case)
         sizes = (*sampling.in_size[::-1], sampling.batch)
@@ -186,7 +180,7 @@ def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
         if math.prod(sizes) != 1 and row_stride_of(sizes, strides) != sampling.in_channels:
             return None
     groups = problem.groups // factor
-    epilogue = replace(case.epilogue, amax=_reports(family) and dtype.is_floating_point)
+    epilogue = replace(case.epilogue, amax=reports and dtype.is_floating_point)
     if case.direction == "fprop":
         return replace(case, problem=replace(problem, groups=groups), epilogue=epilogue)
     forward = as_forward(replace(problem, groups=1))
@@ -226,10 +220,8 @@ def _merging_us(case: Case, factor: int, family: Family[Any]) -> float:
     filter_bytes = math.prod(problem.w_shape) * (factor + 1) * size
     if not case.dtype.is_floating_point:
         return H200.launch_us + filter_bytes / H200.copy_bytes_per_us
-    read = math.prod(Sampling.of(case).shape) * size
-    looked_at = 0 if _reports(family) else read
-    copies_us = (filter_bytes + looked_at) / H200.copy_bytes_per_us
-    return 2 * H200.launch_us + copies_us
+    looked_at = 0 if family is GEMM else math.prod(Sampling.of(case).shape) * size
+    return 2 * H200.launch_us + (filter_bytes + looked_at) / H200.copy_bytes_per_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +254,7 @@ class MergedPlan:
         programs = math.ceil(elements / _BLOCK)
         is_float = case.dtype.is_floating_point
         read = math.prod(Sampling.of(case).shape)
-        blocks = math.ceil(read / _BLOCK) if is_float and not _reports(family) else 0
+        blocks = math.ceil(read / _BLOCK) if is_float and family is not GEMM else 0
         lookers = min(math.ceil(blocks / 4), 8 * device.num_sms)
         flags = max(lookers, 1) if is_float else 0
         return cls(

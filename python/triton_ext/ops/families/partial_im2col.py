@@ -78,18 +78,12 @@ class PackedConfig:
     config: Any
 
 
-@dataclass(frozen=True, slots=True)
-class AsFpropConfig:
-    """The choice of dgrad as fprop over packed rows of dy, computed by a family's ``config``."""
-
-    config: Any
+class AsFpropConfig(PackedConfig):
+    """The choice of dgrad as fprop over packed rows of dy, likewise."""
 
 
-@dataclass(frozen=True, slots=True)
-class SwappedConfig:
+class SwappedConfig(PackedConfig):
     """The choice of the operand swap, whose packed filter's gradient has ``config``."""
-
-    config: Any
 
 
 class _Rewrite(Family[Config]):
@@ -187,9 +181,8 @@ class PartialIm2col(_Rewrite[PackedConfig]):
     inner = (GLUON, GEMM)
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
-        size = case.dtype.itemsize
-        way = _fastest_fprop(case.problem, case.strides_of_x, size, device.num_sms)
-        return _packed(case, way)
+        fields = (case.problem, case.strides_of_x, case.dtype.itemsize, device.num_sms)
+        return _packed(case, _fastest_fprop(*fields))
 
     def passed_over(self, case: Case, device: Device) -> str:
         return self._cost(case, device).too_slow
@@ -208,9 +201,8 @@ class PartialIm2colWgrad(_Rewrite[PackedConfig]):
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         every = RowPacking.ways(case.problem, case.strides_of_x, case.dtype.itemsize)
-        return _packed(
-            case, _fastest_wgrad(tuple(every) if case.problem.batch else (), case, device)
-        )
+        way = _fastest_wgrad(tuple(every if case.problem.batch else ()), case, device)
+        return _packed(case, way)
 
     def with_copies(self, case: Case, expected: Expected) -> Expected:
         return _with_unpacking(expected, filling_dy_us(case))
@@ -263,9 +255,8 @@ class OperandSwap(_Rewrite[SwappedConfig]):
     inner = (WGRAD,)
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
-        way = _fastest_wgrad(ways(case), case, device)
-        swapped = None if way is None else swapped_case(case)
-        if swapped is not None:
+        way, swapped = _fastest_wgrad(ways(case), case, device), swapped_case(case)
+        if way is not None and swapped is not None:
             return replace(swapped, packing=way)
         return swap_refusals(case.problem) or refused(
             "its padding, its batch or the memory of x does not allow it", in_key=False
@@ -322,21 +313,15 @@ def swap_refusals(problem: ConvProblem) -> Refusals:
 
 def swapped_case(case: Case) -> Case | None:
     """Returns the case with x and dy swapped; ``None`` where they cannot be."""
-    problem = case.problem
-    if swap_refusals(problem) or not problem.batch:
+    problem, x_strides = case.problem, case.strides_of_x
+    swapped = None if swap_refusals(problem) or not problem.batch else as_forward(problem)
+    if swapped is None or min(map(min, swapped.padding)) < 0:
         return None
-    swapped = as_forward(problem)
-    x = Operand.make(problem.x_shape, case.strides_of_x, case.dtype.itemsize, as_matrix=True)
     # x is the large one: a copy of it costs more than is gained.
-    if swapped is None or min(min(sides) for sides in swapped.padding) < 0 or x.is_copied:
+    if Operand.make(problem.x_shape, x_strides, case.dtype.itemsize, as_matrix=True).is_copied:
         return None
-    return replace(
-        case,
-        problem=swapped,
-        out_dtype=case.output_dtype,
-        x_strides=case.strides_of_dy,
-        dy_strides=case.strides_of_x,
-    )
+    operands = replace(case, x_strides=case.strides_of_dy, dy_strides=x_strides)
+    return replace(operands, problem=swapped, out_dtype=case.output_dtype)
 
 
 def ways(case: Case) -> tuple[RowPacking, ...]:
@@ -344,8 +329,7 @@ def ways(case: Case) -> tuple[RowPacking, ...]:
     swapped = swapped_case(case)
     if swapped is None:
         return ()
-    size = case.dtype.itemsize
-    every = RowPacking.ways(swapped.problem, swapped.strides_of_x, size)
+    every = RowPacking.ways(swapped.problem, swapped.strides_of_x, case.dtype.itemsize)
     # Gradients begin at any address, and TMA reads from aligned ones: dy is copied.
     return tuple(way for way in every if way.is_copied)
 

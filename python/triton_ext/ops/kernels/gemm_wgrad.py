@@ -95,9 +95,9 @@ class WgradConfig:
         found = field_refusals(self)
         if found:
             return found
-        found += power_refusals(self, 16, 256, "block_co", "block_ci", "block_pixels")
-        found += power_refusals(self, 4, 8, "num_warps")
-        found += range_refusals(self, 1, 9, "taps") + range_refusals(self, 1, 2, "store_parts")
+        tile = {"block_co": (16, 256), "block_ci": (16, 256), "block_pixels": (16, 256)}
+        found += power_refusals(self, **tile, num_warps=(4, 8))
+        found += range_refusals(self, taps=(1, 9), store_parts=(1, 2))
         if self.block_co < 16 * self.num_warps:
             found += refused(
                 f"block_co is {self.block_co}: {self.num_warps} warps of 16 rows need "

@@ -12,82 +12,89 @@ moves them once per call, whatever it computes again for a backward.  Statistics
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from triton_ext.ops.api.checks import check_groups
-from triton_ext.ops.api.operators import is_transformed
 from triton_ext.ops.core.descriptors import empty_channels_last
-from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, is_autocast, keep, tensor_key
-from triton_ext.ops.norms.calls import (
+from triton_ext.ops.core.dispatch_cache import (
+    PLAIN_TYPES,
+    cached,
+    is_autocast,
+    is_differentiated,
+    keep,
+    tensor_key,
+)
+from triton_ext.ops.core.epilogue import apply_activation
+from triton_ext.ops.norms.checks import (
     NUMBERS,
-    Call,
+    Kind,
     check_kinds,
+    is_left_to_torch,
+    is_operator,
     number,
     plan_of,
     refusal,
 )
-from triton_ext.ops.norms.plan import NormShape, activated, differentiable_gradients, in_order
+from triton_ext.ops.norms.plan import NOT_RUNNING, NormPlan, NormShape, Running, in_order
 
 Tensor = torch.Tensor
 Term = Tensor | None
 
-#: GroupNorm, BatchNorm with statistics of x, BatchNorm with running ones.
-Kind = Literal["group", "training", "evaluation"]
 
-#: True for operators of ours in graphs of torch.compile; Inductor generates the others.
-#: docs/norms.md counts the bytes that either moves.
-IS_OPERATOR: dict[Kind, bool] = {"group": True, "training": False, "evaluation": False}
-
-_RECORDING_MODES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
-
-_has_storage = torch._C._has_storage
+# ---- Gradients by torch's operators -------------------------------------------------------------
 
 
-# ---- Choice of torch or a kernel -----------------------------------------------------------------
+def activated(y: Tensor, activation: str) -> Tensor:
+    """Applies an activation by its name."""
+    return y if activation == "identity" else apply_activation(y, activation)
 
 
-def is_left_to_torch(*tensors: object) -> bool:
-    """Tells whether torch observes operators, which kernels are not, so that it is to compute."""
-    return (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or is_transformed()
-        or forward_ad._current_level >= 0
-        or any([torch._C._get_dispatch_mode(key) is not None for key in _RECORDING_MODES])
-        or any([t is not None and type(t) not in PLAIN_TYPES and _dispatches(t) for t in tensors])
-    )
+def _normalized(
+    x: Tensor, shape: NormShape, statistics: Sequence[Tensor] | None, weight: Term, bias: Term,
+    eps: float,
+) -> Tensor:  # fmt: skip
+    """Normalizes in fp32, differentiable to any order."""
+    channel = (1, -1, *(1,) * (x.dim() - 2))
+    wide = x.float()
+    if statistics is not None:
+        mean, variance = (each.float().view(channel) for each in statistics)
+    elif shape.images == shape.group_channels == 1:
+        # Channels of all images, or of one image whose groups are channels.
+        dims = [0, *range(2, x.dim())]
+        variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
+    else:
+        wide = wide.unflatten(1, (shape.groups, -1)).flatten(2)
+        variance, mean = torch.var_mean(wide, 2, correction=0, keepdim=True)
+    y = ((wide - mean) * torch.rsqrt(variance + eps)).view(x.shape)
+    if weight is not None:
+        y = y * weight.float().view(channel)
+    return y if bias is None else y + bias.float().view(channel)
 
 
-def _dispatches(tensor: object) -> bool:
-    """Tells whether a tensor's class computes by itself: fake, distributed and nested ones."""
-    own = getattr(type(tensor), "__torch_dispatch__", None)
-    return isinstance(tensor, Tensor) and own is not Tensor.__torch_dispatch__
+def differentiable_gradients(
+    dy: Tensor, saved: Sequence[Any], needs: Sequence[bool], shape: NormShape,
+    statistics: Sequence[Tensor] | None, eps: float, activation: str, out_dtype: torch.dtype,
+) -> tuple[Term, ...]:  # fmt: skip
+    """Returns gradients of x, weight, bias and residual, which torch differentiates again.
 
-
-def is_operator(kind: Kind) -> bool:
-    """Tells whether the caller is being compiled, and its graph is to have our operators.
-
-    Graphs that are exported do not: they run where this package is not.  Neither do derivatives
-    forwards and transforms of torch.func, which torch refuses for operators.  These are asked for
-    in words that torch.compile traces: for torch 2.11, the interpreter is never None, and the
-    number of layers is none.
+    ``saved`` are x, weight, bias and y, the output of a ReLU after a residual, which tells where it
+    passed, or None.  Statistics are mean and variance [C], ``None`` for those of x.
     """
-    return (
-        torch.compiler.is_dynamo_compiling()
-        and IS_OPERATOR[kind]
-        # The function is_exporting() is always true in what torch 2.11 traces.
-        and not torch.compiler._is_exporting_flag
-        and forward_ad._current_level < 0
-        and not isinstance(
-            torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter
-        )
-    )
+    x, weight, bias, y = saved
+    if y is not None:
+        dy, activation = dy * (y > 0), "identity"
+    found = activated(_normalized(x, shape, statistics, weight, bias, eps), activation)
+    inputs = [term for term, is_needed in zip(saved, needs[:3], strict=False) if is_needed]
+    gradients: Any = iter(())
+    if inputs:
+        gradients = iter(torch.autograd.grad(found.to(out_dtype), inputs, dy, create_graph=True))
+    first = [next(gradients) if is_needed else None for is_needed in needs[:3]]
+    return *first, dy if needs[3] else None
 
 
 # ---- Eager calls --------------------------------------------------------------------------------
@@ -97,72 +104,67 @@ class _Norm(torch.autograd.Function):
     """A normalization that torch differentiates."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, residual, call):  # type: ignore[no-untyped-def]
+    def forward(ctx, x, weight, bias, residual, plan, running, is_aligned):  # type: ignore[no-untyped-def]
         """Returns y."""
-        y, mean, rstd = call.forward(x, weight, bias, residual)
-        if not call.uses_batch:
+        y, mean, rstd = plan.forward(x, weight, bias, residual, running, is_aligned)
+        if not plan.uses_batch:
             # A call in training mode may move them before the backward, unnoticed by autograd.
             mean, rstd = mean.clone(), rstd.clone()
         # y tells where a ReLU after a residual passed, which is not computed again.
-        needs_y = residual is not None and call.plan.activation == "relu"
+        needs_y = residual is not None and plan.activation == "relu"
         ctx.save_for_backward(x, weight, bias, mean, rstd, y if needs_y else None)
         ctx.has_residual = residual is not None
-        ctx.call = Call(call.plan, None, None, call.uses_batch)
+        ctx.plan = plan
         return y
 
     @staticmethod
     def backward(ctx, dy):  # type: ignore[no-untyped-def]
         """Returns the gradients of the tensors."""
-        if torch.is_grad_enabled():
-            # The gradients will be differentiated.
-            return (*_differentiable_gradients(ctx, dy), None)
-        if not _has_storage(dy):
-            # A batch of gradients at a time (is_grads_batched).
+        plan, saved, needs = ctx.plan, list(ctx.saved_tensors), ctx.needs_input_grad[:4]
+        nothing = (None, None, None)
+        is_differentiated = torch.is_grad_enabled()
+        # The gradients will be differentiated, or dy is a batch of gradients (is_grads_batched).
+        if is_differentiated or not torch._C._has_storage(dy):
+            x, weight, bias, mean, rstd, y = saved
+            statistics = None if plan.uses_batch else (mean, rstd)
             with torch.enable_grad():
-                found = _differentiable_gradients(ctx, dy)
-            # Legacy vmap, which torch.autograd.grad uses, has no detach().
-            return (*[None if t is None else t.clone() for t in found], None)
-        saved = list(ctx.saved_tensors)
-        needs = ctx.needs_input_grad[:4]
+                found = differentiable_gradients(
+                    dy, (x, weight, bias, y), needs, plan.shape, statistics,
+                    plan.eps, plan.activation, plan.out_dtype,
+                )  # fmt: skip
+            if not is_differentiated:
+                # Legacy vmap, which torch.autograd.grad uses, has no detach().
+                found = tuple(None if t is None else t.clone() for t in found)
+            return *found, *nothing
         if torch.compiler.is_compiling():
             # Compiled autograd traces the backward of eager calls.
-            return (*_untraced_gradients(ctx.call, saved, dy, needs), None)
+            return *_untraced_gradients(plan, saved, dy, needs), *nothing
         if ctx.has_residual:
             # Where the graph is not kept, tensors saved for this backward alone are freed in it.
             ctx.maybe_clear_saved_tensors()
-        return (*ctx.call.backward(saved, dy, needs), None)
+        return *plan.backward(saved, dy, needs), *nothing
 
 
-_untraced_gradients: Any = torch._disable_dynamo(Call.backward)
+_untraced_gradients: Any = torch._disable_dynamo(NormPlan.backward)
 
 # Function.apply first asks for transforms, and for tensors that they left behind, which a call with
 # a key has none of.
 _apply: Any = super(torch.autograd.Function, _Norm).apply
 
 
-def _differentiable_gradients(ctx: Any, dy: Tensor) -> tuple[Term, ...]:
-    """Gradients of torch's operators; torch differentiates them again."""
-    x, weight, bias, mean, rstd, y = ctx.saved_tensors
-    plan, needs = ctx.call.plan, ctx.needs_input_grad[:4]
-    statistics = None if ctx.call.uses_batch else (mean, rstd)
-    return differentiable_gradients(
-        dy, (x, weight, bias, y), needs, plan.shape, statistics,
-        plan.eps, plan.activation, plan.out_dtype,
-    )  # fmt: skip
+def normalize(
+    plan: NormPlan, x: Tensor, weight: Term, bias: Term, residual: Term = None,
+    running: Running = NOT_RUNNING, is_cached: bool = False,
+) -> Tensor:  # fmt: skip
+    """Returns y of a call with its plan; autograd records it.
 
-
-def normalize(call: Call, x: Tensor, weight: Term, bias: Term, residual: Term) -> Tensor:
-    """Returns y of a call with its plan; autograd records it."""
-    if torch.is_grad_enabled() and (
-        x.requires_grad
-        or (weight is not None and weight.requires_grad)
-        or (bias is not None and bias.requires_grad)
-        or (residual is not None and residual.requires_grad)
-    ):
-        apply = _apply if call.is_cached else _Norm.apply
-        y: Tensor = apply(x, weight, bias, residual, call)
+    The plan of a call with a key is cached for that, so that all tensors are aligned.
+    """
+    if is_differentiated(x, weight, bias, residual):
+        apply = _apply if is_cached else _Norm.apply
+        y: Tensor = apply(x, weight, bias, residual, plan, running, is_cached)
         return y
-    return call.forward(x, weight, bias, residual)[0]
+    return plan.forward(x, weight, bias, residual, running, is_cached)[0]
 
 
 def norm_key(tensors: tuple[Any, ...], how: Any, activation: Any, eps: Any) -> Hashable:
@@ -232,8 +234,8 @@ def batch_norm(
     key = norm_key(given, training, activation, eps)
     plan = cached(key)
     if plan is not None and type(momentum) is float:
-        call = Call(plan, running_mean, running_var, training, momentum, is_cached=True)
-        return normalize(call, x, weight, bias, residual)
+        running = Running(running_mean, running_var, momentum)
+        return normalize(plan, x, weight, bias, residual, running, is_cached=True)
     how = {"training": training, "momentum": momentum, "eps": eps, "activation": activation}
     if not torch.compiler.is_compiling() and has_torch_function_variadic(*given):
         result: Tensor = handle_torch_function(
@@ -285,7 +287,7 @@ def group_norm(
     key = norm_key(given, groups, activation, eps)
     plan = cached(key)
     if plan is not None:
-        return normalize(Call(plan, is_cached=True), x, weight, bias, None)
+        return normalize(plan, x, weight, bias, is_cached=True)
     if not torch.compiler.is_compiling() and has_torch_function_variadic(*given):
         result: Tensor = handle_torch_function(
             group_norm, given, x, groups, weight, bias, eps=eps, activation=activation
@@ -298,15 +300,9 @@ def group_norm(
 
 
 def _compute(
-    name: str,
-    key: Hashable,
-    given: tuple[Any, ...],
-    groups: int | None,
-    training: bool,
-    momentum: Any,
-    eps: Any,
-    activation: str,
-) -> Tensor:
+    name: str, key: Hashable, given: tuple[Any, ...], groups: int | None, training: bool,
+    momentum: Any, eps: Any, activation: str,
+) -> Tensor:  # fmt: skip
     """Returns y of a call without a cached plan; BatchNorm's has no groups."""
     x, weight, bias, mean, variance, residual = given
     # Autocast computes GroupNorm in fp32; the kernel reads x as it is.
@@ -342,11 +338,9 @@ def _compute(
     if momentum is not None:
         momentum = number(f"{name}: momentum", momentum)
     groups = None if groups is None else int(groups)
-    plan = keep(key, plan_of(given, groups, activation, eps, out_dtype))
-    if training and momentum is None:
-        mean = variance = None
-    call = Call(plan, mean, variance, training, momentum or 0.0)
-    return normalize(call, x, weight, bias, residual)
+    plan = keep(key, plan_of(given, groups, training, activation, eps, out_dtype))
+    running = NOT_RUNNING if training and momentum is None else Running(mean, variance, momentum)
+    return normalize(plan, x, weight, bias, residual, running)
 
 
 # ---- Operators ----------------------------------------------------------------------------------
@@ -359,19 +353,20 @@ _REST = "SymInt? groups, float eps, str activation, ScalarType out_dtype"
 
 
 def _plan(
-    x: Tensor, weight: Term, bias: Term, residual: Term, running: tuple[Term, Term],
+    x: Tensor, weight: Term, bias: Term, residual: Term, running: Sequence[Term], uses_batch: bool,
     groups: int | None, eps: float, activation: str, out_dtype: torch.dtype,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Returns a plan, x, weight, bias and residual, in the memory order that tracing cannot see."""
     tensors = [None if each is None else in_order(each) for each in (x, weight, bias, residual)]
     given = (*tensors[:3], *running, tensors[3])
-    return plan_of(given, groups, activation, eps, out_dtype), *tensors
+    return plan_of(given, groups, uses_batch, activation, eps, out_dtype), *tensors
 
 
 def _run_moments(x, running_mean, running_var, momentum, eps) -> Tensor:  # type: ignore[no-untyped-def]
     running = (running_mean, running_var)
-    plan, x, *_ = _plan(x, None, None, None, running, None, eps, "identity", x.dtype)
-    return Call(plan, *running, True, momentum).moments(x)[0]
+    plan, x, *_ = _plan(x, None, None, None, running, True, None, eps, "identity", x.dtype)
+    found: Tensor = plan.moments(x, Running(*running, momentum))[0]
+    return found
 
 
 def _fake_moments(x: Tensor, *_: Any) -> Tensor:
@@ -381,13 +376,13 @@ def _fake_moments(x: Tensor, *_: Any) -> Tensor:
 def _run_forward(  # type: ignore[no-untyped-def]
     x, weight, bias, residual, moments, running_mean, running_var, *rest
 ) -> tuple[Tensor, Tensor]:
-    running = (running_mean, running_var)
-    plan, x, weight, bias, residual = _plan(x, weight, bias, residual, running, *rest)
-    call, found = Call(plan, uses_batch=running_mean is None), x.new_empty(0)
-    if call.uses_batch and moments is None:
-        moments, _ = found, _ = call.moments(x)
-    mean, rstd = moments if call.uses_batch else running
-    return call.normalize(x, mean, rstd, weight, bias, residual), found
+    running, uses_batch = (running_mean, running_var), running_mean is None
+    plan, x, weight, bias, residual = _plan(x, weight, bias, residual, running, uses_batch, *rest)
+    found = x.new_empty(0)
+    if uses_batch and moments is None:
+        moments = found = plan.moments(x)[0]
+    mean, rstd = moments if uses_batch else running
+    return plan.normalize(x, mean, rstd, weight, bias, residual), found
 
 
 def _fake_forward(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -399,15 +394,13 @@ def _fake_forward(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _run_backward(  # type: ignore[no-untyped-def]
-    dy, x, weight, bias, moments, running_mean, running_var, y, groups, eps, activation,
-    out_dtype, needs,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    rest = (groups, eps, activation, out_dtype)
-    running = (running_mean, running_var)
-    plan, x, weight, bias, y = _plan(x, weight, bias, y, running, *rest)
-    mean, rstd = running if moments is None else moments
-    call = Call(plan, uses_batch=moments is not None)
-    found = call.backward([x, weight, bias, mean, rstd, y], dy, needs)
+    dy, x, weight, bias, moments, running_mean, running_var, y, *arguments
+) -> tuple[Tensor, ...]:
+    *rest, needs = arguments
+    running, uses_batch = (running_mean, running_var), moments is not None
+    plan, x, weight, bias, y = _plan(x, weight, bias, y, running, uses_batch, *rest)
+    mean, rstd = moments if uses_batch else running
+    found = plan.backward([x, weight, bias, mean, rstd, y], dy, needs)
     # An operator returns no None.
     return tuple(x.new_empty(0) if gradient is None else gradient for gradient in found)
 

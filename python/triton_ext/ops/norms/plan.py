@@ -1,4 +1,4 @@
-"""How a normalization is computed: launches of kernels, or torch's operators.
+"""How kernels compute a normalization: tiles, launches in sequence, tensors of a call.
 
 BatchNorm is one image of N * pixels rows whose groups are single channels, GroupNorm N images of
 pixels rows (``kernels.py``).
@@ -11,11 +11,11 @@ import struct
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.graph import increment_version
 
-from triton_ext.ops.api.reference import apply_activation
 from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, DispatchCache
@@ -147,7 +147,7 @@ _BACKWARD = (
 )
 
 
-def are_aligned(*tensors: Tensor | None) -> bool:
+def are_aligned(*tensors: Term) -> bool:
     """Tells whether all tensors begin at multiples of 16 bytes, as newly allocated memory does."""
     addresses = 0
     for tensor in tensors:
@@ -160,20 +160,21 @@ def _variant(tensors: Tensors) -> tuple[int, ...]:
     return tuple([-1 if t is None else t.data_ptr() % ALIGNMENT for t in tensors])
 
 
+# A launcher, and names of tensors that it gets in place of others.
+Step = tuple[Launcher, Mapping[str, str]]
+
+
 class Launches:
     """Kernels in sequence, with the same arguments at every launch but for their tensors.
 
     Args:
         order: Names of a call's tensors, as the kernels' parameters are named; a call has tensors
             and ``None`` in the same places as any other.
-        steps: Launchers, each with names of tensors that it gets in place of others.
     """
 
     __slots__ = ("_group", "_steps", "_tries")
 
-    def __init__(
-        self, order: Sequence[str], steps: Sequence[tuple[Launcher, Mapping[str, str]]]
-    ) -> None:
+    def __init__(self, order: Sequence[str], steps: Sequence[Step]) -> None:
         self._steps = []
         for launcher, instead in steps:
             names = [name[:-4] for name in launcher.kernel.arg_names if name.endswith("_ptr")]
@@ -187,13 +188,9 @@ class Launches:
         x: Any = tensors[0]
         if x.is_cuda and x.device.index != torch.cuda.current_device():
             with torch.cuda.device(x.device):
-                self._launch(tensors, is_aligned)
-        else:
-            self._launch(tensors, is_aligned)
-
-    def _launch(self, tensors: Tensors, is_aligned: bool) -> None:
+                return self.launch(tensors, is_aligned)
         if is_aligned and self._group is not None and self._group(tensors):
-            return
+            return None
         launches = []
         for launcher, pick in self._steps:
             picked = pick(tensors)
@@ -203,18 +200,10 @@ class Launches:
         if is_aligned and launches and self._tries and self._group is None:
             self._tries -= 1
             self._group = LaunchGroup.of(launches)
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Gradients:
-    """Launches of the gradients of a call, and the memory that they need."""
-
-    launches: Launches
-    # The same in two parts, of which the second writes dx and reads no y.
-    in_two: tuple[Launches, Launches] | None
-    adds: bool  # whether a kernel leaves parts to be merged
-    writes_g: bool  # whether the gradient of the activation's input is written
-    needs_means: bool  # whether dx needs means of gradients
+# ---- Plans --------------------------------------------------------------------------------------
 
 
 def _bits(number: float) -> int:
@@ -224,14 +213,28 @@ def _bits(number: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", number))[0])
 
 
+class Running(NamedTuple):
+    """Running statistics of a call."""
+
+    mean: Term = None  # [C]
+    variance: Term = None  # [C]
+    momentum: float = 0.0  # how far a call that uses those of x moves them, from 0 to 1
+    batches: Term = None  # int64 [], which such a call counts up
+
+
+#: Statistics are those of x, and nothing is moved.
+NOT_RUNNING = Running()
+
+
 @dataclass(slots=True, kw_only=True)
 class NormPlan:
     """Launches of one kind of normalization of tensors of one geometry and of the same dtypes.
 
     Tensors of its launches: x, dy, y, g (the gradient of the activation's input), dx and the
     residual are [N, C, *size] in the order of x; weight, bias and running statistics [C]; mean and
-    rstd, which is 1 / standard deviation or the variance, [images * groups]; the number of
-    batches int64 []; parts and means of gradients fp32, ``parts_size`` and ``means_size`` of them.
+    rstd, which is 1 / standard deviation, or the variance of statistics that are not those of x,
+    [images * groups]; the number of batches int64 []; parts and means of gradients fp32,
+    ``parts_size`` and ``means_size`` of them.
     """
 
     shape: NormShape
@@ -242,67 +245,180 @@ class NormPlan:
     out_dtype: torch.dtype  # of y
     activation: str
     eps: float
+    uses_batch: bool  # whether statistics are those of x
     parts_size: int = field(init=False)  # numbers that a kernel leaves to be merged
     means_size: int = field(init=False)  # two per group of an image
     _launchers: dict[Hashable, Launcher] = field(default_factory=dict)
     _forwards: DispatchCache[Launches] = field(default_factory=lambda: DispatchCache(16))
-    _gradients: dict[Hashable, _Gradients] = field(default_factory=dict)
+    _backwards: dict[Hashable, list[Launches]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = self.shape
         self.parts_size = 2 * shape.images * self._tiles(_ADDING).chunks * shape.channels
         self.means_size = 2 * shape.images * shape.groups
 
-    def forward(self, key: tuple[Any, ...]) -> Launches:
+    def forward(
+        self, x: Tensor, weight: Term, bias: Term, residual: Term, running: Running,
+        is_aligned: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """Returns y, means and rstd.
+
+        Means of x are followed by other numbers, which kernels do not read.  ``is_aligned`` tells
+        that all tensors are known to be.
+        """
+        if self.uses_batch:
+            y = torch.empty_like(x, dtype=self.out_dtype)
+            return y, *self.moments(x, running, weight, bias, residual, y, is_aligned)
+        mean: Any = running.mean
+        variance: Any = running.variance
+        y = self.normalize(x, mean, variance, weight, bias, residual, is_aligned)
+        return y, mean, variance
+
+    def normalize(
+        self, x: Tensor, mean: Tensor, rstd: Tensor, weight: Term, bias: Term, residual: Term,
+        is_aligned: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Returns y of given statistics."""
+        y = torch.empty_like(x, dtype=self.out_dtype)
+        tensors = (x, residual, y, mean, rstd, weight, bias)
+        launches = self._forward_launches((None, True))
+        launches.launch(tensors, is_aligned or are_aligned(*tensors))
+        return y
+
+    def moments(
+        self, x: Tensor, running: Running = NOT_RUNNING, weight: Term = None, bias: Term = None,
+        residual: Term = None, y: Term = None, is_aligned: bool = False,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Returns the statistics of x, [2, images * groups], means first, and their second row.
+
+        Moves running statistics; writes y, if there is one.
+        """
+        device = x.device
+        mean, variance, momentum, batches = running
+        moments = torch.empty(2, self.means_size // 2, dtype=torch.float32, device=device)
+        rstd = moments[1]
+        parts = torch.empty(self.parts_size, dtype=torch.float32, device=device)
+        # The first row begins where all of it begins.
+        tensors = (x, residual, y, moments, rstd, weight, bias, parts, mean, variance, batches)
+        is_aligned = are_aligned(rstd) if is_aligned else are_aligned(*tensors)
+        has_mean, has_variance = mean is not None, variance is not None
+        key = (momentum, y is not None, has_mean, has_variance, batches is not None)
+        self._forward_launches(key).launch(tensors, is_aligned)
+        # Versions of running statistics stay, as after torch's call: a backward in training mode
+        # reads none of them, and may run after this call.
+        if batches is not None and not batches.is_inference():
+            increment_version(batches)
+        return moments, rstd
+
+    def backward(self, saved: list[Any], dy: Tensor, needs: Sequence[bool]) -> tuple[Term, ...]:
+        """Returns the gradients of x, weight, bias and residual; ``None`` for what needs none.
+
+        Args:
+            saved: x, weight, bias, means and rstd as for the forward, and y where a ReLU
+                follows a residual, or None.  Emptied, so that tensors without other owners are
+                freed when no kernel reads them any more.
+            dy: [N, C, *size]; the residual's gradient may be this tensor.
+            needs: Which gradients are computed.
+
+        Raises:
+            TypeError: A saved tensor came back in another dtype.
+        """
+        self._check(saved)
+        x, weight, bias, mean, rstd, y = saved
+        saved.clear()
+        strides, given = self.strides, dy
+        if dy.stride() != strides or dy.is_neg():
+            dy = in_order(dy)
+        if x.stride() != strides:
+            x = in_order(x)
+        if y is not None and y.stride() != strides:
+            y = in_order(y)
+        needs_x, needs_weight, needs_bias, needs_residual = needs
+        writes_g = needs_residual and self.activation != "identity"
+        needs_means = needs_x and self.uses_batch
+        adds = writes_g or needs_means or needs_weight or needs_bias
+        key = (*needs, y is not None)
+        launches = self._backwards.get(key)
+        if launches is None:
+            found = self._backward_launches(needs, adds, writes_g, needs_means)
+            launches = self._backwards.setdefault(key, found)
+        device, wide = x.device, torch.float32
+        parts = torch.empty(self.parts_size, dtype=wide, device=device) if adds else None
+        means = torch.empty(self.means_size, dtype=wide, device=device) if needs_means else None
+        # A copy, as of the gradient that comes from pooling, is written over: autograd keeps the
+        # one that it was made of, and at the end of a network is where memory is short.
+        is_own = dy.data_ptr() != given.data_ptr() and dy.dtype is x.dtype
+        g = None
+        if writes_g:
+            g = dy if is_own else torch.empty_like(x)
+        dweight = torch.empty_like(weight) if needs_weight else None
+        dbias = torch.empty_like(bias) if needs_bias else None
+        # Where it is short, dx may have the memory of a y that nobody else has.
+        in_two = len(launches) > 1 and is_own and y is not None
+        dx = torch.empty_like(x) if needs_x and not in_two else None
+        others = (g, mean, rstd, weight, bias, parts, means, dweight, dbias)
+        is_aligned = are_aligned(x, dy, y, mean, rstd, weight, bias)
+        launches[in_two].launch((x, dy, y, *others, dx, None), is_aligned)
+        if in_two:
+            del y
+            dx = torch.empty_like(x)
+            launches[2].launch((x, dy, None, *others, dx, None), is_aligned)
+        return dx, dweight, dbias, dy if needs_residual and g is None else g
+
+    def _check(self, saved: list[Any]) -> None:
+        """Refuses saved tensors that are not of the forward's dtypes: hooks may replace them."""
+        terms, moments = self.term_dtypes[:2], self.term_dtypes[2:]
+        if self.uses_batch:
+            moments = (torch.float32, torch.float32)
+        for tensor, dtype in zip(
+            saved, (self.dtype, *terms, *moments, self.out_dtype), strict=True
+        ):
+            if tensor is not None and tensor.dtype is not dtype:
+                raise TypeError(
+                    f"hooks on saved tensors gave back x as {saved[0].dtype} and means as "
+                    f"{saved[3].dtype}, expected {self.dtype} and {moments[0]}, and all others as "
+                    "they were"
+                )
+
+    def _forward_launches(self, key: tuple[Any, ...]) -> Launches:
         """Returns the kernels of a forward.
 
         The key: how far running statistics are moved, from 0 to 1, or ``None`` where statistics are
-        given; whether the rstd is the variance; whether there is a y, a running mean, a running
-        variance, a number of batches.
+        given; whether there is a y, a running mean, a running variance, a number of batches.
         """
         launches = self._forwards.get(key)
         if launches is None:
-            momentum, is_variance, has_y, *_ = key
+            momentum, has_y, *_ = key
             steps = []
             if momentum is not None:
                 moments = self._over_x(kernels.moments_kernel, _ADDING)
                 steps = [moments, self._merge_moments(momentum)]
             if has_y:
-                kernel = kernels.normalize_kernel
-                steps.append(self._over_x(kernel, _NORMALIZING, is_variance, self.activation))
+                steps.append(self._over_x(kernels.normalize_kernel, _NORMALIZING, self.activation))
             launches = self._forwards.keep(key, Launches(_FORWARD, [(each, {}) for each in steps]))
         return launches
 
-    def gradients(self, needs: tuple[bool, ...], has_y: bool, is_variance: bool) -> _Gradients:
-        """Returns how the gradients that are needed of x, weight, bias and residual are computed.
+    def _backward_launches(
+        self, needs: Sequence[bool], adds: bool, writes_g: bool, needs_means: bool
+    ) -> list[Launches]:
+        """Returns the kernels of a backward, and those that write g, alone and in two parts.
 
-        A y is the output of a ReLU, which tells where it passed.  The rstd may be the variance,
-        which does not depend on x.
+        The second part writes dx and reads no y.
         """
-        key = (needs, has_y, is_variance)
-        found = self._gradients.get(key)
-        if found is not None:
-            return found
-        needs_x, needs_weight, needs_bias, needs_residual = needs
-        writes_g = needs_residual and self.activation != "identity"
-        needs_means, needs_channels = needs_x and not is_variance, needs_weight or needs_bias
-        adds = writes_g or needs_means or needs_channels
-        steps: list[tuple[Launcher, Mapping[str, str]]] = []
+        needs_x, needs_weight, needs_bias, _ = needs
+        steps: list[Step] = []
         if adds:
             sums = kernels.gradient_sums_kernel
-            steps.append((self._over_x(sums, _ADDING, is_variance, self.activation), {}))
-        if needs_means or needs_channels:
-            steps.append((self._merge_gradients(needs_means, needs_channels), {}))
-        in_two = None
-        if needs_x:
-            activation = "identity" if writes_g else self.activation
-            dx = kernels.input_gradient_kernel
-            instead = {"dy": "g", "y": "none"} if writes_g else {}
-            steps.append((self._over_x(dx, _NORMALIZING, is_variance, activation), instead))
-            if writes_g:
-                in_two = Launches(_BACKWARD, steps[:-1]), Launches(_BACKWARD, steps[-1:])
-        found = _Gradients(Launches(_BACKWARD, steps), in_two, adds, writes_g, needs_means)
-        return self._gradients.setdefault(key, found)
+            steps.append((self._over_x(sums, _ADDING, self.activation), {}))
+        if needs_means or needs_weight or needs_bias:
+            steps.append((self._merge_gradients(needs_means, needs_weight or needs_bias), {}))
+        if not needs_x:
+            return [Launches(_BACKWARD, steps)]
+        activation = "identity" if writes_g else self.activation
+        dx = self._over_x(kernels.input_gradient_kernel, _NORMALIZING, activation)
+        last: Step = (dx, {"dy": "g", "y": "none"} if writes_g else {})
+        parts = [[*steps, last], *([steps, [last]] if writes_g else [])]
+        return [Launches(_BACKWARD, each) for each in parts]
 
     def _tiles(self, wanted: tuple[int, int]) -> NormTiles:
         return choose_tiles(self.shape, self.dtype.itemsize, self.device.num_sms, *wanted)
@@ -314,6 +430,7 @@ class NormPlan:
             "rows": shape.rows, "images": shape.images, "channels": shape.channels,
             "groups": shape.groups, "group_channels": shape.group_channels,
             "eps_bits": _bits(self.eps), "IS_CHANNEL": shape.group_channels == 1,
+            "IS_VARIANCE": not self.uses_batch,
         }  # fmt: skip
         names = [name for name in kernel.arg_names if name in values]
         return Launcher(
@@ -324,18 +441,16 @@ class NormPlan:
             options={"num_warps": num_warps},
         )
 
-    def _over_x(
-        self, kernel: Any, wanted: tuple[int, int], is_variance: bool = False, activation: str = ""
-    ) -> Launcher:
+    def _over_x(self, kernel: Any, wanted: tuple[int, int], activation: str = "") -> Launcher:
         """Returns the launcher of a kernel that reads all of x, and may store as much."""
-        key = kernel.__name__, is_variance, activation
+        key = kernel.__name__, activation
         if key not in self._launchers:
             tiles = self._tiles(wanted)
             self._launchers[key] = self._launcher(
                 kernel, tiles.programs, tiles.num_warps, chunk_rows=tiles.chunk_rows,
                 chunks=tiles.chunks, units=self.shape.channels // tiles.unit, UNIT=tiles.unit,
                 BLOCK_C=tiles.block_c, ROWS=tiles.block_rows, UNROLL=tiles.unroll,
-                IS_VARIANCE=is_variance, ACTIVATION=activation,
+                ACTIVATION=activation,
             )  # fmt: skip
         return self._launchers[key]
 
@@ -370,11 +485,6 @@ class NormPlan:
 # ---- Memory --------------------------------------------------------------------------------------
 
 
-def is_negated(tensor: Tensor) -> bool:
-    """Tells whether memory holds a tensor's values negated; False while torch traces."""
-    return not torch.compiler.is_compiling() and tensor.is_neg()
-
-
 def is_channels_last(x: Tensor) -> bool:
     """Tells whether [N, C, *size] is dense and its channels lie side by side."""
     # torch 2.11 says that tensors of symbolic sizes are not contiguous.
@@ -386,60 +496,3 @@ def in_order(tensor: Tensor) -> Tensor:
     """Returns a tensor whose memory holds its values in the order of the kernels."""
     tensor = tensor.resolve_neg()
     return tensor if tensor.dim() < 3 or is_channels_last(tensor) else channels_last(tensor)
-
-
-# ---- With torch's operators ---------------------------------------------------------------------
-
-
-def activated(y: Tensor, activation: str) -> Tensor:
-    """Applies an activation by its name."""
-    return y if activation == "identity" else apply_activation(y, activation)
-
-
-def _normalized(
-    x: Tensor, shape: NormShape, statistics: Sequence[Tensor] | None, weight: Term, bias: Term,
-    eps: float,
-) -> Tensor:  # fmt: skip
-    """Normalizes in fp32, differentiable to any order."""
-    channel = (1, -1, *(1,) * (x.dim() - 2))
-    wide = x.float()
-    if statistics is not None:
-        mean, variance = (each.float().view(channel) for each in statistics)
-    elif shape.images == shape.group_channels == 1:
-        # Channels of all images, or of one image whose groups are channels.
-        dims = [0, *range(2, x.dim())]
-        variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
-    else:
-        wide = wide.unflatten(1, (shape.groups, -1)).flatten(2)
-        variance, mean = torch.var_mean(wide, 2, correction=0, keepdim=True)
-    y = ((wide - mean) * torch.rsqrt(variance + eps)).view(x.shape)
-    if weight is not None:
-        y = y * weight.float().view(channel)
-    return y if bias is None else y + bias.float().view(channel)
-
-
-def differentiable_gradients(
-    dy: Tensor,
-    saved: Sequence[Any],
-    needs: Sequence[bool],
-    shape: NormShape,
-    statistics: Sequence[Tensor] | None,
-    eps: float,
-    activation: str,
-    out_dtype: torch.dtype,
-) -> tuple[Tensor | None, ...]:
-    """Returns gradients of x, weight, bias and residual, which torch differentiates again.
-
-    ``saved`` are x, weight, bias and y, the output of a ReLU after a residual, which tells where it
-    passed, or None.  Statistics are mean and variance [C], ``None`` for those of x.
-    """
-    x, weight, bias, y = saved
-    if y is not None:
-        dy, activation = dy * (y > 0), "identity"
-    found = activated(_normalized(x, shape, statistics, weight, bias, eps), activation)
-    inputs = [term for term, is_needed in zip(saved, needs[:3], strict=False) if is_needed]
-    gradients: Any = iter(())
-    if inputs:
-        gradients = iter(torch.autograd.grad(found.to(out_dtype), inputs, dy, create_graph=True))
-    first = [next(gradients) if is_needed else None for is_needed in needs[:3]]
-    return *first, dy if needs[3] else None

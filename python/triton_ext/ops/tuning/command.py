@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.errors import TritonExtError, UnsupportedError, for_terminal
 from triton_ext.ops.api.explain import explain_case, fields_of
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
 from triton_ext.ops.core.device import KNOWN, device_of
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         _check_words(arguments)
         return _dry_run(arguments) if arguments.dry_run else _tune(arguments)
     except (CommandError, UnsupportedError, TableError) as error:
-        sys.stderr.write(f"triton-ext tune: error: {error}\n")
+        sys.stderr.write(f"triton-ext tune: error: {for_terminal(error)}\n")
         return 2
 
 
@@ -64,7 +64,7 @@ def explain(arguments: argparse.Namespace) -> int:
     try:
         dtype, problem = _dtype(arguments.dtype), _problem("_".join(words))
     except CommandError as error:
-        sys.stderr.write(f"triton-ext explain: error: {error}\n")
+        sys.stderr.write(f"triton-ext explain: error: {for_terminal(error)}\n")
         return 2
     found = [
         explain_case(Case(direction=each, problem=problem, dtype=dtype), KNOWN[arguments.gpu])
@@ -188,7 +188,8 @@ def _is_kept(out: pathlib.Path | None) -> bool:
         return True
     if out is None:
         raise CommandError(problem)
-    sys.stderr.write(f"triton-ext tune: warning: {problem}; {out} alone is written\n")
+    text = for_terminal(f"{problem}; {out} alone is written")
+    sys.stderr.write(f"triton-ext tune: warning: {text}\n")
     return False
 
 
@@ -231,7 +232,7 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
             if case.direction in directions:
                 calls.add(case)
     for case, reason in calls.refused.items():
-        sys.stderr.write(f"not tuned: {case}: {reason}\n")
+        sys.stderr.write(for_terminal(f"not tuned: {case}: {reason}") + "\n")
     return calls.cases
 
 
@@ -240,7 +241,7 @@ def _collected(model: torch.nn.Module, example_inputs: Any, training: bool) -> C
         return collect(model, example_inputs, training=training)
     except Exception as error:  # whatever a model does that fake tensors cannot
         text = str(error).partition("\n")[0][:200]
-        reason = f"{type(error).__name__}: {text}"
+        reason = for_terminal(f"{type(error).__name__}: {text}")
         sys.stderr.write(f"fake-tensor run failed ({reason}); running the model for real\n")
     try:
         return collect(model, example_inputs, training=training, fake=False)

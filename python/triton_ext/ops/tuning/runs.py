@@ -122,29 +122,27 @@ class Progress:
     A line per case, and on a terminal where rich is installed bars as well.
     """
 
-    def __init__(self, is_wanted: bool, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, is_wanted: bool, compiles: int, cases: int, stream: TextIO | None = None
+    ) -> None:
         stream = sys.stderr if stream is None else stream
         self._stream = stream if is_wanted else None
+        self._head = f"{cases} convolutions, {compiles} configurations to compile"
+        self._cases, self._done = cases, 0
         self._bars = _make_bars(stream) if is_wanted and stream.isatty() else None
-        self._compiling = self._measuring = None
-        self._cases = self._done = 0
+        if self._bars is not None:
+            self._compiling = self._bars.add_task("compiling", total=compiles)
+            self._measuring = self._bars.add_task("measuring", total=cases)
 
     def __enter__(self) -> Progress:
         if self._bars is not None:
             self._bars.start()
+        self._show(self._head)
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._bars is not None:
             self._bars.stop()
-
-    def begin(self, compiles: int, cases: int) -> None:
-        """Shows how much there is to do."""
-        self._cases = cases
-        if self._bars is not None:
-            self._compiling = self._bars.add_task("compiling", total=compiles)
-            self._measuring = self._bars.add_task("measuring", total=cases)
-        self._show(f"{cases} convolutions, {compiles} configurations to compile")
 
     def compiled(self) -> None:
         """Shows that one more configuration is compiled."""
@@ -297,7 +295,8 @@ def tune(
                 stack.enter_context(torch.cuda.device(place))
             if compiler is None:
                 compiler = stack.enter_context(CompilePool(jobs))
-            shown = stack.enter_context(Progress(progress))
+            compiles = sum(len(work.configs) for work in todo)
+            shown = stack.enter_context(Progress(progress, compiles, len(todo)))
             end = math.inf if seconds is None else begin + seconds
             path = save if isinstance(save, bool) else pathlib.Path(save)
             run = _Run(place, found, compiler, shown, rounds, path, end)
@@ -362,22 +361,20 @@ def _parsed_device(name: str, device: torch.device | str) -> torch.device:
 
 def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
     has_gpu = torch.cuda.is_available()
-    if device is None:
-        device = "cuda" if has_gpu or not is_named else "cpu"
-    place = _parsed_device("tune", device)
-    if place.type == "cuda":
-        count = torch.cuda.device_count() if has_gpu else 0
-        if place.index is not None and place.index >= count:
-            raise ValueError(f"tune: device is {str(place)!r}: torch sees {count} GPUs")
-        if not has_gpu:
-            raise UnsupportedError(
-                f"tune: there is no GPU to measure on (torch {torch.__version__} sees none)"
-            )
-        if torch.cuda.is_current_stream_capturing():
-            raise UnsupportedError("tune: a CUDA graph is being captured; tune before the capture")
-        if place.index is None:
-            place = torch.device("cuda", torch.cuda.current_device())
-    return place
+    place = _parsed_device("tune", device or ("cuda" if has_gpu or not is_named else "cpu"))
+    if place.type != "cuda":
+        return place
+    count = torch.cuda.device_count() if has_gpu else 0
+    if place.index is not None and place.index >= count:
+        raise ValueError(f"tune: device is {str(place)!r}: torch sees {count} GPUs")
+    if not has_gpu:
+        raise UnsupportedError(
+            f"tune: there is no GPU to measure on (torch {torch.__version__} sees none)"
+        )
+    if torch.cuda.is_current_stream_capturing():
+        raise UnsupportedError("tune: a CUDA graph is being captured; tune before the capture")
+    index = torch.cuda.current_device() if place.index is None else place.index
+    return torch.device("cuda", index)
 
 
 @dataclass(slots=True)
@@ -394,7 +391,6 @@ class _Run:
 
     def each(self, todo: Sequence[Outcome], clock: Clock | None) -> Iterable[Outcome]:
         """Yields what becomes of every case; compiling runs ahead."""
-        self.progress.begin(sum(len(work.configs) for work in todo), len(todo))
         submit, machine = self.compiler.submit, self.machine
         futures = [[submit(work.case, each, machine) for each in work.configs] for work in todo]
         for future in itertools.chain.from_iterable(futures):

@@ -5,6 +5,8 @@
 - A file that cannot be read is reported and never written over: a broken one is set aside under
   another name, an entry of a kind that is not known here is kept as it is.
 - A file that was there keeps its permissions, its group and the links that lead to it.
+- A lock is open to those who may write to its folder, whatever the umask is; a new table honours
+  the umask.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import fcntl
 import json
 import os
 import pathlib
+import pwd
 import stat
 import time
 import warnings
@@ -45,7 +48,11 @@ def write_table(path: pathlib.Path, table: Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # There is one writer at a time: a file that is there was left by one that was killed.
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
+    try:
+        temporary.unlink(missing_ok=True)
+    except PermissionError as error:  # in a folder with the sticky bit
+        text = f"{temporary.name} is there, {_owned(temporary)}; its owner has to remove it"
+        raise PermissionError(error.errno, text, str(path)) from error
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -84,25 +91,55 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
     end = time.monotonic() + _LOCK_SECONDS
     while True:
         # Closing the file ends the lock, and so does the end of the process.
-        with open(_open_lock(name), "rb") as lock:
+        with open(_opened_lock(name, end), "rb") as lock:
             tables.check_regular(name, lock.fileno())
-            _wait_for(lock.fileno(), name, end)
-            # The last holder has removed the file, and others may lock a newer one.
-            if not _is_file_at(name, lock.fileno()):
-                continue
+            _open_to_folder(name, lock.fileno())
             try:
-                yield
-            finally:
-                name.unlink(missing_ok=True)
-            return
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The last holder has removed the file, and others may lock a newer one.
+                is_held = os.path.samestat(os.stat(name), os.fstat(lock.fileno()))
+            except (BlockingIOError, FileNotFoundError):
+                is_held = False
+            if is_held:
+                try:
+                    yield
+                finally:
+                    # With the sticky bit of its folder, one that another user left stays; it is
+                    # empty.
+                    with contextlib.suppress(PermissionError):
+                        name.unlink(missing_ok=True)
+                return
+        if time.monotonic() > end:
+            text = f"another process has held the lock for {_LOCK_SECONDS:g} seconds"
+            raise TimeoutError(errno.ETIMEDOUT, text, str(name))
+        time.sleep(_LOCK_POLL_SECONDS)
+
+
+def _opened_lock(name: pathlib.Path, end: float) -> int:
+    """Opens a lock's file; one that its owner has just made is not yet open to others."""
+    while True:
+        try:
+            return _open_lock(name)
+        except FileNotFoundError:
+            if not name.parent.is_dir():
+                raise
+        except PermissionError as error:
+            if not name.exists() or time.monotonic() > end:
+                text = f"the lock {name.name} cannot be opened"
+                if name.exists():
+                    text += f": it is {_owned(name)}; its owner has to remove it"
+                raise PermissionError(error.errno, text, str(name)) from error
+        time.sleep(_LOCK_POLL_SECONDS)
 
 
 def _open_lock(name: pathlib.Path) -> int:
     """Opens a lock's file, also one of another user that may only be read."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o666)
+        return os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o600)
     except PermissionError:
+        if not name.exists():
+            raise
         return os.open(name, os.O_RDONLY | flags)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -110,24 +147,29 @@ def _open_lock(name: pathlib.Path) -> int:
         raise
 
 
-def _wait_for(descriptor: int, name: pathlib.Path, end: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > end:
-                text = f"another process has held the lock for {_LOCK_SECONDS:g} seconds"
-                raise TimeoutError(errno.ETIMEDOUT, text, str(name)) from None
-            time.sleep(_LOCK_POLL_SECONDS)
+def _open_to_folder(name: pathlib.Path, descriptor: int) -> None:
+    """Gives an own lock to all who may write to its folder, and to nobody else."""
+    folder, lock = name.parent.stat(), os.fstat(descriptor)
+    # Those who may write get both bits.
+    mode = 0o600 | sum(bit * 3 for bit in (0o020, 0o002) if folder.st_mode & bit)
+    if lock.st_uid != os.geteuid() or (lock.st_mode & 0o777, lock.st_gid) == (mode, folder.st_gid):
+        return
+    with contextlib.suppress(PermissionError):  # of a group that its owner is not in
+        os.fchown(descriptor, -1, folder.st_gid)
+    os.fchmod(descriptor, mode)
 
 
-def _is_file_at(path: pathlib.Path, descriptor: int) -> bool:
-    """Tells whether an open file is the one that a path leads to."""
+def _owned(path: pathlib.Path) -> str:
+    """Returns whose file it is, for messages."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+        found = path.lstat()
+    except OSError:
+        return "of another user"
+    try:
+        name = pwd.getpwuid(found.st_uid).pw_name
+    except KeyError:
+        name = str(found.st_uid)
+    return f"{stat.filemode(found.st_mode)} of user {name}"
 
 
 def check_writable(path: pathlib.Path) -> None:
@@ -145,6 +187,15 @@ def check_writable(path: pathlib.Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder", str(path))
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, f"nothing can be written to {folder}", str(path))
+    if not path.exists():
+        return
+    if not os.access(path, os.R_OK):
+        text = f"it is {_owned(path)}, and may not be read"
+        raise PermissionError(errno.EACCES, text, str(path))
+    owners = {0, folder.stat().st_uid, path.stat().st_uid}
+    if folder.stat().st_mode & stat.S_ISVTX and os.geteuid() not in owners:
+        text = f"it is {_owned(path)}, and {folder} lets owners alone replace files (sticky bit)"
+        raise PermissionError(errno.EPERM, text, str(path))
 
 
 def update_table(path: pathlib.Path, table: Table) -> Table:

@@ -1,4 +1,4 @@
-"""Calls of normalizations: checks of arguments, refusals, plans, and kernels on tensors.
+"""Checks of arguments, refusals, plans that are cached, and calls left to torch.
 
 Mistakes are ValueError and TypeError, as those of convolutions; a call without a mistake that no
 kernel takes is UnsupportedError.  Shapes, dtypes and devices are checked where kernels are to
@@ -7,31 +7,23 @@ compute; elsewhere torch checks them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
 from typing import Any, Literal
 
 import torch
-from torch.autograd.graph import increment_version
+from torch.autograd import forward_ad
 
 from triton_ext.ops.api.checks import kind_of
+from triton_ext.ops.api.operators import is_transformed
 from triton_ext.ops.core.device import IS_INTERPRETED, describe
-from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key
+from triton_ext.ops.core.dispatch_cache import PLAIN_TYPES, cached, keep, operand_key
 from triton_ext.ops.core.epilogue import ACTIVATIONS
 from triton_ext.ops.core.refusals import Refusal
-from triton_ext.ops.norms.plan import (
-    NormPlan,
-    NormShape,
-    are_aligned,
-    in_order,
-    is_channels_last,
-    is_negated,
-)
+from triton_ext.ops.norms.plan import NormPlan, NormShape, is_channels_last
 
 Tensor = torch.Tensor
-Term = Tensor | None
 #: The tensors of a call, x first; the last ones may be missing.
-Given = tuple[Term, ...]
+Given = tuple[Tensor | None, ...]
 _NAMES = ("x", "weight", "bias", "running_mean", "running_var", "residual")
 
 _ACTIVATIONS = ("identity", *(name for name in ACTIVATIONS if name != "none"))
@@ -47,6 +39,57 @@ _MOST_CHANNELS = 1 << 20
 _MOST_GROUP_CHANNELS = 1 << 13
 
 
+#: GroupNorm, BatchNorm with statistics of x, BatchNorm with running ones.
+Kind = Literal["group", "training", "evaluation"]
+
+#: True for operators of ours in graphs of torch.compile; Inductor generates the others.
+#: docs/norms.md counts the bytes that either moves.
+IS_OPERATOR: dict[Kind, bool] = {"group": True, "training": False, "evaluation": False}
+
+_RECORDING_MODES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
+
+
+# ---- Choice of torch or a kernel -----------------------------------------------------------------
+
+
+def is_left_to_torch(*tensors: object) -> bool:
+    """Tells whether torch observes operators, which kernels are not, so that it is to compute."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or is_transformed()
+        or forward_ad._current_level >= 0
+        or any([torch._C._get_dispatch_mode(key) is not None for key in _RECORDING_MODES])
+        or any([type(t) not in PLAIN_TYPES and _dispatches(t) for t in tensors])
+    )
+
+
+def _dispatches(tensor: object) -> bool:
+    """Tells whether a tensor's class computes by itself: fake, distributed and nested ones."""
+    own = getattr(type(tensor), "__torch_dispatch__", None)
+    return isinstance(tensor, Tensor) and own is not Tensor.__torch_dispatch__
+
+
+def is_operator(kind: Kind) -> bool:
+    """Tells whether the caller is being compiled, and its graph is to have our operators.
+
+    Graphs that are exported do not: they run where this package is not.  Neither do derivatives
+    forwards and transforms of torch.func, which torch refuses for operators.  These are asked for
+    in words that torch.compile traces: for torch 2.11, the interpreter is never None, and the
+    number of layers is none.
+    """
+    return (
+        torch.compiler.is_dynamo_compiling()
+        and IS_OPERATOR[kind]
+        # The function is_exporting() is always true in what torch 2.11 traces.
+        and not torch.compiler._is_exporting_flag
+        and forward_ad._current_level < 0
+        and not isinstance(
+            torch._C._functorch.peek_interpreter_stack(), torch._C._functorch.CInterpreter
+        )
+    )
+
+
 # ---- Kinds of arguments -------------------------------------------------------------------------
 
 
@@ -57,35 +100,43 @@ def check_kinds(
 
     Tensors but x may be None.
     """
+    refused = _kind_refusal(given, numbers, activation)
+    if refused is not None:
+        raise refused.kind(f"{name}: {refused.text}")
+
+
+def _kind_refusal(
+    given: tuple[object, ...], numbers: Mapping[str, object], activation: object
+) -> Refusal | None:
     for which, value in zip(_NAMES, given, strict=False):
         if not isinstance(value, Tensor) and (value is not None or which == "x"):
-            raise TypeError(f"{name}: {which} must be a tensor, got {kind_of(value)}")
+            return Refusal(f"{which} must be a tensor, got {kind_of(value)}", TypeError)
     for which, value in numbers.items():
         # A tensor's number is not read, which nobody could trace.
         is_number = isinstance(value, NUMBERS) or hasattr(value, "__float__")
         if isinstance(value, bool) or not is_number:
-            raise TypeError(f"{name}: {which} must be a number, got {kind_of(value)}")
-    text = _activation_refusal(activation)
-    if text is not None:
-        raise ValueError(f"{name}: {text}")
+            return Refusal(f"{which} must be a number, got {kind_of(value)}", TypeError)
+    if isinstance(activation, str) and activation in _ACTIVATIONS:
+        return None
+    names = ", ".join(_ACTIVATIONS)
+    return Refusal(f"expected an activation of {names}, got {activation!r}", ValueError)
 
 
 def number(name: str, value: Any) -> float:
     """Returns a number as plans have it: a tensor may hold another one at the next call."""
-    if type(value) is float:
-        return value
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(f"{name} must be a number, got {kind_of(value)}") from None
 
 
-# ---- Refusals and plans -------------------------------------------------------------------------
+# ---- Plans --------------------------------------------------------------------------------------
 
 
 def plan_of(
-    given: Given, groups: int | None, activation: str, eps: float, out_dtype: torch.dtype
-) -> NormPlan:
+    given: Given, groups: int | None, uses_batch: bool, activation: str, eps: float,
+    out_dtype: torch.dtype,
+) -> NormPlan:  # fmt: skip
     """Returns the plan of a normalization: GroupNorm, or BatchNorm where groups are ``None``.
 
     Raises:
@@ -93,7 +144,7 @@ def plan_of(
         TypeError: A value that is no dense tensor; unknown or mixed dtypes.
         ValueError: Sizes, groups, devices or an activation that do not fit.
     """
-    key = _key(groups, ("norm_plan", activation, eps, out_dtype), given)
+    key = _key(groups, ("norm_plan", uses_batch, activation, eps, out_dtype), given)
     plan: NormPlan | None = cached(key)
     if plan is not None:
         return plan
@@ -112,6 +163,7 @@ def plan_of(
         out_dtype=out_dtype,
         activation=activation,
         eps=eps,
+        uses_batch=uses_batch,
     )
     return keep(key, plan)
 
@@ -119,15 +171,18 @@ def plan_of(
 def _key(groups: int | None, words: tuple[object, ...], given: Given) -> Hashable:
     """Returns the call key of an operator; ``None`` for what is no tensor or has no hash."""
     # Equal numbers of other types are the same key.
-    if groups is None or type(groups) is int:
-        try:
-            negated = tuple([tensor is not None and tensor.is_neg() for tensor in given])
-            key = operand_key((groups, words, negated), given)
-            hash(key)
-        except (AttributeError, RuntimeError, TypeError):
-            return None  # the refusal says why
-        return key
-    return None
+    if groups is not None and type(groups) is not int:
+        return None
+    try:
+        negated = tuple([tensor is not None and tensor.is_neg() for tensor in given])
+        key = operand_key((groups, words, negated), given)
+        hash(key)
+    except (AttributeError, RuntimeError, TypeError):
+        return None  # the refusal says why
+    return key
+
+
+# ---- Refusals -----------------------------------------------------------------------------------
 
 
 def norm_problem(
@@ -172,10 +227,13 @@ def refusal(given: Given, groups: int | None, activation: object) -> Refusal | N
 
     Without groups it is BatchNorm.
     """
+    found = _kind_refusal(given, {}, activation)
+    if found is not None:
+        return found
     x: Any = given[0]
     pairs = zip(_NAMES, given, strict=False)
-    tensors = {name: each for name, each in pairs if each is not None or name == "x"}
-    found = _mistake(x, groups, tensors, activation)
+    tensors = {name: each for name, each in pairs if each is not None}
+    found = _mistake(x, groups, tensors)
     if found is None:
         text = _unsupported_input(x)
         text = text or _unsupported(x, groups, "residual" in tensors, activation)
@@ -184,19 +242,8 @@ def refusal(given: Given, groups: int | None, activation: object) -> Refusal | N
     return found
 
 
-def _activation_refusal(activation: object) -> str | None:
-    """Returns what is wrong with the name of an activation."""
-    if isinstance(activation, str) and activation in _ACTIVATIONS:
-        return None
-    return f"expected an activation of {', '.join(_ACTIVATIONS)}, got {activation!r}"
-
-
-def _mistake(
-    x: Tensor, groups: int | None, tensors: Mapping[str, Any], activation: object
-) -> Refusal | None:
+def _mistake(x: Tensor, groups: int | None, tensors: Mapping[str, Tensor]) -> Refusal | None:
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            return Refusal(f"{name} must be a tensor, got {kind_of(tensor)}", TypeError)
         if tensor.is_nested or tensor.layout is not torch.strided:
             layout = "a nested one" if tensor.is_nested else tensor.layout
             return Refusal(f"{name} must be a dense tensor, got {layout}", TypeError)
@@ -221,8 +268,7 @@ def _mistake(
             return Refusal(f"{name} is {tensor.dtype}, x is {x.dtype}{what}", TypeError)
         if tensor.device != x.device:
             return Refusal(f"{name} is on {tensor.device}, x is on {x.device}", ValueError)
-    mistake = _activation_refusal(activation)
-    return None if mistake is None else Refusal(mistake, ValueError)
+    return None
 
 
 def _unsupported_input(x: Tensor) -> str | None:
@@ -260,6 +306,11 @@ def _unsupported(
     return "a residual is added behind BatchNorm only" if has_residual else None
 
 
+def is_negated(tensor: Tensor) -> bool:
+    """Tells whether memory holds a tensor's values negated; False while torch traces."""
+    return not torch.compiler.is_compiling() and tensor.is_neg()
+
+
 def _unsupported_views(tensors: Mapping[str, Tensor]) -> str | None:
     for name, tensor in tensors.items():
         if is_negated(tensor):
@@ -274,140 +325,3 @@ def _unsupported_views(tensors: Mapping[str, Tensor]) -> str | None:
                 f"{name}{which} is not channels-last: expected dense pixels, channels side by side"
             )
     return None
-
-
-# ---- Kernels on tensors -------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Call:
-    """Arguments of a call other than x, weight, bias and residual."""
-
-    plan: NormPlan
-    running_mean: Term = None  # [C]
-    running_var: Term = None  # [C]
-    uses_batch: bool = True  # whether statistics are those of x
-    momentum: float = 0.0  # how far running statistics are moved, from 0 to 1
-    is_cached: bool = False  # whether the plan was cached for the call's key: tensors are aligned
-    batches: Term = None  # int64 [], counts batches where statistics are those of x
-
-    def forward(
-        self, x: Tensor, weight: Term, bias: Term, residual: Term
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns y, means and rstd, which is the variance where statistics are not those of x.
-
-        Means of x are followed by other numbers, which kernels do not read.
-        """
-        if self.uses_batch:
-            y = torch.empty_like(x, dtype=self.plan.out_dtype)
-            return y, *self.moments(x, weight, bias, residual, y)
-        mean: Any = self.running_mean
-        variance: Any = self.running_var
-        return self.normalize(x, mean, variance, weight, bias, residual), mean, variance
-
-    def moments(
-        self, x: Tensor, weight: Term = None, bias: Term = None, residual: Term = None,
-        y: Term = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Returns the statistics of x, [2, images * groups], means first, and their second row.
-
-        Moves running statistics; writes y, if there is one.
-        """
-        plan, device = self.plan, x.device
-        mean, variance, batches = self.running_mean, self.running_var, self.batches
-        moments = torch.empty(2, plan.means_size // 2, dtype=torch.float32, device=device)
-        rstd = moments[1]
-        parts = torch.empty(plan.parts_size, dtype=torch.float32, device=device)
-        # The first row begins where all of it begins.
-        tensors = (x, residual, y, moments, rstd, weight, bias, parts, mean, variance, batches)
-        is_aligned = are_aligned(rstd) if self.is_cached else are_aligned(*tensors)
-        has_mean, has_variance = mean is not None, variance is not None
-        key = (self.momentum, False, y is not None, has_mean, has_variance, batches is not None)
-        plan.forward(key).launch(tensors, is_aligned)
-        # Versions of running statistics stay, as after torch's call: a backward in training mode
-        # reads none of them, and may run after this call.
-        if batches is not None and not batches.is_inference():
-            increment_version(batches)
-        return moments, rstd
-
-    def normalize(
-        self, x: Tensor, mean: Tensor, rstd: Tensor, weight: Term, bias: Term, residual: Term
-    ) -> Tensor:
-        """Returns y of given statistics."""
-        y = torch.empty_like(x, dtype=self.plan.out_dtype)
-        tensors = (x, residual, y, mean, rstd, weight, bias)
-        is_aligned = self.is_cached or are_aligned(*tensors)
-        self.plan.forward((None, not self.uses_batch, True)).launch(tensors, is_aligned)
-        return y
-
-    def backward(self, saved: list[Any], dy: Tensor, needs: Sequence[bool]) -> tuple[Term, ...]:
-        """Returns the gradients of x, weight, bias and residual; ``None`` for what needs none.
-
-        Args:
-            saved: x, weight, bias, means and rstd as for the forward, and y where a ReLU
-                follows a residual, or None.  Emptied, so that tensors without other owners are
-                freed when no kernel reads them any more.
-            dy: [N, C, *size]; the residual's gradient may be this tensor.
-            needs: Which gradients are computed.
-
-        Raises:
-            TypeError: A saved tensor came back in another dtype.
-        """
-        plan = self.plan
-        self._check(*saved)
-        x, weight, bias, mean, rstd, y = saved
-        saved.clear()
-        strides, given = plan.strides, dy
-        if dy.stride() != strides or dy.is_neg():
-            dy = in_order(dy)
-        if x.stride() != strides:
-            x = in_order(x)
-        if y is not None and y.stride() != strides:
-            y = in_order(y)
-        needs_x, needs_weight, needs_bias, needs_residual = needs
-        how = plan.gradients(tuple(needs), y is not None, not self.uses_batch)
-        device, wide = x.device, torch.float32
-        parts = torch.empty(plan.parts_size, dtype=wide, device=device) if how.adds else None
-        means = torch.empty(plan.means_size, dtype=wide, device=device) if how.needs_means else None
-        # A copy, as of the gradient that comes from pooling, is written over: autograd keeps the
-        # one that it was made of, and at the end of a network is where memory is short.
-        is_own = dy.data_ptr() != given.data_ptr() and dy.dtype is x.dtype
-        g = None
-        if how.writes_g:
-            g = dy if is_own else torch.empty_like(x)
-        dweight = torch.empty_like(weight) if needs_weight else None
-        dbias = torch.empty_like(bias) if needs_bias else None
-        # Where it is short, dx may have the memory of a y that nobody else has.
-        in_two = how.in_two if is_own and y is not None else None
-        dx = torch.empty_like(x) if needs_x and in_two is None else None
-        others = (g, mean, rstd, weight, bias, parts, means, dweight, dbias)
-        is_aligned = are_aligned(x, dy, y, mean, rstd, weight, bias)
-        if in_two is None:
-            how.launches.launch((x, dy, y, *others, dx, None), is_aligned)
-        else:
-            in_two[0].launch((x, dy, y, *others, None, None), is_aligned)
-            del y
-            dx = torch.empty_like(x)
-            in_two[1].launch((x, dy, None, *others, dx, None), is_aligned)
-        if needs_residual and g is None:
-            g = dy
-        return dx, dweight, dbias, g
-
-    def _check(self, x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, y: Any) -> None:
-        """Refuses saved tensors that are not of the forward's dtypes: hooks may replace them."""
-        plan = self.plan
-        of_weight, of_bias, of_mean, of_rstd = plan.term_dtypes
-        if self.uses_batch:
-            of_mean = of_rstd = torch.float32
-        if (
-            x.dtype is not plan.dtype
-            or mean.dtype is not of_mean
-            or rstd.dtype is not of_rstd
-            or (weight is not None and weight.dtype is not of_weight)
-            or (bias is not None and bias.dtype is not of_bias)
-            or (y is not None and y.dtype is not plan.out_dtype)
-        ):
-            raise TypeError(
-                f"hooks on saved tensors gave back x as {x.dtype} and means as {mean.dtype}, "
-                f"expected {plan.dtype} and {of_mean}, and all others as they were"
-            )
