@@ -299,7 +299,7 @@ def _run_descriptor(arguments: dict[str, Any], step: list[str]) -> str:
 
     given = dict(arguments)
     tensor = _Tensor(*(given.pop(name) for name in ("shape", "strides", "dtype", "address")))
-    # TypeError is the documented error for what is no integer.
+    # TypeError is the documented error for what is not an integer.
     with warnings.catch_warnings(), contextlib.suppress(TypeError):
         warnings.simplefilter("ignore")
         step.append("for_conv")

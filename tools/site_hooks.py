@@ -23,6 +23,7 @@ import reference  # noqa: E402 - its folder is on the path from here on
 FILES = "files"
 _LANGUAGES = {".py": "python", ".toml": "toml", ".md": "", ".mlir": "text"}
 _SHOWN = (".py", ".toml", ".mlir")
+_BOOST = {"faq.md": 2, "recipes/": 2, "reference/e": 3, "adr/": 0.5}
 _CODE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]*`)", re.M | re.S)
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -71,6 +72,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrites the links of a page that lead out of ``docs``."""
     uri = page.file.src_uri
     source = f"docs/{uri}"
+    # Pages that answer a question come first; sources of files are not searched.
+    boost = next((value for start, value in _BOOST.items() if uri.startswith(start)), 1)
+    page.meta["search"] = {"exclude": True} if uri.startswith(f"{FILES}/") else {"boost": boost}
     if uri.startswith(f"{FILES}/"):
         source = uri.removeprefix(f"{FILES}/")
         source = (

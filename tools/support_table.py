@@ -229,9 +229,9 @@ def _where_im2col_is_made() -> str:
 
 
 def _where_the_key_is() -> str:
-    from triton_ext.host import seams
+    from triton_ext.host import patch_points
 
-    return "in the hook's" if seams.asks_hook_for_key() else "behind Triton's"
+    return "in the hook's" if patch_points.asks_hook_for_key() else "behind Triton's"
 
 
 def _capability(name: str) -> bool:

@@ -41,10 +41,13 @@ def test_others_are_left_alone(tool, source):
 
 def test_house_words(tool):
     source = '"""Sums by col2im over residue classes."""\n# The reason is told.\n'
+    source += "x = 1\n# An operation that nobody here knows: its size is no number.\n"
     assert found(tool, tool.texts_of_python(source)) == [
         (1, "'col2im': write 'kn2row'"),
         (1, "'residue classes': write 'stride phase'"),
         (2, "'is told': write 'the fact itself'"),
+        (4, "'is no number': write 'is not a'"),
+        (4, "'nobody here knows': write 'unknown'"),
     ]
 
 

@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton_ext import plugin
 from triton_ext.errors import LaunchError
-from triton_ext.host import seams
+from triton_ext.host import patch_points
 from triton_ext.ir import parse
 from triton_ext.passes import Pass
 from triton_ext.tools import doctor
@@ -124,7 +124,7 @@ def compiled(fresh_triton_cache, monkeypatch):
         made = source()
         made.parse_options()
         hook = knobs.runtime.add_stages_inspection_hook
-        if not seams.asks_hook_for_key():
+        if not patch_points.asks_hook_for_key():
             from triton.compiler import compiler
 
             key = compiler.get_cache_key(made, Hashed(), Hashed(), {})
@@ -159,7 +159,7 @@ ORDERS = list(itertools.permutations(range(3)))
 @pytest.mark.parametrize("restores", [True, False], ids=["restores", "polite"])
 def test_every_order_of_coming_and_going(compiled, calls_previous, has_key, restores):
     options = {"calls_previous": calls_previous, "has_key": has_key, "restores": restores}
-    if not has_key and seams.asks_hook_for_key():
+    if not has_key and patch_points.asks_hook_for_key():
         pytest.skip("a hook that has no key ends in a TypeError without us as well here")
     for coming, going in itertools.product(ORDERS, ORDERS):
         ours = Ours()
@@ -227,7 +227,11 @@ def test_a_hook_that_copies_the_attributes_of_ours_is_not_taken_for_ours(compile
 def places():
     """Every function of Triton's in which the plugin stands, by its name."""
     plugin.install()
-    return {seam.title: seam for seam in plugin._chained if "hook" not in seam.title}
+    return {
+        patch_point.title: patch_point
+        for patch_point in plugin._chained
+        if "hook" not in patch_point.title
+    }
 
 
 class TestFunctionsOfTriton:
@@ -236,62 +240,62 @@ class TestFunctionsOfTriton:
     @pytest.fixture(params=sorted(places()))
     def place(self, request, compiled):
         plugin.install()
-        seam = places()[request.param]
+        patch_point = places()[request.param]
         stock = None
         plugin.uninstall()
-        stock = seam._present
+        stock = patch_point._present
         plugin.install()
-        yield seam, stock
-        setattr(seam._holder, seam._attribute, stock)
+        yield patch_point, stock
+        setattr(patch_point._holder, patch_point._attribute, stock)
         plugin.uninstall()
-        assert seam._present is stock
+        assert patch_point._present is stock
 
     def test_one_that_calls_ours_is_left_in_front(self, place):
-        seam, stock = place
-        ours = seam._present
+        patch_point, stock = place
+        ours = patch_point._present
         calls = []
 
         def foreign(*args, **kwargs):
             calls.append(args)
             return ours(*args, **kwargs)
 
-        setattr(seam._holder, seam._attribute, foreign)
-        assert seam.is_reached()
-        assert seam.in_front.endswith("foreign")
+        setattr(patch_point._holder, patch_point._attribute, foreign)
+        assert patch_point.is_reached()
+        assert patch_point.in_front.endswith("foreign")
         plugin.install()
         source().parse_options()
-        assert seam._present is foreign
+        assert patch_point._present is foreign
         plugin.uninstall()
-        assert seam._present is foreign
-        setattr(seam._holder, seam._attribute, ours)
+        assert patch_point._present is foreign
+        setattr(patch_point._holder, patch_point._attribute, ours)
         plugin.uninstall()
-        assert seam._present is stock
+        assert patch_point._present is stock
 
     def test_one_that_does_not_is_found_at_the_next_compile(self, place):
-        seam, stock = place
+        patch_point, stock = place
 
         def foreign(*args, **kwargs):
             return stock(*args, **kwargs)
 
-        setattr(seam._holder, seam._attribute, foreign)
-        assert not seam.is_reached()
-        if seam.title.endswith("parse_options"):
+        setattr(patch_point._holder, patch_point._attribute, foreign)
+        assert not patch_point.is_reached()
+        if patch_point.title.endswith("parse_options"):
             plugin.install()  # that is how compiles tell us
         source().parse_options()
-        assert seam.is_reached()
-        assert seam.behind.endswith("foreign")
+        assert patch_point.is_reached()
+        assert patch_point.behind.endswith("foreign")
         plugin.uninstall()
-        assert seam._present is foreign
+        assert patch_point._present is foreign
 
     def test_one_that_restores_what_was_before_ours(self, place):
-        seam, stock = place
-        setattr(seam._holder, seam._attribute, stock)
-        assert not seam.is_reached()
+        patch_point, stock = place
+        setattr(patch_point._holder, patch_point._attribute, stock)
+        assert not patch_point.is_reached()
         plugin.install()
-        assert seam.is_reached()
-        assert not seam.behind
+        assert patch_point.is_reached()
+        assert not patch_point.behind
         plugin.uninstall()
-        assert seam._present is stock
+        assert patch_point._present is stock
 
 
 def test_a_launcher_of_somebody_else_in_front_and_behind(compiled):

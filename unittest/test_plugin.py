@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import backends, plugin
 from triton_ext.errors import UnsupportedError
-from triton_ext.host import capabilities, seams
+from triton_ext.host import capabilities, patch_points
 from triton_ext.ir import parse
 from triton_ext.passes import Pass
 from triton_ext.passes.sources import add_files, python_files
@@ -264,7 +264,9 @@ def test_a_changed_pass_recompiles_and_a_removed_plugin_is_not_served(slot, monk
     assert compile_add_one().hash == without
 
 
-@pytest.mark.skipif(seams.asks_hook_for_key(), reason="this Triton asks the hook for its key")
+@pytest.mark.skipif(
+    patch_points.asks_hook_for_key(), reason="this Triton asks the hook for its key"
+)
 class TestKeysOfAHostThatDoesNotAsk:
     """Triton 3.6: the key goes behind Triton's own, on disk, of compiles under way, in memory."""
 

@@ -42,7 +42,7 @@ from triton_ext.errors import (
     VerifyError,
 )
 from triton_ext.host import module as host_module
-from triton_ext.host import seams
+from triton_ext.host import patch_points
 from triton_ext.host.detect import wrap_create_driver
 from triton_ext.host.dots import wrap_interpreted_dot
 from triton_ext.ir import Module, parse
@@ -110,7 +110,7 @@ class _Extra:
 # The one piece of global state: where we are chained, whether we act there, and the passes of
 # others, a tuple that is replaced and never changed.
 _lock = threading.Lock()
-_chained: tuple[seams.Seam, ...] = ()
+_chained: tuple[patch_points.PatchPoint, ...] = ()
 _active = False
 _extra: tuple[_Extra, ...] = ()
 # The passes in this thread's last key; ``None`` for a key without the plugin.
@@ -134,10 +134,10 @@ def install() -> None:
     host.detect()
     with _lock:
         _active = True
-        _chained = _seams()
-        for seam in _chained:
-            if not seam.is_reached():
-                seam.chain()
+        _chained = _patch_points()
+        for patch_point in _chained:
+            if not patch_point.is_reached():
+                patch_point.chain()
 
 
 def uninstall() -> None:
@@ -149,58 +149,60 @@ def uninstall() -> None:
     global _active
     with _lock:
         _active = False
-        for seam in _chained:
-            seam.unchain()
+        for patch_point in _chained:
+            patch_point.unchain()
 
 
-def _seams() -> tuple[seams.Seam, ...]:
+def _patch_points() -> tuple[patch_points.PatchPoint, ...]:
     return (
-        seams.stages_hook(_stages_hook),
-        *(_key_seam(place) for place in seams.key_places()),
-        seams.tensordesc_arg(_wrapper("wrap_make_tensordesc_arg")),
-        seams.make_ir(_wrapper("wrap_make_ir"), gluon=False),
-        seams.make_ir(_wrapper("wrap_make_ir"), gluon=True),
-        *_signature_seams(),
-        *seams.before_compile(_keep),
-        seams.create_driver(lambda previous: wrap_create_driver(previous, _is_active)),
-        *_interpreter_seams(),
+        patch_points.stages_hook(_stages_hook),
+        *(_key_patch_point(place) for place in patch_points.key_places()),
+        patch_points.tensordesc_arg(_wrapper("wrap_make_tensordesc_arg")),
+        patch_points.make_ir(_wrapper("wrap_make_ir"), gluon=False),
+        patch_points.make_ir(_wrapper("wrap_make_ir"), gluon=True),
+        *_signature_patch_points(),
+        *patch_points.before_compile(_keep),
+        patch_points.create_driver(lambda previous: wrap_create_driver(previous, _is_active)),
+        *_interpreter_patch_points(),
     )
 
 
-def _signature_seams() -> tuple[seams.Seam, ...]:
+def _signature_patch_points() -> tuple[patch_points.PatchPoint, ...]:
     if host_has("im2col-copies"):
         return ()
     # There Gluon knows no im2col descriptors.
-    return seams.gluon_signature(_wrapper("gluon.wrap_source"), _wrapper("gluon.wrap_str_to_ty"))
-
-
-def _interpreter_seams() -> tuple[seams.Seam, ...]:
-    if not seams.interpreting():
-        return ()
-    return (
-        seams.interpreter_cvt(_wrapper("wrap_implicit_cvt")),
-        seams.interpreter_dot(lambda previous: wrap_interpreted_dot(previous, _is_active)),
+    return patch_points.gluon_signature(
+        _wrapper("gluon.wrap_source"), _wrapper("gluon.wrap_str_to_ty")
     )
 
 
-def _key_seam(place: str) -> seams.Seam:
+def _interpreter_patch_points() -> tuple[patch_points.PatchPoint, ...]:
+    if not patch_points.interpreting():
+        return ()
+    return (
+        patch_points.interpreter_cvt(_wrapper("wrap_implicit_cvt")),
+        patch_points.interpreter_dot(lambda previous: wrap_interpreted_dot(previous, _is_active)),
+    )
+
+
+def _key_patch_point(place: str) -> patch_points.PatchPoint:
     make = _key_maker()
-    return seams.cache_key(place, lambda: make()[0])
+    return patch_points.cache_key(place, lambda: make()[0])
 
 
 def _keep() -> None:
     """Chains again where somebody took our place; Triton calls it in front of every compile."""
     if not _active:
         return
-    for seam in [seam for seam in _chained if not seam.is_reached()]:
+    for patch_point in [patch_point for patch_point in _chained if not patch_point.is_reached()]:
         _log.warning(
             "%s does not come through triton-ext any more, there is %s; triton-ext stands in front "
             "of that now",
-            seam.title,
-            seam.in_front or "what Triton has itself",
+            patch_point.title,
+            patch_point.in_front or "what Triton has itself",
         )
         with _lock:
-            seam.chain()
+            patch_point.chain()
 
 
 def chain() -> tuple[Link, ...]:
@@ -211,13 +213,14 @@ def chain() -> tuple[Link, ...]:
     if not _active:
         return ()
     return tuple(
-        Link(seam.title, seam.is_reached(), seam.in_front, seam.behind) for seam in _chained
+        Link(patch_point.title, patch_point.is_reached(), patch_point.in_front, patch_point.behind)
+        for patch_point in _chained
     )
 
 
 def is_installed() -> bool:
     """Tells whether the plugin acts on compiles and launches."""
-    return _active and seams.plugin_is_reached()
+    return _active and patch_points.plugin_is_reached()
 
 
 def _is_active() -> bool:
@@ -234,7 +237,7 @@ def cache_key() -> str:
     digest = hashlib.sha256(" ".join(own.export for own in own_passes()).encode())
     for package in _package_folders():
         add_files(digest, package)
-    return f"{seams.KEY_PREFIX}{digest.hexdigest()}"
+    return f"{patch_points.KEY_PREFIX}{digest.hexdigest()}"
 
 
 def add_pass(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> None:
@@ -359,7 +362,7 @@ def _package_folders() -> list[pathlib.Path]:
     return sorted(folders)
 
 
-def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
+def _stages_hook(previous: patch_points.StagesHook | None) -> patch_points.StagesHook:
     def hook(
         backend: Any = None,
         stages: Any = None,
@@ -389,7 +392,7 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
             changed: list[str] = []
             for name in STAGES:
                 if name in stages:
-                    is_gluon = seams.is_gluon(language)
+                    is_gluon = patch_points.is_gluon(language)
                     inner = _naming(name, stages[name], changed)
                     stages[name] = _wrap_stage(name, inner, now, is_gluon, changed)
             if "llir" in stages:
@@ -402,7 +405,7 @@ def _stages_hook(previous: seams.StagesHook | None) -> seams.StagesHook:
     else:
 
         def key() -> tuple[str, str]:
-            theirs, digest = seams.key_of(previous) or ("", "")
+            theirs, digest = patch_points.key_of(previous) or ("", "")
             text, own_digest = mine()
             if text in theirs:
                 return (theirs, digest)  # Another link of ours, further back.
@@ -465,7 +468,8 @@ def _wrap_stage(
         text = host_module.print_module(module)
         if not has_extra and not own_for(stage, text, is_gluon):
             return module
-        tree = run_passes(text, stage=stage, extra=extra, is_gluon=is_gluon)
+        behind: list[str] = []
+        tree = run_passes(text, stage=stage, extra=extra, is_gluon=is_gluon, changed=behind)
         if not tree.is_changed:
             return module
         try:
@@ -476,7 +480,7 @@ def _wrap_stage(
             own = own_for(stage, text, is_gluon)
             error.notes += tuple(each.way_out for each in own if each.way_out)
             raise
-        changed.extend(f"'{each.pipeline}' behind {stage}" for each in extra if each.stage == stage)
+        changed.extend(behind)
         if stage == "ttgir":
             # As Triton does at the end of this stage; what it noted is of the module before.
             entries = lowered.get_tensordesc_metadata()
@@ -516,6 +520,7 @@ def run_passes(
     context: Any | None = None,
     extra: tuple[_Extra, ...] | None = None,
     is_gluon: bool = False,
+    changed: list[str] | None = None,
 ) -> Module:
     """Runs what runs behind a stage on the printed form of a module.
 
@@ -527,6 +532,7 @@ def run_passes(
             default the package verifies it if ``TRITON_EXT_VERIFY=1``, and Triton does not.
         extra: The passes of others; by default those that are added now.
         is_gluon: Whether it is of a Gluon kernel.
+        changed: Gets the passes of others that changed the module, each with its stage.
 
     Raises:
         PassError: The module cannot be lowered; the error stands at the user's source line.  Or
@@ -549,7 +555,7 @@ def run_passes(
         raise
     for entry in _extra if extra is None else extra:
         if entry.stage == stage:
-            kernels = _kernels(module)
+            kernels, before = _kernels(module), str(module)
             _run(entry.manager.verifying(verify, verifier), module)
             lost = kernels - _kernels(module)
             if lost:
@@ -558,6 +564,8 @@ def run_passes(
                     f"the passes '{entry.pipeline}' removed or renamed the kernel '{min(lost)}'",
                     filename=module.source.filename,
                 )
+            if changed is not None and str(module) != before:
+                changed.append(f"'{entry.pipeline}' behind {stage}")
     return module
 
 

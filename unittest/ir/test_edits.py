@@ -6,7 +6,7 @@ import re
 
 import pytest
 from ir_helpers import check_contract, fixture, named, value
-from triton_ext.errors import VerifyError
+from triton_ext.errors import ParseError, VerifyError
 from triton_ext.ir import Module, Use, parse
 
 
@@ -322,6 +322,18 @@ class TestAttributes:
             ('"t.a"() : () -> ()', '"t.a"() {n = 1} : () -> ()'),
             ('"t.a"() ({\n  t.b\n}) : () -> ()', '"t.a"() ({\n  t.b\n}) {n = 1} : () -> ()'),
             ('"t.a"() <{m}> : () -> ()', '"t.a"() <{m, n = 1}> : () -> ()'),
+            ('"t:(.a"() : () -> ()', '"t:(.a"() {n = 1} : () -> ()'),
+            ('"t.a"() [":("] : () -> ()', '"t.a"() [":("] {n = 1} : () -> ()'),
+            ("%x = scf.condition : i1", "%x = scf.condition {n = 1} : i1"),
+            ("t.a // c", "t.a {n = 1} // c"),
+            ("return // c d e f g", "return {n = 1} // c d e f g"),
+            ("tt.func private @f() // c", "tt.func private @f() attributes {n = 1} // c"),
+            ('"t.a"() // : (\n : () -> ()', '"t.a"() // : (\n {n = 1} : () -> ()'),
+            ("func.call @f() // :(\n : () -> ()", "func.call @f() // :(\n {n = 1} : () -> ()"),
+            ("func.func @f() // {\n {\n}", "func.func @f() // {\n attributes {n = 1} {\n}"),
+            ("t.a {m = 1 // c, d\n}", "t.a {m = 1, n = 1 // c, d\n}"),
+            ("t.a {m = 1, // c, d\n o = 2}", "t.a {m = 1, // c, d\n o = 2, n = 1}"),
+            ('"t.a"() <{ // c\n}> : () -> ()', '"t.a"() <{n = 1 // c\n}> : () -> ()'),
         ],
     )
     def test_new_dictionary(self, before, after):
@@ -329,6 +341,27 @@ class TestAttributes:
         module.body[0].set_attribute("n", "1")
         assert str(module) == after
         assert dict(module.body[0].attributes)["n"] == "1"
+
+    def test_a_default_region_behind_a_comment(self):
+        text = """\
+tt.func @f() {
+  ttg.warp_specialize() // default {
+  // default {
+  default {
+    ttg.warp_yield
+  } : () -> ()
+  tt.return
+}
+"""
+        module = parse(text)
+        op = named(module, "ttg.warp_specialize")[0]
+        op.set_attribute("n", "1")
+        assert str(module) == text.replace("\n  default {", "\n attributes {n = 1}  default {")
+        assert dict(named(parse(str(module)), op.name)[0].attributes) == {"n": "1"}
+
+    def test_a_comma_with_nothing_behind_it_is_refused(self):
+        with pytest.raises(ParseError, match="expected another attribute behind this comma"):
+            parse("t.a {m = 1, }").body[0].set_attribute("n", "1")
 
     def test_of_a_quoted_branch(self, host):
         host.needs_present_syntax()

@@ -277,6 +277,11 @@ class TestInline:
 
 
 class TestRename:
+    def test_a_name_does_not_run_into_what_follows(self):
+        module = parse("%0 = t.a : i32\n%1 = arith.divsi %0-> %0 : i32\nt.b %0to %1#0\n")
+        rename(module.body[0].results[0], "%x")
+        assert str(module) == "%x = t.a : i32\n%1 = arith.divsi %x -> %x : i32\nt.b %x to %1#0\n"
+
     def test_result_and_argument(self, module):
         assert rename(value(module, "%a"), "%sum") == "%sum"
         assert rename(value(module, "%x"), "%sum") == "%sum_0"

@@ -222,6 +222,33 @@ INVALID = {
         3,
         "'arith.extsi' takes 1 operand, and the text names 0",
     ),
+    "no layout to set": (
+        "    %a = gluon.set_auto_layout : tensor<16xi32>\n    tt.return",
+        3,
+        "'gluon.set_auto_layout' takes 1 operand, and the text names 0",
+    ),
+    "one half of a product": (
+        "    %a, %b = arith.mulsi_extended %x : i32\n    tt.return",
+        3,
+        "'arith.mulsi_extended' takes 2 operands, and the text names 1",
+    ),
+    "two old values": (
+        '    %a:2 = "tti.experimental_gsan_atomic_cas"(%x) : (i32) -> (i32, i32)\n    tt.return',
+        3,
+        "'tti.experimental_gsan_atomic_cas' defines 1 result, and the text names 2",
+    ),
+    "the result of an unknown operation": (
+        "    %a = foo.bar %x : i32 -> tensor<16xi32>\n"
+        "    %b = arith.addi %a, %x : i32\n    tt.return",
+        4,
+        "operands of 'arith.addi' must have one type, found (tensor<16xi32>, i32)",
+    ),
+    "the result of an unknown operation without operands": (
+        "    %a = foo.bar : tensor<16xi32>\n"
+        "    %b = tt.splat %a : i32 -> tensor<16xi32>\n    tt.return",
+        4,
+        "'tt.splat' prints the type 'i32' for '%a', whose type is 'tensor<16xi32>'",
+    ),
     "operands of two types": (
         "    %a = arith.addi %x, %p : i32\n    tt.return",
         3,

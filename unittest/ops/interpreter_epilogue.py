@@ -56,7 +56,7 @@ def tile_of(values: torch.Tensor, activation: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_are_exact_near_zero_and_far_from_it(activation):
-    # All powers of two of bf16, and numbers around the seam of tanh.
+    # All powers of two of bf16, and numbers around the patch_point of tanh.
     values = torch.cat([2.0 ** torch.arange(-60.0, 12.0), torch.linspace(0.2, 0.3, 50)])
     values = torch.cat([values, -values]).bfloat16()
     expected = ACTIVATIONS[activation](values.double())

@@ -112,6 +112,16 @@ class Double(Pass):
 
 
 @dataclass(frozen=True, slots=True)
+class Nothing(Pass):
+    """Changes nothing."""
+
+    name: ClassVar[str] = "test-nothing"
+
+    def run(self, module: Module, context: PassContext) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
 class Options(Pass):
     """Has an option of every type."""
 

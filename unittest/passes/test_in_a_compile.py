@@ -10,7 +10,7 @@ import sys
 import pytest
 import triton
 import triton.language as tl
-from pass_helpers import Atan2, Break, CountFunction, EraseKernel, Mark, Shorten
+from pass_helpers import Atan2, Break, CountFunction, EraseKernel, Mark, Nothing, Shorten
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -175,6 +175,18 @@ def test_the_pass_is_named_whose_module_triton_cannot_lower(stage, fails, capfd)
         compiled(add_two_to_a_row, "*fp32")
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert "atan2" in capfd.readouterr().err
+
+
+@needs_key
+def test_a_pass_that_changed_nothing_is_not_named():
+    with (
+        plugin.extra_passes("ttgir", [Nothing()]),
+        plugin.extra_passes("ttgir", [Atan2()]),
+        plugin.extra_passes("ttgir", [Nothing()]),
+        pytest.raises(PassError, match=r"failed on .*test-atan2\)' behind ttgir changed") as caught,
+    ):
+        compiled(add_two_to_a_row, "*fp32")
+    assert "test-nothing" not in caught.value.message
 
 
 @needs_key

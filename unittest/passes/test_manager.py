@@ -196,6 +196,12 @@ def test_remarks_on_arguments_have_their_place():
     assert z.notes[0].startswith("at operation: tt.func public @f")
 
 
+@pytest.mark.parametrize("name", [r"a\00b.py", "/dev/zero", "/proc/self/fd"])
+def test_a_location_that_names_no_regular_file_has_no_source_line(name):
+    place = place_of(parse(f'module {{\n  t.a loc("{name}":1:2)\n}}\n').body[0])
+    assert (place.line, place.column, place.source_line) == (1, 2, None)
+
+
 def test_a_manager_can_run_again():
     manager = PassManager([Double()])
     modules = [parse(TEXT), parse(TEXT)]

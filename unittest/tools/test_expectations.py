@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from triton_ext.host.diagnostics import Diagnostic
 from triton_ext.tools.expectations import expectations, verify
@@ -130,6 +132,22 @@ def test_regular_expressions_reach_over_lines():
 def test_a_broken_regular_expression_is_told():
     (said,) = check("// expected-error-re {{a {{(}} b}}")
     assert said.startswith("'a {{(}} b' has an invalid regular expression")
+
+
+def test_a_regular_expression_that_takes_too_long_is_refused(monkeypatch):
+    monkeypatch.setattr("triton_ext.tools.expectations._SECONDS", 0.2)
+    text = "// expected-error-re @+1 {{{{(a+)+$}}}}\nx"
+    before = signal.getsignal(signal.SIGALRM)
+    (said,) = check(text, error(2, "a" * 40 + "b"))
+    assert said == "the regular expression of this designator takes longer than 5 s"
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert check(text, error(2, "a" * 40)) == []
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999999}b", "(" * 5000])
+def test_a_regular_expression_that_is_too_large_is_told(pattern):
+    (said,) = check(f"// expected-error-re {{{{a {{{{{pattern}}}}}}}}}")
+    assert "has an invalid regular expression" in said
 
 
 def test_equal_is_silent():

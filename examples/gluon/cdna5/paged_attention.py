@@ -149,7 +149,7 @@ def scores_of(q, k_smem, first, seq_len, ACC_LAYOUT: gl.constexpr):
 def attend(scores, v_smem, acc, total, most, ACC_LAYOUT: gl.constexpr):
     """Adds one block of tokens whose values have arrived."""
     new_most = gl.maximum(most, gl.max(scores, axis=1))
-    # A block without a token leaves everything at -inf, and -inf - -inf is no number.
+    # A block without a token leaves everything at -inf, and -inf - -inf is not a number.
     shift = gl.where(new_most == float("-inf"), 0.0, new_most)
     p = gl.exp2(scores - gl.expand_dims(shift, 1))
     scale = gl.exp2(most - shift)

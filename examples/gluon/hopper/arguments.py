@@ -145,7 +145,7 @@ def steps_of(rank: int, **steps: object) -> list[tuple[int, ...]]:
         steps: What is given, by the argument's name.
 
     Raises:
-        LaunchError: All that is no int, or not one for each dimension, of at least 1.
+        LaunchError: All that is not an int, or not one for each dimension, of at least 1.
     """
     dims = rank - 2
     wanted = f"an int, or {dims} of them, each at least 1" if dims else "an int of at least 1"

@@ -1,7 +1,7 @@
 """Runs the kernel of a TTGIR module, workgroup after workgroup.
 
 Every operation is prepared once: its types, attributes and operands are looked up then, and what is
-left is a function of the workgroup.  An operation that nobody here knows is an error before the
+left is a function of the workgroup.  An unknown operation is an error before the
 kernel starts, with the line that it comes from.
 
 Control flow: ``scf`` and calls.  Branches between blocks (``cf``) are followed as well; they are

@@ -146,7 +146,7 @@ def scalar_type(name: str, value: Any, expected: str) -> str:
         expected: How the message calls all that the parameter could have been given.
 
     Raises:
-        LaunchError: It is no number.
+        LaunchError: It is not a number.
     """
     if isinstance(value, bool):
         return "i1"

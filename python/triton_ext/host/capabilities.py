@@ -15,7 +15,7 @@ from functools import lru_cache
 from triton_ext.errors import UnsupportedError
 from triton_ext.host.detect import SUPPORTED, detect
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
-from triton_ext.host.seams import takes_key
+from triton_ext.host.patch_points import takes_key
 
 __all__ = ["Capability", "capabilities", "features", "require"]
 

@@ -6,7 +6,7 @@ one.  Others do so before and after us, leave in any order, or forget to call ou
 
 * The previous function is called before or within ours, and restored when ours is removed.
 * Ours is installed once: a probe through the functions of others detects it.
-* A :class:`Seam` tells whether Triton still reaches ours, and who is in front of it.
+* A :class:`PatchPoint` tells whether Triton still reaches ours, and who is in front of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["PROBE", "Seam", "describe"]
+__all__ = ["PROBE", "PatchPoint", "describe"]
 
 #: Our functions return this if it is their first argument, so that a patch point can detect them.
 #: It stands for all other arguments too: Triton's C++ refuses it, but crashes on some None values.
@@ -32,7 +32,7 @@ def describe(function: object) -> str:
     return f"{module}.{name}"
 
 
-class Seam:
+class PatchPoint:
     """One name of Triton's behind which ours stands.
 
     Args:

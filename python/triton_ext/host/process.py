@@ -103,7 +103,7 @@ class HostResult:
     Attributes:
         text: The module with its locations; ``None`` if there is an error.
         plain: The module without locations; ``None`` if there is an error.
-        diagnostics: What the host reported; has an error exactly if there is no text.
+        diagnostics: What the host reported; has an error exactly if there is not a string.
         other: What it printed besides.
         states: The module as it was read and after each pass, without locations, if asked for; of
             a run that failed or ended the child as far as it came.

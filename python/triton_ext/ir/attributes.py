@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..strings import STRING_BODY
 from . import lexer
 from .lexer import Source, find_group_end
+from .parser import trivia_end
 
 if TYPE_CHECKING:
     from .nodes import Operation
@@ -38,9 +39,13 @@ _IN_FRONT_OF_LAST = frozenset({"ttng.barrier_expect"})
 _NO_DICTIONARY = frozenset({"ttg.barrier"})
 #: The definition of an alias, or metadata of the file.
 _ALIAS = re.compile(r"^[ \t]*(?:[#!][\w$.-]+\s*=|\{-#)", re.ASCII | re.MULTILINE)
-_ENTRY = re.compile(r'\s*(?:"(' + STRING_BODY + r')"|([A-Za-z_][\w$.]*))\s*(?:(=)\s*)?', re.ASCII)
+_BARE_NAME = re.compile(lexer.BARE_ID, re.ASCII)
+_ENTRY = re.compile(r'"(' + STRING_BODY + r')"|([A-Za-z_][\w$.]*)', re.ASCII)
+#: A token of an entry's value; strings and brackets may contain commas.
 _STEP = re.compile(
-    r'(?:[^"()\[\]<>{},/-]+|-(?!>)|->|/(?!/))*(?:([(\[{<])|(,)|(' + lexer.STRING + r")|(\Z)|(.))",
+    r'[^"()\[\]<>{},/\s-]+|-(?!>)|->|/(?!/)|([(\[{<])|(,)|(\s+|//[^\n]*)|(?:'
+    + lexer.STRING
+    + r")|.",
     re.ASCII | re.DOTALL,
 )
 
@@ -61,47 +66,44 @@ def parse_dictionary(source: Source, start: int, end: int) -> list[tuple[str, in
     """
     text = source.text
     entries = []
-    position = start
-    while text[position:end].strip():
+    position = trivia_end(text, start)
+    while position < end:
         match = _ENTRY.match(text, position, end)
         if match is None:
             source.error(position, "expected the name of an attribute")
-        first = match.start(1) - 1 if match[1] is not None else match.start(2)
         name = match[1] if match[1] is not None else match[2]
-        value_start = match.end() if match[3] else match.end(1) + 1 if match[1] else match.end(2)
-        value_end = _value_end(source, match.end(), end)
-        if not match[3] and value_end > match.end():
-            source.error(match.end(), "expected '=' or ',' behind the name of an attribute")
-        if not match[3]:
-            value_start = value_end
-        entries.append((name, first, value_start, value_end))
-        position = value_end
-        comma = text.find(",", position, end)
-        if comma < 0:
+        value_start = value_end = match.end()
+        behind = trivia_end(text, value_end)
+        if text.startswith("=", behind) and behind < end:
+            value_start = trivia_end(text, behind + 1)
+            value_end = _value_end(source, value_start, end)
+            behind = trivia_end(text, value_end)
+        elif behind < end and text[behind] != ",":
+            source.error(behind, "expected '=' or ',' behind the name of an attribute")
+        entries.append((name, position, value_start, value_end))
+        if behind >= end:
             break
-        position = comma + 1
+        position = trivia_end(text, behind + 1)
+        if position >= end:
+            source.error(behind, "expected another attribute behind this comma")
     return entries
 
 
 def _value_end(source: Source, position: int, end: int) -> int:
-    """Returns the offset of the comma or brace after an attribute, without preceding blanks."""
+    """Returns the offset after the last token of an attribute."""
     text = source.text
-    start = position
-    while True:
+    last = position
+    while position < end:
         match = _STEP.match(text, position, end)
-        if match is None:
-            position = end
-            break
-        kind = match.lastindex
+        assert match is not None  # the last alternative takes anything
         position = match.end()
-        if kind == 1:
+        if match[2] is not None:
+            break
+        if match[1] is not None:
             position = find_group_end(source, position - 1)
-        elif kind == 2:
-            position -= 1
-            break
-        elif kind == 4:
-            break
-    return start + len(text[start:position].rstrip())
+        if match[3] is None:
+            last = position
+    return last
 
 
 def _dictionary_text(text: str) -> tuple[int, int]:
@@ -165,9 +167,10 @@ def write_attribute(op: Operation, name: str, value: str | None) -> None:
             slot.text = f"{{{entry}}}"
         else:
             inner, close = _dictionary_text(slot.text)
-            body = slot.text[inner:close].strip()
-            slot.text = slot.text[:inner] + (f"{body}, {entry}" if body else entry)
-            slot.text += "}>" if inner == 2 else "}"
+            entries = parse_dictionary(Source(slot.text), inner, close)
+            at = entries[-1][3] if entries else inner
+            rest = slot.text[at:] if entries or "//" in slot.text else slot.text[close:]
+            slot.text = slot.text[:at] + (f", {entry}" if entries else entry) + rest
     op._attr_cache = None
     op._touch()
 
@@ -274,10 +277,11 @@ def _new_dictionary(op: Operation) -> AttributesSlot:
         return slot
     if op.name in _IN_FRONT_OF_LAST and custom and len(op._operands) > 1:
         last = max(i for i, s in enumerate(segments) if isinstance(s, OperandSlot))
-        before = segments[last - 1]
-        assert isinstance(before, str)  # a comma is between two operands
+        at = max(i for i, s in enumerate(segments[:last]) if isinstance(s, str) and "," in s)
+        before = segments[at]
+        assert isinstance(before, str)  # found above
         comma = before.rfind(",")
-        segments[last - 1 : last] = [before[:comma], slot, before[comma:]]
+        segments[at : at + 1] = [before[:comma], slot, before[comma:]]
         return slot
     if op._successors and custom:
         _insert_in_front_of_location(segments, slot)
@@ -295,22 +299,24 @@ def _insert_behind_name(op: Operation, segments: list[Segment], slot: Attributes
     from .segments import ResultsSlot
 
     index = next(i for i, segment in enumerate(segments) if not isinstance(segment, ResultsSlot))
-    at = len(op.name)
-    if op.name == "scf.condition":
-        index = next(i for i, s in enumerate(segments) if isinstance(s, str) and s[0] == ")")
-        at = 1
     literal = segments[index]
+    name = _BARE_NAME.match(literal) if isinstance(literal, str) else None
+    at = name.end() if name is not None else 0
+    closers = (i for i, s in enumerate(segments) if isinstance(s, str) and s.startswith(")"))
+    closer = next(closers, None) if op.name == "scf.condition" else None
+    if closer is not None:
+        index, literal, at = closer, segments[closer], 1
     assert isinstance(literal, str)  # the name, or a parenthesis
     pieces: list[Segment] = [literal[:at], slot, literal[at:]]
     segments[index : index + 1] = [piece for piece in pieces if piece != ""]
 
 
 def _insert_in_front_of_location(segments: list[Segment], slot: AttributesSlot) -> None:
-    from .segments import LocationSlot
+    from .segments import LocationSlot, end_of
 
     index = next(
         (i for i, segment in enumerate(segments) if isinstance(segment, LocationSlot)),
-        len(segments),
+        end_of(segments),
     )
     before = segments[index - 1] if index else ""
     if isinstance(before, str) and before.endswith(" "):

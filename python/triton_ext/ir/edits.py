@@ -21,7 +21,7 @@ from .builder import (
     with_letters,
 )
 from .nodes import Block, Operation, Region
-from .segments import cut
+from .segments import CommentSlot, Segment, cut
 from .text_checks import require_text
 from .values import BlockArgument, OpResult, Value
 
@@ -385,7 +385,7 @@ def _reindent(op: Operation, before: str, after: str) -> None:
             inner._lead = inner.lead.replace(old, new)
         if inner._regions:
             segments = cut(inner)
-            segments[:] = [s.replace(old, new) if isinstance(s, str) else s for s in segments]
+            segments[:] = [_with_indent(segment, old, new) for segment in segments]
             inner._dirty = True
         for region in inner._regions:
             region._tail = region._tail.replace(old, new)
@@ -393,3 +393,9 @@ def _reindent(op: Operation, before: str, after: str) -> None:
                 if block.label is not None:
                     block._touch_label()
                     block._lead = (block._lead or "").replace(old, new)
+
+
+def _with_indent(segment: Segment, old: str, new: str) -> Segment:
+    if isinstance(segment, CommentSlot):
+        return CommentSlot(segment.text.replace(old, new))
+    return segment.replace(old, new) if isinstance(segment, str) else segment

@@ -44,13 +44,16 @@ OPERANDS |= dict.fromkeys(
     | _names("ttng", "init_barrier inval_barrier tmem_subslice"),
     1,
 )
+OPERANDS |= dict.fromkeys(_names("arith", "addui_extended mulsi_extended mului_extended"), 2)
 OPERANDS |= dict.fromkeys({"ttg.local_store", "ttg.memdesc_index"}, 2)
+OPERANDS |= dict.fromkeys({"amdg.extract_slice", "gluon.set_auto_layout", "tt.unsplat"}, 1)
 OPERANDS |= dict.fromkeys({"arith.select", "math.fma", "tt.clampf", "tt.dot"}, 3)
 OPERANDS["scf.if"] = 1
 
 #: Operations with a minimum number of operands.
 FEWEST_OPERANDS = dict.fromkeys(
-    {"cf.cond_br", "cf.switch", "scf.condition", "tt.load", "tt.reduce", "tt.scan"}
+    {"cf.cond_br", "cf.switch", "scf.condition", "tt.histogram", "tt.load"}
+    | {"tt.reduce", "tt.scan"}
     | {"ttg.local_load", "ttng.tmem_load"},
     1,
 )
@@ -59,8 +62,9 @@ FEWEST_OPERANDS |= {"scf.for": 3, "tt.store": 2}
 #: Operations with one result, named in the text or not.
 ONE_RESULT = BINARY | UNARY | COMPARED | CASTS | {"arith.constant", "arith.select"}
 ONE_RESULT |= _names(
-    "tt", "addptr atomic_cas atomic_rmw bitcast broadcast cat clampf dot dot_scaled expand_dims"
+    "tt", "addptr atomic_cas atomic_load atomic_poll atomic_rmw bitcast broadcast cat clampf dot"
 )
+ONE_RESULT |= _names("tt", "dot_scaled expand_dims")
 ONE_RESULT |= _names(
     "tt", "fp_to_fp gather get_num_programs get_program_id histogram int_to_ptr join load"
 )
@@ -70,7 +74,9 @@ ONE_RESULT |= _names(
 ONE_RESULT |= _names(
     "ttg", "async_commit_group convert_layout local_alloc local_load memdesc_index"
 )
-ONE_RESULT |= _names("ttg", "memdesc_trans")
+ONE_RESULT |= _names("ttg", "local_atomic_scatter_rmw memdesc_trans")
+ONE_RESULT |= _names("tti", "experimental_gsan_atomic_cas experimental_gsan_atomic_rmw")
+ONE_RESULT |= {"amdg.buffer_atomic_cas", "amdg.buffer_atomic_rmw", "gluon.set_auto_layout"}
 
 #: Operations with an arrow in their text but no result, or only a token.
 WITHOUT_RESULTS = frozenset(

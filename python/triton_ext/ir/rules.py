@@ -24,6 +24,7 @@ from .type_slots import (
     KNOWN_DIALECTS,
     bind_types,
     implied_type,
+    is_printed,
     read_signature,
 )
 from .type_text import boolean_like, pointee_type
@@ -169,13 +170,22 @@ def _list(types: Sequence[str | None]) -> str:
 
 
 def _type(value: Value) -> str | None:
-    """Returns a value's type; ``None`` if an unknown operation prints it ambiguously."""
+    """Returns a value's type; ``None`` if an unknown operation prints it ambiguously.
+
+    An unknown operation that prints the types of all operands prints that of its result, too.
+    """
     if isinstance(value, OpResult):
         holder = value._owner
         known = holder.name.partition(".")[0] in _UNDERSTOOD
-        if not known and not holder.is_quoted:
+        if not known and not holder.is_quoted and not _is_told(value):
             return None
     return value.known_type
+
+
+def _is_told(result: OpResult) -> bool:
+    marks = bind_types(result._owner)
+    typed = sum(isinstance(slot, OperandTypeSlot) for *_, slot in marks)
+    return typed == len(result._owner._operands) and is_printed(result)
 
 
 def _types(values: Sequence[Value]) -> list[str | None]:

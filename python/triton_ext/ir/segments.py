@@ -7,16 +7,18 @@ read, or a slot.  Joined, the segments of an unchanged operation are its source.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .lexer import Source, find_group_end
+from .lexer import STRING, Source, find_group_end
 from .nodes import Block, Operation, Region
 from .values import BlockArgument, OpResult, Value
 
 __all__ = [
     "ArgumentSlot",
     "AttributesSlot",
+    "CommentSlot",
     "LocationSlot",
     "OperandSlot",
     "OperandTypeSlot",
@@ -35,7 +37,15 @@ __all__ = [
 
 #: Operations whose types are printed as in the generic form.
 _CALLS = frozenset({"func.call", "tt.call"})
-_QUOTED_TYPES = re.compile(r"\s*:\s*\(")
+_NAME_CHARACTER = re.compile(r"[\w$.#-]", re.ASCII)
+_TYPES_OF_CALL = re.compile(r":\s*(?:\(|\Z)")
+#: Finds colons, comments, strings and brackets in a literal piece.
+_LITERAL_STEP = re.compile(
+    r"[^\"()\[\]<>{}:/\s-]+|->|-(?!>)|/(?!/)|"
+    + STRING
+    + r"|([(\[{<])|([)\]}>])|(:)|(\s*//[^\n]*\n?)|\s+|.",
+    re.ASCII | re.DOTALL,
+)
 #: Operations that print types in their header, but no locations of arguments.
 _UNLOCATED = frozenset({"scf.for", "scf.while"})
 
@@ -75,15 +85,17 @@ class OperandSlot:
         printed: The name in the source, valid while the operand's name is ``full``.  The two
             differ if ``%x`` stands for ``%x#0``, or the other way round.
         full: The operand's name when the operation was cut.
+        behind: A blank if another name would run into the next token, as in ``%0to``.
     """
 
     index: int
     printed: str = ""
     full: str = ""
+    behind: str = ""
 
     def write(self, op: Operation, out: list[str]) -> None:
         name = op._operands[self.index].name
-        out.append(self.printed if name == self.full else name)
+        out.append(self.printed if name == self.full else name + self.behind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,21 @@ class AttributesSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class CommentSlot:
+    """A comment outside of brackets, with the end of its line: nothing is inserted into it.
+
+    Attributes:
+        text: The comment with the blanks in front of it; the comment behind an operation has no
+            end of line.
+    """
+
+    text: str
+
+    def write(self, op: Operation, out: list[str]) -> None:
+        out.append(self.text)
+
+
+@dataclass(frozen=True, slots=True)
 class LocationSlot:
     """The trailing location."""
 
@@ -212,7 +239,9 @@ def cut(op: Operation) -> list[Segment]:
         printed, full = text[first:last], op._operands[index].name
         same = printed.removesuffix("#0") == full.removesuffix("#0")
         # Text from a builder names a value as it was bound.
-        slot = OperandSlot(index, printed, full) if same else OperandSlot(index)
+        behind = " " * (_NAME_CHARACTER.match(text, last) is not None)
+        kept = (printed, full) if same else ("", "")
+        slot = OperandSlot(index, *kept, behind)
         marks.append((first, last, slot))
     spans = op._attr_spans
     for index in range(0, len(spans), 2):
@@ -258,12 +287,44 @@ def _join(text: str, start: int, end: int, marks: list[tuple[int, int, Slot]]) -
     position = start
     for first, last, slot in marks:
         if first > position:
-            segments.append(text[position:first])
+            segments += _literals(text[position:first])
         segments.append(slot)
         position = last
     if end > position:
-        segments.append(text[position:end])
+        segments += _literals(text[position:end])
     return segments
+
+
+def _literals(text: str) -> Iterator[Segment]:
+    """Separates the comments in the text between two slots."""
+    position = 0
+    for _, start, end in _marks(text, 4) if "//" in text else ():
+        if start > position:
+            yield text[position:start]
+        yield CommentSlot(text[start:end])
+        position = end
+    if position < len(text):
+        yield text[position:]
+
+
+def _marks(literal: str, *groups: int) -> Iterator[tuple[int, int, int]]:
+    """Yields the matches of groups of :data:`_LITERAL_STEP` outside of brackets, with offsets."""
+    depth = 0
+    for match in _LITERAL_STEP.finditer(literal):
+        kind = match.lastindex
+        if kind == 1:
+            depth += 1
+        elif kind == 2:
+            # A piece may begin inside of brackets that an earlier one opened.
+            depth = max(0, depth - 1)
+        elif kind in groups and depth == 0:
+            yield kind, *match.span()
+
+
+def end_of(segments: list[Segment]) -> int:
+    """Returns the index after the last segment, before a comment on the same line."""
+    last = segments[-1]
+    return len(segments) - (isinstance(last, CommentSlot) and not last.text.endswith("\n"))
 
 
 def set_location(op: Operation, raw: str) -> None:
@@ -273,16 +334,35 @@ def set_location(op: Operation, raw: str) -> None:
     make_explicit(op)
     segments = cut(op)
     if op._loc is None:
-        comment = op._span[4] - op._span[3]
-        if comment > 0:
-            # A comment on the same line is always part of the last literal piece.
-            tail = segments[-1]
-            assert isinstance(tail, str)
-            segments[-1:] = [tail[:-comment], " ", LocationSlot(), tail[-comment:]]
-        else:
-            segments.extend([" ", LocationSlot()])
+        at = end_of(segments)
+        segments[at:at] = [" ", LocationSlot()]
     op._loc = raw
     op._touch()
+
+
+def find_declaration(segments: Sequence[Segment], arg: BlockArgument) -> int | None:
+    """Returns the index of the literal piece after an argument's type; ``None`` without a type."""
+    is_behind = False
+    for index, segment in enumerate(segments):
+        if is_behind and isinstance(segment, str):
+            return index
+        is_behind |= isinstance(segment, ValueTypeSlot) and segment.value is arg
+    return None
+
+
+def declaration_end(rest: str, arg: BlockArgument) -> int:
+    """Returns the offset after the attributes and the location of an argument.
+
+    Args:
+        rest: The text after its type.
+        arg: The argument.
+    """
+    if arg.loc_text is not None:
+        return rest.find(arg.loc_text) + len(arg.loc_text)
+    blanks = len(rest) - len(rest.lstrip())
+    if rest.startswith("{", blanks):
+        return find_group_end(Source(rest, arg._holder.source.filename), blanks)
+    return 0
 
 
 def set_argument_location(arg: BlockArgument, raw: str) -> None:
@@ -295,26 +375,14 @@ def set_argument_location(arg: BlockArgument, raw: str) -> None:
     block._touch_label()
     holder = block.parent.parent
     segments = block._label_segments if block.label is not None else cut(holder)
-    found = [
-        index
-        for index, segment in enumerate(segments or ())
-        if isinstance(segment, ValueTypeSlot) and segment.value is arg
-    ]
-    if not found or segments is None or (block.label is None and holder.name in _UNLOCATED):
+    index = find_declaration(segments or (), arg)
+    if index is None or segments is None or (block.label is None and holder.name in _UNLOCATED):
         holder.fail(f"'{holder.name}' prints no location for its argument '{arg.name}'")
-    index = found[0] + 1
-    rest = segments[index] if index < len(segments) else ""
-    assert isinstance(rest, str)  # at least a parenthesis follows
-    if arg.loc_text is not None:
-        at = rest.find(arg.loc_text)
-        rest = rest[:at] + raw + rest[at + len(arg.loc_text) :]
-    else:
-        blanks = len(rest) - len(rest.lstrip())
-        end = 0
-        if rest.startswith("{", blanks):
-            end = find_group_end(Source(rest, holder.source.filename), blanks)
-        rest = f"{rest[:end]} {raw}{rest[end:]}"
-    segments[index : index + 1] = [rest]
+    rest = segments[index]
+    assert isinstance(rest, str)  # found above
+    end = declaration_end(rest, arg)
+    start = end - len(arg.loc_text) if arg.loc_text is not None else end
+    segments[index] = rest[:start] + f"{' ' * (arg.loc_text is None)}{raw}" + rest[end:]
     arg.loc_text = raw
     holder._touch()
 
@@ -332,28 +400,20 @@ def split_at_types(op: Operation) -> int | None:
     for index, segment in enumerate(segments):
         if isinstance(segment, kinds):
             after = index + 1
-    if quoted:
-        # The types always start with a parenthesis, even if none is bound.
-        for index in range(after, len(segments)):
-            literal = segments[index]
-            match = _QUOTED_TYPES.search(literal) if isinstance(literal, str) else None
-            if match is not None and isinstance(literal, str):
-                head = literal[: match.start()]
-                tail = f" {literal[match.start() :].lstrip()}"
-                segments[index : index + 1] = [part for part in (head, tail) if part]
-                return index + 1 if head else index
     for index in range(after, len(segments)):
         literal = segments[index]
         if not isinstance(literal, str):
             continue
-        stops = (
-            isinstance(segments[index + 1], (OperandTypeSlot, ValueTypeSlot))
-            if (index + 1 < len(segments))
-            else False
-        )
-        at = literal.rfind(":") if stops else -1
+        colons = [start for _, start, _ in _marks(literal, 3)]
+        if quoted:
+            # The types always start with a parenthesis, even where none is bound.
+            at = next((at for at in colons if _TYPES_OF_CALL.match(literal, at)), -1)
+        else:
+            follows = segments[index + 1] if index + 1 < len(segments) else None
+            is_type = isinstance(follows, (OperandTypeSlot, ValueTypeSlot))
+            at = max(colons, default=-1) if is_type else -1
         if at >= 0:
-            head = literal[:at].rstrip()
-            segments[index : index + 1] = [part for part in (head, f" {literal[at:]}") if part]
+            head, tail = literal[:at].rstrip(), f" {literal[at:]}"
+            segments[index : index + 1] = [part for part in (head, tail) if part]
             return index + 1 if head else index
     return None

@@ -138,5 +138,6 @@ SHAPED: Mapping[str, Callable[[_Tensor, _Tensor, str], str | None]] = {
     "ttg.convert_layout": _same,
     "ttg.local_alloc": _same,
     "ttg.local_load": _same,
+    "gluon.set_auto_layout": _same,
     **dict.fromkeys({*CASTS, "tt.bitcast", "tt.fp_to_fp"}, _same_shape),
 }

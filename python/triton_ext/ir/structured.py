@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from . import lexer
@@ -22,6 +23,8 @@ from .segments import (
     Segment,
     ValueTypeSlot,
     cut,
+    declaration_end,
+    find_declaration,
 )
 from .values import BlockArgument, OpResult, Value
 
@@ -490,15 +493,11 @@ def _insert_behind_argument(
     segments: list[Segment], arg: BlockArgument, pieces: list[Segment]
 ) -> None:
     """Inserts pieces after an argument's type, attributes and location."""
-    at = (
-        next(i for i, s in enumerate(segments) if isinstance(s, ValueTypeSlot) and s.value is arg)
-        + 1
-    )
+    at = find_declaration(segments, arg)
+    assert at is not None  # at least the parenthesis follows
     literal = segments[at]
-    assert isinstance(literal, str)  # at least the parenthesis follows
-    end = 0
-    if arg.loc_text is not None:
-        end = literal.find(arg.loc_text) + len(arg.loc_text)
+    assert isinstance(literal, str)  # found above
+    end = declaration_end(literal, arg)
     parts: list[Segment] = [literal[:end], *pieces, literal[end:]]
     segments[at : at + 1] = [part for part in parts if part != ""]
 
@@ -518,9 +517,9 @@ def _put_types_in_parentheses(segments: list[Segment]) -> None:
     """Adds the parentheses that a single result type may lack."""
     types = [i for i, segment in enumerate(segments) if _is_result_type(segment)]
     before = segments[types[0] - 1]
-    if isinstance(before, str) and not before.endswith("("):
+    if not isinstance(before, str) or not before.endswith("("):
         segments.insert(types[-1] + 1, ")")
-        segments[types[0] - 1] = before + "("
+        segments.insert(types[0], "(")
 
 
 def _append_to_successor(op: Operation, number: int, value: Value) -> None:
@@ -570,6 +569,6 @@ def _renumber(segments: list[Segment], first: int) -> None:
     """Increments operand numbers from ``first`` on, to make room for an operand."""
     for index, segment in enumerate(segments):
         if isinstance(segment, OperandSlot) and segment.index >= first:
-            segments[index] = OperandSlot(segment.index + 1, segment.printed, segment.full)
+            segments[index] = replace(segment, index=segment.index + 1)
         elif isinstance(segment, OperandTypeSlot) and segment.index >= first:
             segments[index] = OperandTypeSlot(segment.index + 1, segment.spelling)

@@ -566,7 +566,7 @@ def parse_type(text: str, aliases: AliasTable | Mapping[str, str] | None = None)
 
     Raises:
         ParseError: The text is no type, or an alias is not known; the place is in ``text``.
-        TypeError: It is no text.
+        TypeError: It is not a string.
     """
     require_text(text, "a type")
     from .aliases import AliasTable

@@ -110,7 +110,7 @@ class _BatchNorm(_Norm):
         momentum, counted = module.momentum, None
         if module.training and module.track_running_stats:
             if momentum is None and torch.compiler.is_compiling():
-                return None  # the number of batches is no number of a graph
+                return None  # the number of batches is not a number of a graph
             # As torch's own forward counts.
             batches = _buffer(module, "num_batches_tracked")
             if plan is not None and type(momentum) is float and _is_counter(batches, x):

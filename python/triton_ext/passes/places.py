@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import linecache
+import os
 from dataclasses import dataclass
 
 from triton_ext.errors import PassError
 from triton_ext.ir import BlockArgument, Module, Operation
 from triton_ext.ir.locations import Location
 
-__all__ = ["Place", "error_at", "place_of"]
+__all__ = ["Place", "error_at", "place_of", "source_line_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,22 @@ def place_of(what: Operation | BlockArgument) -> Place:
     if known is None:
         return Place(notes=(f"at operation: {str(op).strip()}",))
     filename, line, column = known
-    return Place(filename, line, column, linecache.getline(filename, line).rstrip("\n") or None)
+    return Place(filename, line, column, source_line_of(filename, line))
+
+
+def source_line_of(filename: str, line: int) -> str | None:
+    """Returns a line of a source file, ``None`` where it cannot be read.
+
+    A module may name any file.  Devices and pipes are left alone, because reading them may not end;
+    sources that were never a file, such as the cells of a notebook, are read from Python's cache.
+
+    Args:
+        filename: Name of the file; one that no file can have is not found.
+        line: The line, counted from 1.
+    """
+    if filename not in linecache.cache and not os.path.isfile(filename):
+        return None
+    return linecache.getline(filename, line).rstrip("\n") or None
 
 
 def error_at(op: Operation, message: str, *notes: str) -> PassError:

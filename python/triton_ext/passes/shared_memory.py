@@ -140,7 +140,7 @@ def _write(op: Operation, buffers: Sequence[Buffer]) -> None:
 
 
 def check_capacity_option(capacity: int) -> None:
-    """Refuses what is no number of bytes as an option ``capacity``.
+    """Refuses what is not a number of bytes as an option ``capacity``.
 
     Raises:
         ValueError: It is negative.

@@ -8,14 +8,18 @@
 
 Without a place the line itself is meant; ``above`` and ``below`` are the nearest line without a
 designator.  The text has to occur in the message; in the ``-re`` form what stands in further double
-braces is a regular expression.  A count (``expected-error 2 {{x}}``) expects it so many times.
+braces is a regular expression; one that takes longer than some seconds is refused.  A count
+(``expected-error 2 {{x}}``) expects it so many times.
 
 What looks like a designator and is none is an error: MLIR passes over it, and it tests nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -33,6 +37,9 @@ _DESIGNATOR = re.compile(
 )
 # Text that was meant as a designator: it starts a comment, or has braces.
 _ALMOST = re.compile(r"(?://[ \t]*(expected-[a-z])|(expected-[a-z]+[^{}]*\{\{))")
+#: Some patterns take a time that is exponential in the length of a message, ``(a+)+$`` for one.
+_SECONDS = 5.0
+_TOO_LONG = f"the regular expression of this designator takes longer than {_SECONDS:g} s"
 _NESTED = re.compile(r"\{\{(.*?)\}\}")
 
 
@@ -122,46 +129,72 @@ def verify(
         expected = expectations(text)
     except ParseError as error:
         return [replace(of_error(error), filename=filename)]
+    lines = lines_of(text)
     left = [one.count for one in expected]
     problems = []
     for diagnostic, optional in _flat(diagnostics):
         line = diagnostic.line if diagnostic.filename == filename else 0
-        match = next(
-            (
-                index
-                for index, e in enumerate(expected)
-                if left[index]
-                and e.kind == diagnostic.severity
-                and e.line == line
-                and e.accepts(diagnostic.message)
-            ),
-            None,
-        )
+        match = None
+        for index, one in enumerate(expected):
+            if not left[index] or one.kind != diagnostic.severity or one.line != line:
+                continue
+            try:
+                with _deadline():
+                    is_expected = one.accepts(diagnostic.message)
+            except TimeoutError:
+                return [_problem(one, _TOO_LONG, filename, lines)]
+            if is_expected:
+                match = index
+                break
         if match is not None:
             left[match] -= 1
         elif not optional and not only_expected:
             problems.append(_unexpected(diagnostic))
-    lines = lines_of(text)
     for one, count in zip(expected, left, strict=True):
         if not count:
             continue
-        number, column = one.stands
         severity, what = "error", "was not produced"
         if without_notes and one.kind == "note":
             severity, what = "remark", "is not known: this Triton keeps its notes to itself"
         elif count > 1:
             what += f" {count} times" if count == one.count else f" {count} more times"
-        problems.append(
-            Diagnostic(
-                severity=severity,
-                message=f'expected {one.kind} "{one.text}" {what}',
-                filename=filename,
-                line=number,
-                column=column,
-                source_line=lines[number - 1],
-            )
-        )
+        said = f'expected {one.kind} "{one.text}" {what}'
+        problems.append(_problem(one, said, filename, lines, severity))
     return problems
+
+
+def _problem(
+    one: Expectation, said: str, filename: str, lines: Sequence[str], severity: str = "error"
+) -> Diagnostic:
+    """A diagnostic at a designator."""
+    number, column = one.stands
+    return Diagnostic(
+        severity=severity,
+        message=said,
+        filename=filename,
+        line=number,
+        column=column,
+        source_line=lines[number - 1],
+    )
+
+
+@contextlib.contextmanager
+def _deadline() -> Iterator[None]:
+    """Ends a match that takes too long with a TimeoutError; outside of the main thread, none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _on_line(line: str, number: int) -> Iterator[tuple[re.Match[str], str]]:
@@ -200,7 +233,7 @@ def _refuse(line: str, number: int, at: int, message: str) -> NoReturn:
 def _check_pattern(one: Expectation, line: str) -> None:
     try:
         one.accepts("")
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ParseError(
             f"'{one.text}' has an invalid regular expression: {error}",
             line=one.stands[0],

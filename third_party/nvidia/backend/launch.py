@@ -90,7 +90,7 @@ _LAYOUTS: Final[BoundedCache[KernelLayout]] = BoundedCache(4096)
 def wrap_make_tensordesc_arg(
     previous: Callable[..., Any], is_active: Callable[[], bool]
 ) -> Callable[..., Any]:
-    """Wraps what turns a host descriptor into kernel arguments (``host.seams.tensordesc_arg``).
+    """Wraps the conversion of a host descriptor to kernel arguments (``tensordesc_arg``).
 
     Maps of im2col descriptors, ours and Gluon's, come from the process's cache.  Tiled descriptors
     are Triton's business unless ``TRITON_EXT_TILED_MAPS=cached`` was set when the plugin was

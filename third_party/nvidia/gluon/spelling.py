@@ -38,7 +38,7 @@ def _spelled_for_a_source(text: Any) -> Any:
 
 
 def wrap_source(previous: Callable[..., Any], is_active: Callable[[], bool]) -> Callable[..., Any]:
-    """Wraps what makes the source of a Gluon kernel (``host.seams.gluon_signature``).
+    """Wraps the constructor of Gluon kernel sources (``host.patch_points.gluon_signature``).
 
     Args:
         previous: What is wrapped, an ``__init__``.
@@ -62,7 +62,7 @@ def wrap_source(previous: Callable[..., Any], is_active: Callable[[], bool]) -> 
 def wrap_str_to_ty(
     previous: Callable[..., Any], is_active: Callable[[], bool]
 ) -> Callable[..., Any]:
-    """Wraps what turns the text of a signature into a type (``host.seams.gluon_signature``).
+    """Wraps the parser of types in signatures (``host.patch_points.gluon_signature``).
 
     Args:
         previous: What is wrapped.

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 from triton.language import core
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
-from triton_ext.host.seams import plugin_is_reached
+from triton_ext.host.patch_points import plugin_is_reached
 from triton_ext.markers import CHANNEL, LIBRARY, PIXEL, channel_problem
 
 from ..backend.geometry import PackedWalk

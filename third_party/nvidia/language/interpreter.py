@@ -23,7 +23,7 @@ _NAN_OF_BF16 = 0x7FC0
 def wrap_implicit_cvt(
     previous: Callable[[Any], Any], is_active: Callable[[], bool]
 ) -> Callable[[Any], Any]:
-    """Wraps the interpreter's conversion of kernel arguments (``host.seams.interpreter_cvt``).
+    """Wraps the interpreter's conversion of kernel arguments (``interpreter_cvt``).
 
     Args:
         previous: What is wrapped.

@@ -21,7 +21,7 @@ _WITHOUT_LAYOUT: Final = re.compile(r"tensordesc<[^\[]*\[[^\]]*\]>")
 
 
 def wrap_make_ir(previous: Callable[..., Any], is_active: Callable[[], bool]) -> Callable[..., Any]:
-    """Wraps what turns the source of a kernel into a module (``host.seams.make_ir``).
+    """Wraps the front end of kernels (``host.patch_points.make_ir``).
 
     Whatever compiles is left alone; an error that has to do with a descriptor of the wrong family
     is explained.

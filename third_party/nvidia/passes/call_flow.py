@@ -15,7 +15,6 @@ refused by name, never guessed; ``triton-ext-localize-im2col`` leaves nothing of
 
 from __future__ import annotations
 
-import linecache
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +31,7 @@ from triton_ext.llvm_ir import (
     source_position,
 )
 from triton_ext.markers import PIXEL, kind_of, rows_of
+from triton_ext.passes.places import source_line_of
 
 from ..dialect.tma_asm import TiledCopy
 
@@ -239,5 +239,10 @@ def error_in(module: Module, instruction: Instruction, message: str) -> PassErro
             source_line=text,
         )
     filename, line, column = known
-    source_line = linecache.getline(filename, line).rstrip("\n") or None
-    return PassError(message, filename=filename, line=line, column=column, source_line=source_line)
+    return PassError(
+        message,
+        filename=filename,
+        line=line,
+        column=column,
+        source_line=source_line_of(filename, line),
+    )

@@ -33,6 +33,9 @@ from .sizes import BufferSize, buffer_size, reserved_size
 from .sweep import are_many
 from .triton_order import offsets_by_rank
 
+#: Pairs of buffers alive at once up to which Triton's order is found, in a few seconds.
+_MOST_FOR_TRITON = 200_000
+
 __all__ = [
     "Buffer",
     "BufferKind",
@@ -152,8 +155,8 @@ def allocate(
         as_triton: Whether to use that Triton's offsets and sizes, even if they are wrong.
 
     Raises:
-        VerifyError: The size of a type is unknown, or Triton's own placement would not terminate;
-            the error is at the operation.
+        VerifyError: The size of a type is unknown, or Triton's own placement would not terminate,
+            or would compare more than 200,000 pairs of buffers; the error is at the operation.
         UnsupportedError: A scratch size is unknown: run the host's pass first.
     """
     top = module.op if isinstance(module, Module) else module
@@ -317,6 +320,12 @@ class _Allocator:
         self, function: Operation, buffers: Sequence[Buffer], items: Sequence[Item]
     ) -> Placement:
         """Returns Triton's placement."""
+        if are_many(items, _MOST_FOR_TRITON):
+            function.fail(
+                f"expected at most {_MOST_FOR_TRITON:,} pairs of buffers of "
+                f"'{symbol_of(function)}' that are live at the same time, found more: Triton's own "
+                "placement takes quadratic time and is not computed"
+            )
         offsets = self._offsets_of_triton(function, buffers, items)
         if offsets is None:
             function.fail(

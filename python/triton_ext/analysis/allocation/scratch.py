@@ -55,6 +55,8 @@ __all__ = ["SCRATCH_ALIGNMENT", "SCRATCH_OPERATIONS", "Scratch"]
 SCRATCH_ALIGNMENT: Final = 128
 _TENSOR_MAP_BYTES: Final = 128
 _POINTER_BITS: Final = 64
+#: Lanes of the smallest warp of any target.
+_FEWEST_LANES: Final = 32
 _SMALL_TDM, _LARGE_TDM = 48, 80
 _CONSAN_BYTES: Final = "consan.extra_capture_bytes"
 _OUTER: Final = ("warp", "block")
@@ -188,7 +190,8 @@ def _layout(scratch: Scratch, type_: Type) -> LinearLayout | None:
     if not isinstance(type_, TensorType) or not isinstance(type_.encoding, DistributedEncoding):
         return None
     layout = type_.encoding.to_linear_layout(type_.static_shape)
-    return layout if 1 << len(layout.in_bases("lane")) >= scratch.lanes else None
+    fewest = max(scratch.lanes, _FEWEST_LANES)
+    return layout if 1 << len(layout.in_bases("lane")) >= fewest else None
 
 
 def _ctas(layout: LinearLayout) -> int:
@@ -201,7 +204,7 @@ def _conversion(scratch: Scratch, op: Operation, lowering: Lowering) -> int | No
         return 0
     type_ = scratch.type(op.operands[0])
     source, target = _layout(scratch, type_), _layout(scratch, scratch.type(op.results[0]))
-    if source is None or target is None:
+    if source is None or target is None or source.out_dims != target.out_dims:
         return None
     if not goes_through_memory(source, target, shuffles_broadcasts=lowering.shuffles_broadcasts):
         return 0

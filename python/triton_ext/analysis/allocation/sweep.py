@@ -34,15 +34,20 @@ class _Block:
     alignment: int
 
 
-def are_many(items: Sequence[SizedItem]) -> bool:
-    """Returns whether too many items are live at the same time for a pairwise search."""
+def are_many(items: Sequence[SizedItem], most: int = _MOST_PAIRS) -> bool:
+    """Returns whether too many items are live at the same time for a pairwise search.
+
+    Args:
+        items: The items.
+        most: Number of pairs of live items that is not too many.
+    """
     ends: list[int] = []
     pairs = 0
     for item in sorted((item for item in items if item.size), key=lambda item: item.live.start):
         while ends and ends[0] <= item.live.start:
             heapq.heappop(ends)
         pairs += len(ends)
-        if pairs > _MOST_PAIRS:
+        if pairs > most:
             return True
         heapq.heappush(ends, item.live.end)
     return False

@@ -37,7 +37,7 @@ def _constant(visit: Visit) -> AxisInfo | None:
         return AxisInfo.splat(exact(int(scalar.value), width), shape)
     if isinstance(scalar, (FloatAttr, IntegerAttr)):
         ones = (1,) * len(shape)
-        return AxisInfo(ones, ones, shape)  # (3) for a constant that is no integer.
+        return AxisInfo(ones, ones, shape)  # (3) for a constant that is not an integer.
     return None
 
 

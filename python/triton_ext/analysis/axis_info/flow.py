@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from ...ir import Operation, Value
 from ...ir.functions import CALLS, callee_of
+from ...ir.result_counts import BINARY, CASTS, COMPARED, UNARY
 from ..trip_count import iterations
 from ..value_flow import successor_parts
 from .folds import FOLDS, FOLDS_MODULO, Poison
@@ -19,9 +20,9 @@ from .visit import Rule, Rules, Types, Visit
 
 __all__ = ["Solver"]
 
+#: Operations whose operands have the rank of the result; the condition of a select may be a scalar.
+_ELEMENTWISE = (BINARY | COMPARED | UNARY | CASTS | {"tt.addptr", "tt.bitcast"}) - {"arith.select"}
 #: Structured operations whose results and block arguments are joins of incoming values.
-#: Its condition may be a scalar.
-_SELECT = "arith.select"
 _STRUCTURED = frozenset({"scf.execute_region", "scf.for", "scf.if", "scf.while"})
 _LOOPS_BACK = frozenset({"scf.condition", "scf.yield", "ttg.warp_yield"})
 
@@ -132,6 +133,8 @@ class Solver:
                 return
             operands.append(state)
         for result, info in zip(op.results, self._infer(op, tuple(operands)), strict=True):
+            # The printed type of an unknown operation may be ambiguous.
+            info = info.of_rank(len(self.types.shape(result)))
             self._meet(result, apply_hints(op, info))
 
     def _infer(self, op: Operation, operands: tuple[AxisInfo, ...]) -> Iterator[AxisInfo]:
@@ -152,11 +155,10 @@ class Solver:
             for result in op.results:
                 yield self.nothing(result, gap)
             return
+        rank = len(self.types.shape(op.results[0]))
+        if op.name in _ELEMENTWISE:
+            operands = tuple(known.of_rank(rank) for known in operands)
         visit = Visit(op, operands, self.types)
-        if op.name.startswith(("arith.", "math.")) and op.name != _SELECT:
-            ranks = sorted({known.rank for known in operands})
-            if len(ranks) > 1:
-                op.fail(f"expected operands of one rank, found {' and '.join(map(str, ranks))}")
         found = self._fold(visit, rule) or rule(visit)
         gap = next((x.gap for x in operands if x.gap is not None), None)
         if gap is None and self._is_less(visit, found):

@@ -103,11 +103,11 @@ def _expand_dims(visit: Visit) -> AxisInfo | None:
     )
 
 
-def _broadcast(visit: Visit) -> AxisInfo:
+def _broadcast(visit: Visit) -> AxisInfo | None:
     source, shape = visit.operands[0], visit.shape
     before = visit.types.shape(visit.op.operands[0])
     if len(before) != len(shape):
-        visit.op.fail(f"expected {len(before)} dimensions of the result, found {len(shape)}")
+        return None
     wide = [old == 1 for old in before]
     return AxisInfo(
         tuple(1 if w else x for w, x in zip(wide, source.contiguity, strict=True)),
@@ -119,10 +119,8 @@ def _broadcast(visit: Visit) -> AxisInfo:
 
 def _trans(visit: Visit) -> AxisInfo | None:
     view, source = tt.TransOp.match(visit.op), visit.operands[0]
-    if view is None:
+    if view is None or sorted(view.order) != list(range(source.rank)):
         return None
-    if sorted(view.order) != list(range(source.rank)):
-        visit.op.fail(f"expected the {source.rank} dimensions as 'order', found {list(view.order)}")
     return AxisInfo(
         tuple(source.contiguity[d] for d in view.order),
         tuple(source.divisibility[d] for d in view.order),

@@ -124,9 +124,10 @@ class Execution:
         return self._all_at(end.operands, block) if end is not None else ()
 
     def _is_relevant(self, op: Operation) -> bool:
-        return bool(op.regions) or any(
-            width_of(result, self._types) is not None for result in op.results
-        )
+        return bool(op.regions) or self._has_integers(op)
+
+    def _has_integers(self, op: Operation) -> bool:
+        return any(width_of(result, self._types) is not None for result in op.results)
 
     def _run_blocks(self, region: Region, arguments: Ranges) -> Ranges:
         """Runs blocks with branches until no range moves, then once more."""
@@ -213,7 +214,7 @@ class Execution:
 
     def _infer(self, op: Operation, block: Block) -> Ranges:
         rule = self._rules.get(op.name)
-        if rule is None:
+        if rule is None or not self._has_integers(op):
             return ()
         operands = []
         for value in op.operands:

@@ -15,7 +15,7 @@ from typing import ClassVar, TypeVar
 from ...errors import VerifyError
 from ..attribute_values import Attribute, parse_attribute
 from ..nodes import Operation
-from ..segments import AttributesSlot, LocationSlot, OperandSlot, RegionSlot
+from ..segments import AttributesSlot, CommentSlot, LocationSlot, OperandSlot, RegionSlot
 from ..values import Value
 
 __all__ = ["OpReader", "View", "literals"]
@@ -52,7 +52,7 @@ def literals(op: Operation) -> tuple[str, ...]:
             text = ""
         elif isinstance(segment, str):
             text += segment
-        elif not isinstance(segment, (AttributesSlot, LocationSlot, RegionSlot)):
+        elif not isinstance(segment, (AttributesSlot, CommentSlot, LocationSlot, RegionSlot)):
             out: list[str] = []
             segment.write(op, out)
             text += "".join(out)

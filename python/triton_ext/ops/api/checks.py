@@ -84,7 +84,7 @@ def parse_how(how: How) -> bool:
 
 
 def check_groups(name: str, groups: object) -> None:
-    """Refuses groups that are no integer; they may be symbolic where torch traces."""
+    """Refuses groups that are not an integer; they may be symbolic where torch traces."""
     if type(groups) is int or isinstance(groups, torch.SymInt):
         return
     if integer(groups) is None:

@@ -11,7 +11,7 @@ import torch
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import require
-from triton_ext.host.seams import interpreting
+from triton_ext.host.patch_points import interpreting
 
 #: Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
 SMEM_BYTES = 232448

@@ -98,7 +98,7 @@ def register(family: Family[Any]) -> None:
 
     Raises:
         TypeError: It is no family, or its configurations are of no frozen dataclass.
-        ValueError: Its kind is no name, or its direction none.  Its direction has a family of its
+        ValueError: Its kind or its direction is unknown.  Its direction has a family of its
             kind or its class of configurations, or another direction has one of them with another
             class or kind: tables name kinds alone.
     """

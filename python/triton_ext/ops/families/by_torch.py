@@ -41,6 +41,7 @@ _LEAST_CHANNELS = 16
 _PADDED_CHANNELS, _PADDING_US = 8, 6.0
 # Depthwise kernels: a launch, and multiplications per microsecond.
 _DEPTHWISE_US, _DEPTHWISE_PER_US = 6.3, 5.3e6
+# The filters that cuDNN has them for, in fprop.
 _DEPTHWISE_FILTERS = ((3, 3), (5, 5), (7, 7))
 # Torch is chosen where it is expected to be faster by more than this.
 _MARGIN = 1.03
@@ -83,31 +84,18 @@ class TorchConfig:
     """torch chooses how its convolution is compiled."""
 
 
-def _is_fast_depthwise(case: Case) -> bool:
-    """Tells whether cuDNN has a kernel of its own: fprop of square filters over 3 to 7 pixels."""
-    problem = case.problem
-    is_depthwise = problem.groups == problem.in_channels == problem.out_channels
-    return case.direction == "fprop" and is_depthwise and problem.filter_size in _DEPTHWISE_FILTERS
-
-
-def _matrix(case: Case) -> tuple[float, float, float]:
-    """Returns rows, columns and depth of the matrix product."""
+def _tiles_us(case: Case, num_sms: int) -> float:
+    """Returns the time of the best tiles of the matrix product, which are dealt out evenly."""
     problem, taps = case.problem, case.problem.taps
     ci, co = problem.in_channels, problem.out_channels
     pixels = problem.batch * math.prod(problem.output_size)
-    if case.direction == "fprop":
-        return pixels, co, taps * math.ceil(ci / 32) * 32
+    rows, columns, depth = float(pixels), co, float(taps * math.ceil(ci / 32) * 32)
     if case.direction == "wgrad":
-        return co, ci * taps, pixels
-    strides = math.prod(problem.stride)
-    seen = max(1.0, taps / strides) if taps > 1 else taps / strides
-    rows = problem.batch * math.prod(problem.input_size)
-    return rows, ci, seen * math.ceil(co / 32) * 32
-
-
-def _tiles_us(case: Case, num_sms: int) -> float:
-    """Returns the time of the best tiles, which are dealt out evenly."""
-    rows, columns, depth = _matrix(case)
+        rows, columns, depth = co, ci * taps, pixels
+    elif case.direction == "dgrad":
+        rows, columns = problem.batch * math.prod(problem.input_size), ci
+        seen = taps / math.prod(problem.stride)
+        depth = (max(1.0, seen) if taps > 1 else seen) * math.ceil(co / 32) * 32
     times = []
     for height, width, share in _TILES:
         tiles = math.ceil(rows / height) * math.ceil(columns / width)
@@ -158,9 +146,10 @@ class _Torch(Family[TorchConfig]):
             found.append(f"no measured rate of {case.dtype} to {case.output_dtype}")
         if problem.dims == 1:
             found.append("cuDNN is several times slower in one dimension")
-        if problem.in_channels == problem.groups > 1 and not _is_fast_depthwise(case):
-            found.append("cuDNN is several times slower with groups of one channel")
         ci, co = problem.in_channels, problem.out_channels
+        is_fast = problem.groups == ci == co and problem.filter_size in _DEPTHWISE_FILTERS
+        if problem.groups == ci > 1 and not (is_fast and case.direction == "fprop"):
+            found.append("cuDNN is several times slower with groups of one channel")
         if (ci % 8 and ci > 4) or co % 8:
             found.append("cuDNN is several times slower with channels that are no multiple of 8")
         if replace(case.epilogue, bias=False, out_dtype=None) != PLAIN:

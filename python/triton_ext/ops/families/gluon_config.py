@@ -253,15 +253,6 @@ def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
     return replace(kept, stages=4 + spare_bytes // (config.x_bytes + 16))
 
 
-def _with_stages(config: TileConfig, stages: int) -> TileConfig:
-    """Returns a configuration that fits with up to ``stages``; joined WGMMAs stay joined."""
-    for count in range(stages, config.stages, -1):
-        deeper = replace(config, stages=count)
-        if not deeper.refusals() and deeper.joins == config.joins:
-            return deeper
-    return config
-
-
 # What an element of a tile takes longer to be stored in dgrad's stride phases.
 _PHASE_STORE_NS = 0.03
 # Launches were measured with a part of DRAM's time in them.
@@ -350,9 +341,9 @@ def expected_times(
 ) -> dict[TileConfig, float]:
     """Returns the configurations that can run, with the microseconds that the model expects.
 
-    What a step of fp8 costs was not measured: it counts as that of as many bytes of fp16, which
-    take as long to load and to multiply.  By default it has :func:`step_channels`.  ``dram_us`` is
-    the time in which operands and output come from and go to DRAM.
+    A step has ``block_k`` channels, by default :func:`step_channels`.  Steps of fp8 were not
+    measured: they count as those of as many bytes of fp16, which take as long to load and to
+    multiply.  ``dram_us`` is the time in which operands and output come from and go to DRAM.
     """
     block_k = block_k or step_channels(product.channels, product.element_bytes)
     has_phases = product.is_dgrad and len(product.taps) * product.repeats > 1
@@ -395,7 +386,11 @@ def _tried(product: Product, block_k: int) -> Iterator[tuple[TileConfig, Cost]]:
             element_bytes=product.element_bytes,
             out_bytes=product.out_bytes,
         )
-        return config if part == 1 else _with_stages(config, round(base.stages / part))
+        counts = range(round(base.stages / part), base.stages, -1)
+        deeper = (replace(config, stages=count) for count in counts)
+        # Joined WGMMAs stay joined.
+        fitting = (c for c in deeper if not c.refusals() and c.joins == config.joins)
+        return next(fitting, config)
 
     is_for = {
         "any": True,

@@ -29,7 +29,7 @@ the products of a tap are those of the pixel s * dilation_w to the right:
 a ``tl.gather`` over S * Co columns of fp32, between threads of the CTA.  Under dilation, a program
 takes the rows of one residue.  Over one dimension, R is 1 and steps are segments.  Not handled:
 strides, groups, three dimensions, and fp32, whose loads would have to round to tf32; the filter
-stays in shared memory, which bounds Ci (``families/kn2row.py``).
+stays in shared memory, which bounds Ci (``families/few_channels.py``).
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ def conv_col2im_kernel(
             carried = moved[1:]
         if step >= R - 1:
             z = tl.gather(moved[0], shifted, 0)  # type: ignore[misc]
-            # Columns of no tap may be NaN, where x is no number.
+            # Columns of no tap may be NaN, where x is not a number.
             z = tl.where((taps < S)[None, :], z, 0.0)
             tile = tl.sum(tl.reshape(z, (BLOCK_M, TAPS, CHANNELS)), axis=1)
             tile = scale_and_shift(tile, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)

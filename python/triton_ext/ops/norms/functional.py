@@ -228,7 +228,7 @@ def batch_norm(
         ValueError: Sizes or devices that do not fit each other; an activation that there is not;
             no statistics: not training, and a running one is None; ``eps`` is negative.
         TypeError: A value that is no dense tensor; ``training`` that is no bool; ``eps`` or
-            ``momentum`` that is no number; mixed dtypes.
+            ``momentum`` that is not a number; mixed dtypes.
     """
     given = (x, weight, bias, running_mean, running_var, residual)
     key = norm_key(given, training, activation, eps)
@@ -279,7 +279,7 @@ def group_norm(
 
     Raises:
         UnsupportedError: A normalization that no kernel takes; :func:`norm_problem` says why.
-        ValueError: As :func:`batch_norm`; groups that are no integer, or into which channels do
+        ValueError: As :func:`batch_norm`; groups that are not an integer, or into which channels do
             not divide.
         TypeError: As :func:`batch_norm`.
     """

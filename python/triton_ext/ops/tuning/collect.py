@@ -294,7 +294,7 @@ def parse_shape(text: str) -> ConvProblem:
     behind), groups ``g``.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: It is not a string.
         ValueError: It is not of this form, or a number is out of range.
     """
     if not isinstance(text, str):
@@ -462,7 +462,7 @@ def warmup_steps(steps: int, **options: Any) -> Warmup:
         options: As for :func:`triton_ext.ops.tuning.tune`; rank 0's count.
 
     Raises:
-        TypeError: ``steps`` is no int, or ``tune`` has no such option.
+        TypeError: ``steps`` is not an int, or ``tune`` has no such option.
         ValueError: ``steps`` is negative, or ``tune`` refuses an option anywhere.
     """
     if type(steps) is not int:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from triton_ext.host.chain import PROBE, Seam
+from triton_ext.host.chain import PROBE, PatchPoint
 from triton_ext.host.detect import detect
 
 __all__ = [
     "KEY_PREFIX",
     "PROBE",
-    "Seam",
+    "PatchPoint",
     "StagesHook",
     "asks_hook_for_key",
     "before_compile",
@@ -83,7 +83,7 @@ def key_of(hook: StagesHook) -> tuple[str, str] | None:
     return key
 
 
-def stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Seam:
+def stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> PatchPoint:
     """Returns the patch point of the stages hook.
 
     Args:
@@ -95,7 +95,7 @@ def stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Seam:
     """
     from triton import knobs
 
-    return Seam(
+    return PatchPoint(
         "knobs.runtime.add_stages_inspection_hook",
         knobs.runtime,
         "add_stages_inspection_hook",
@@ -104,7 +104,7 @@ def stages_hook(make: Callable[[StagesHook | None], StagesHook]) -> Seam:
     )
 
 
-def before_compile(action: Callable[[], None]) -> tuple[Seam, ...]:
+def before_compile(action: Callable[[], None]) -> tuple[PatchPoint, ...]:
     """Makes Triton call something at the beginning of every compile, before it makes a key."""
     from triton.compiler import compiler
 
@@ -120,7 +120,7 @@ def before_compile(action: Callable[[], None]) -> tuple[Seam, ...]:
     # The first thing that triton.compile asks its source.  Gluon's derives from the first.
     sources = (compiler.ASTSource, compiler.IRSource)
     return tuple(
-        Seam(f"{source.__name__}.parse_options", source, "parse_options", in_front)
+        PatchPoint(f"{source.__name__}.parse_options", source, "parse_options", in_front)
         for source in sources
     )
 
@@ -137,7 +137,7 @@ def key_places() -> tuple[str, ...]:
     return () if asks_hook_for_key() else tuple(_KEY_PLACES)
 
 
-def cache_key(place: str, extend: Callable[[], str]) -> Seam:
+def cache_key(place: str, extend: Callable[[], str]) -> PatchPoint:
     """Makes what ``extend`` returns part of a key.
 
     Args:
@@ -156,7 +156,7 @@ def cache_key(place: str, extend: Callable[[], str]) -> Seam:
 
         return key
 
-    return Seam(f"{module}.{name}", importlib.import_module(module), name, extended)
+    return PatchPoint(f"{module}.{name}", importlib.import_module(module), name, extended)
 
 
 def asks_hook_for_key() -> bool:
@@ -183,7 +183,7 @@ def interpreting() -> bool:
     return bool(knobs.runtime.interpret)
 
 
-def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
+def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> PatchPoint:
     """Returns the patch point of the conversion of a host tensor descriptor to kernel arguments.
 
     Triton binds it when it builds a kernel's launcher (3.8 and newer) or looks it up at each launch
@@ -202,10 +202,10 @@ def tensordesc_arg(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> 
         return make(lambda arg, metadata, _: previous(arg, metadata))
 
     name = "make_tensordesc_arg"
-    return Seam(f"triton.backends.nvidia.driver.{name}", driver, name, adapted, arguments=2)
+    return PatchPoint(f"triton.backends.nvidia.driver.{name}", driver, name, adapted, arguments=2)
 
 
-def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
+def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> PatchPoint:
     """Returns the patch point of the conversion of kernel arguments for Triton's interpreter.
 
     Args:
@@ -214,10 +214,10 @@ def interpreter_cvt(make: Callable[[Callable[..., Any]], Callable[..., Any]]) ->
     import triton.runtime.interpreter as interpreter
 
     name = "_implicit_cvt"
-    return Seam(f"triton.runtime.interpreter.{name}", interpreter, name, make)
+    return PatchPoint(f"triton.runtime.interpreter.{name}", interpreter, name, make)
 
 
-def interpreter_dot(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
+def interpreter_dot(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> PatchPoint:
     """Patches the product of matrices in Triton's interpreter.
 
     Args:
@@ -227,10 +227,10 @@ def interpreter_dot(make: Callable[[Callable[..., Any]], Callable[..., Any]]) ->
     from triton.runtime.interpreter import InterpreterBuilder
 
     name = "create_dot"
-    return Seam(f"InterpreterBuilder.{name}", InterpreterBuilder, name, make, arguments=3)
+    return PatchPoint(f"InterpreterBuilder.{name}", InterpreterBuilder, name, make, arguments=3)
 
 
-def create_driver(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Seam:
+def create_driver(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> PatchPoint:
     """Patches the choice of the GPU driver, which Triton makes at the first launch.
 
     Args:
@@ -239,10 +239,10 @@ def create_driver(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> S
     # ``triton.runtime.driver`` as an attribute is an object of this module.
     module = importlib.import_module("triton.runtime.driver")
     name = "_create_driver"
-    return Seam(f"{module.__name__}.{name}", module, name, make)
+    return PatchPoint(f"{module.__name__}.{name}", module, name, make)
 
 
-def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: bool) -> Seam:
+def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: bool) -> PatchPoint:
     """Returns the patch point of the front end of ``@triton.jit`` or Gluon kernels.
 
     Args:
@@ -253,13 +253,13 @@ def make_ir(make: Callable[[Callable[..., Any]], Callable[..., Any]], *, gluon: 
         from triton.experimental.gluon._runtime import GluonASTSource as Source
     else:
         from triton.compiler import ASTSource as Source
-    return Seam(f"{Source.__name__}.make_ir", Source, "make_ir", make)
+    return PatchPoint(f"{Source.__name__}.make_ir", Source, "make_ir", make)
 
 
 def gluon_signature(
     source: Callable[[Callable[..., Any]], Callable[..., Any]],
     str_to_ty: Callable[[Callable[..., Any]], Callable[..., Any]],
-) -> tuple[Seam, ...]:
+) -> tuple[PatchPoint, ...]:
     """Returns the patch points of the signature of a Gluon kernel.
 
     Args:
@@ -274,6 +274,6 @@ def gluon_signature(
 
     module = code_generator.__name__
     return (
-        Seam(f"{GluonASTSource.__name__}.__init__", GluonASTSource, "__init__", source),
-        Seam(f"{module}.str_to_ty", code_generator, "str_to_ty", str_to_ty),
+        PatchPoint(f"{GluonASTSource.__name__}.__init__", GluonASTSource, "__init__", source),
+        PatchPoint(f"{module}.str_to_ty", code_generator, "str_to_ty", str_to_ty),
     )

@@ -1,0 +1,1 @@
+module{tt.func(){%0=a.x{tti.experimental_gsan_atomic_cas""}}}
