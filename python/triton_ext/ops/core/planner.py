@@ -241,7 +241,7 @@ def cheapest(case: Case, device: Device, among: Collection[str] | None = None) -
 def offers(
     case: Case, device: Device, among: Collection[str] | None = None, *, compared: bool = False
 ) -> list[Offer]:
-    """Returns what every family of a case's direction has for it, in the registry's order.
+    """Returns what every family of a case's direction has for it, in the order of FAMILIES.
 
     ``among`` are kinds to choose from.  With ``compared``, those that are not compared are left
     out, whose models take time as well.
