@@ -12,8 +12,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import KNOWN
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
-from triton_ext.ops.core.plan import TRITON_DTYPES
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec, Operands
+from triton_ext.ops.core.plan import TRITON_DTYPES, ConvSizes
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.kernels.gemm import DgradProblem, conv_dgrad_kernel, conv_fprop_kernel
@@ -59,34 +59,35 @@ def compile_conv_fprop(
     case = Case(direction="fprop", problem=problem, dtype=TORCH_DTYPES[dtype], epilogue=epilogue)
     constants = {**GEMM.bind(config, case, KNOWN["h200"]).launcher.constants}
     constants["X_IS_MATRIX"] = x_is_matrix
-    element, out_element = _name(dtype), _name(constants["DTYPE"])
+    element, out_element = _name(dtype), _name(TRITON_DTYPES[case.output_dtype])
     tile = f"[{m}, {n // config.store_parts}]"
-    pointer = not store_through_tma
     # Through TMA comes what has the tiles of y.
     residual_tiles = epilogue.residual and store_through_tma and not epilogue.residual_per_image
-    possible: dict[str, Any] = {
-        "x_desc": (f"tensordesc<{element}[{m}, {k}]>", True),
-        "w_desc": (f"tensordesc<{element}[{n}, 1, {k}]>", True),
-        "y_desc": (f"tensordesc<{out_element}{tile}>", store_through_tma),
-        "y_ptr": (f"*{out_element}", pointer),
-        "bias_ptr": (f"*{element}", has_bias or epilogue.bias),
-        "scale_ptr": ("*fp32", False),
-        "tile_scale_ptr": ("*fp32", epilogue.scale),
-        "residual_desc": (f"tensordesc<{element}{tile}>", residual_tiles),
-        "residual_ptr": (f"*{element}", epilogue.residual and not residual_tiles),
-        "out_scale_ptr": ("*fp32", epilogue.out_scale),
-        "amax_ptr": ("*i32", epilogue.amax),
-        "extra": ((), False),
+    given = {
+        "bias": (f"*{element}", has_bias or epilogue.bias),
+        "tile_scale": ("*fp32", epilogue.scale),
+        "residual": (f"*{element}", epilogue.residual and not residual_tiles),
+        "out_scale": ("*fp32", epilogue.out_scale),
+        "amax": ("*i32", epilogue.amax),
     }
-    tensors = {name: kind for name, (kind, is_there) in possible.items() if is_there}
-    constants |= {name: None for name in possible if name not in tensors}
-    missing = "dh"[: 3 - len(filter_size)]
-    for name in ("out", "stride", "pad", "dilation"):
-        constants |= {f"{name}_{letter}": None for letter in missing}
-    signature = {
-        name: tensors.get(name, "constexpr" if name in constants else "i32")
-        for name in conv_fprop_kernel.arg_names
+    operands = Operands(**{name: kind for name, (kind, is_there) in given.items() if is_there})
+    per_dim = ("i32",) * len(filter_size)
+    signature: dict[str, Any] = {
+        "x_desc": f"tensordesc<{element}[{m}, {k}]>",
+        "w_desc": f"tensordesc<{element}[{n}, 1, {k}]>",
+        "y": f"tensordesc<{out_element}{tile}>" if store_through_tma else f"*{out_element}",
+        "residual_desc": f"tensordesc<{element}{tile}>" if residual_tiles else "constexpr",
+        "operands": Operands(*(kind or "constexpr" for kind in operands)),
+        "m_gemm": "i32",
+        "co": "i32",
+        "conv": ConvSizes(per_dim, per_dim, per_dim, per_dim),  # type: ignore[arg-type]
+        **dict.fromkeys(constants, "constexpr"),
     }
+    at = list(signature).index("operands")
+    nothing = {(at, i): None for i, kind in enumerate(operands) if kind is None}
+    if not residual_tiles:
+        constants["residual_desc"] = None
+    constants |= nothing
     return triton.compile(
         ASTSource(conv_fprop_kernel, signature, constexprs=constants),
         target=GPUTarget("cuda", capability, 32),
@@ -141,14 +142,13 @@ def compile_conv_dgrad(
         "ci": "i32",
         "problem": DgradProblem("i32", "i32", *(("i32",) * 3,) * 5),  # type: ignore[arg-type]
     }
-    if store_through_tma:
-        tensors["dx_desc"] = f"tensordesc<{dtype}[{m}, {n // config.store_parts}]>"
-    else:
-        tensors["dx_ptr"] = f"*{dtype}"
+    tile = f"[{m}, {n // config.store_parts}]"
+    tensors["dx"] = f"tensordesc<{dtype}{tile}>" if store_through_tma else f"*{dtype}"
     if has_bias:
         tensors["bias_ptr"] = f"*{dtype}"
     constants = {**GEMM_DGRAD.bind(config, case, KNOWN["h200"]).launcher.constants}
-    constants |= {name: None for name in ("dx_desc", "dx_ptr", "bias_ptr") if name not in tensors}
+    if not has_bias:
+        constants["bias_ptr"] = None
     names = conv_dgrad_kernel.arg_names
     return triton.compile(
         ASTSource(
@@ -157,8 +157,8 @@ def compile_conv_dgrad(
             constexprs=constants,
             attrs={
                 (names.index(name),): [["tt.divisibility", 16]]
-                for name in ("dx_ptr", "bias_ptr")
-                if name in tensors
+                for name in ("dx", "bias_ptr")
+                if tensors.get(name, "").startswith("*")
             },
         ),
         target=GPUTarget("cuda", capability, 32),

@@ -58,8 +58,9 @@ class EmulatedKernel:
                 name: "constexpr" if name in constants else kind_of(values[name])
                 for name in self.arg_names
             }
+            named = [values.get(name) for name in self.arg_names]
             compiled = triton.compile(
-                ASTSource(self.kernel, signature, constexprs=constants),
+                ASTSource(self.kernel, signature, constexprs={**constants, **nothing_of(named)}),
                 target=GPUTarget("cuda", 90, 32),
                 options=options,
             )
@@ -70,12 +71,25 @@ class EmulatedKernel:
         return launch
 
 
+def nothing_of(values: Any, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], None]:
+    """Where tuples among arguments hold None, which is a constant."""
+    found: dict[tuple[int, ...], None] = {}
+    for i, value in enumerate(values):
+        if isinstance(value, tuple):
+            found |= nothing_of(value, (*path, i))
+        elif value is None and path:
+            found[(*path, i)] = None
+    return found
+
+
 def kind_of(value: Any) -> Any:
     """The type of an argument, as Triton's signatures have it."""
     if isinstance(value, tuple):
         kinds = [kind_of(each) for each in value]
         # Names of fields are part of a type.
         return type(value)(*kinds) if hasattr(value, "_fields") else tuple(kinds)
+    if value is None:
+        return "constexpr"
     if isinstance(value, TensorDescriptor):
         return f"tensordesc<{NAMES[value.base.dtype]}{list(value.block_shape)}>"
     if isinstance(value, torch.Tensor):
@@ -84,8 +98,9 @@ def kind_of(value: Any) -> Any:
 
 
 def flat(values: Any) -> list[Any]:
-    """Arguments one after another, without tuples."""
-    return [x for v in values for x in (flat(v) if isinstance(v, tuple) else [v])]
+    """Arguments one after another, without tuples and what is not there."""
+    each = [x for v in values for x in (flat(v) if isinstance(v, tuple) else [v])]
+    return [x for x in each if x is not None]
 
 
 def without_gluon(monkeypatch: Any) -> None:

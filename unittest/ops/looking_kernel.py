@@ -27,7 +27,8 @@ class LookingKernel:
 
         Args:
             arg_names: The parameters of the kernel.
-            optional: Those that are ``None`` around the door if they were when it was compiled.
+            optional: Those that are ``None`` around the door if they were when it was compiled,
+                or whose parts are.
             launches: A list to use, which other kernels also put their launches into.
         """
         self.arg_names = arg_names
@@ -46,7 +47,11 @@ class LookingKernel:
         def around(*arguments: Any) -> None:
             named = dict(zip(self.arg_names, arguments, strict=True))
             for name in self.optional:
-                assert (named[name] is None) == (compiled_for[name] is None)
+                given, compiled = (
+                    each[name] if isinstance(each[name], tuple) else (each[name],)
+                    for each in (named, compiled_for)
+                )
+                assert [x is None for x in given] == [x is None for x in compiled]
             self.launches.append(("around", grid, named))
 
         return around

@@ -72,8 +72,8 @@ def compare(made: Launcher, tensors: tuple[Any, ...], variant: Any = None) -> No
     """Launches both ways, instead of ``Launcher.launch``."""
     way = made._bypasses[variant, ()]
     counts = sizes[id(way.prepared)]
-    others = (*made.scalars, *made.constants.values())
-    expected = recorder.record(counts, lambda: way.run(*tensors, *others))
+    others = (*made.arguments(tensors), *made.constants.values())
+    expected = recorder.record(counts, lambda: way.run(*others))
     done: list[bool] = []
     got = recorder.record(counts, lambda: done.append(way.prepared(tensors)))
     assert done == [True]

@@ -196,13 +196,6 @@ def test_a_step_is_a_swizzle_row_or_what_channels_there_are(monkeypatch, dtype, 
     assert plan.config.block_k == block_k
 
 
-@pytest.mark.parametrize("group_ci", [64, 96, 48, 16, 8, 40, 72])
-def test_channels_of_the_next_group_are_masked(monkeypatch, group_ci):
-    constants = make(monkeypatch, in_channels=4 * group_ci, groups=4).launcher.constants
-    reaches = constants["GROUP_CI"] % constants["BLOCK_K"] != 0
-    assert constants["MASK_CHANNELS"] == (reaches and constants["GROUPS"] > 1)
-
-
 @pytest.mark.parametrize("group_co", [64, 48, 16, 8, 72])
 def test_tiles_stored_by_tma_end_where_groups_end(monkeypatch, group_co):
     plan = make(monkeypatch, out_channels=4 * group_co, groups=4)

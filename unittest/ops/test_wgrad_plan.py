@@ -17,6 +17,7 @@ from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families import wgrad
 from triton_ext.ops.families.wgrad import WgradConfig
+from triton_ext.ops.kernels.gemm_wgrad import WgradSizes
 
 H200 = Device(132, (9, 0), SMEM_BYTES)
 CONFIG = WgradConfig(block_co=64, block_ci=64, num_stages=3, num_warps=4)
@@ -63,7 +64,8 @@ def test_the_second_run_goes_around_with_the_same_arguments(launches):
     for (_, grid, front), (_, again, around) in zip(launches[:2], launches[2:], strict=True):
         assert grid == again
         for name, value in around.items():
-            if not isinstance(value, torch.Tensor) and not name.endswith("_desc"):
+            is_tensor = isinstance(value, torch.Tensor) or name == "dw"
+            if not is_tensor and not name.endswith("_desc"):
                 assert front[name] == value, name
 
 
@@ -73,20 +75,12 @@ def test_arguments_are_what_their_names_say(launches):
     # 2 * 4 * 10 pixels are 2 steps; 9 tiles, one for each tap, in 2 parts each.
     assert grid == (18, 1, 1)
     for name, value in {
-        "co": 16,
-        "group_co": 16,
-        "group_ci": 64,
-        "co_blocks": 1,
+        "tiles": WgradSizes(
+            co=16, group_co=16, group_ci=64, co_blocks=1, whole_tiles=0, split_tiles=9, splits=2
+        ),
         "steps": 2,
-        "whole_tiles": 0,
-        "split_tiles": 9,
-        "splits": 2,
-        "size": (4, 10),
-        "stride": (2, 1),
-        "padding": (1, 2),
-        "dilation": (1, 2),
+        "conv": ((4, 10), (2, 1), (1, 2), (1, 2)),
         "FILTER": (3, 3),
-        "TAPS": 9,
         "GROUPED": False,
         "IS_MATRIX": False,
         "HAS_WHOLE": False,
@@ -97,11 +91,10 @@ def test_arguments_are_what_their_names_say(launches):
         assert first[name] == value, name
     assert list(first["x_desc"].block_shape) == [64, 64]
     assert list(first["dy_desc"].shape) == [80, 16]
-    assert list(first["dw_desc"].shape) == [16, 9, 64]
-    assert first["dw_ptr"] is None
+    assert list(first["dw"].shape) == [16, 9, 64]
     assert first["part_ptr"].shape == (18 * 64 * 64,)
     assert second["part_ptr"] is first["part_ptr"]
-    assert second["dw_ptr"].data_ptr() == first["dw_desc"].base.data_ptr()
+    assert second["dw_ptr"].data_ptr() == first["dw"].base.data_ptr()
     assert second_grid == (4 * (64 // second["COLUMNS"]), 1, 9)
     assert second["launch_pdl"]
 
@@ -111,7 +104,7 @@ def test_a_1x1_filter_reads_a_matrix(launches):
         PROBLEM, filter_size=(1, 1), stride=(1, 1), padding=((0, 0),) * 2, dilation=(1, 1)
     )
     make(plain).run(*tensors(plain))
-    assert launches[-1][2]["group_ci"] == 64
+    assert launches[-1][2]["tiles"].group_ci == 64
     assert launches[0][2]["IS_MATRIX"]
     assert list(launches[0][2]["x_desc"].shape) == [162, 64]
     strided = replace(plain, stride=(2, 2))
@@ -136,8 +129,7 @@ def test_whole_tiles_are_launched_alone(launches):
 def test_what_tma_cannot_store_goes_through_pointers(launches, problem):
     make(problem).run(*tensors(problem))
     first = launches[0][2]
-    assert first["dw_desc"] is None
-    assert first["dw_ptr"] is not None
+    assert isinstance(first["dw"], torch.Tensor)
 
 
 def test_hooks_of_the_kernel_run_at_every_launch(launches):

@@ -19,6 +19,7 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
 from triton_ext.gluon import nvidia as xnv
+from triton_ext.ops.core.epilogue import Operands
 from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps
 from triton_ext.ops.families.gemm_config import Product
 from triton_ext.ops.families.gluon_config import TileConfig, expected_times
@@ -178,7 +179,7 @@ def conv_dgrad(
         w_desc(config.block_n_rest) if config.block_n_rest else None,
         matrix_descriptor(dx, [config.rows, config.store_n]),
         dx,
-        None,
+        Operands(),
         problem,
         config,
         Classes.of(dims),
@@ -235,10 +236,11 @@ def compile_conv_dgrad(
         "w_rest_desc": tiled_type(dtype, [config.block_k, 1, config.block_n_rest]),
         "dx_desc": tiled_type(dtype, [config.rows, config.store_n]),
         "dx_ptr": f"*{dtype}",
+        "operands": Operands(*("constexpr",) * 7),
         "problem": DgradProblem(*("i32",) * 3, *(("i32",) * 3,) * 6),
     }
-    constants: dict[str, Any] = {
-        "bias_ptr": None,
+    constants: dict[Any, Any] = {
+        **dict.fromkeys((5, i) for i in range(7)),
         "CONFIG": config,
         "CLASSES": Classes.of(dims),
     }

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError
+from triton_ext.ops.core.epilogue import PLAIN, Operands
 from triton_ext.ops.families.gemm_config import Product
 from triton_ext.ops.families.gluon_config import CONFIGS, TileConfig, expected_times
 from triton_ext.ops.kernels.gluon_conv import FpropProblem, conv_fprop_kernel
@@ -43,9 +44,6 @@ from .launch import (
     pixels_type,
     tiled_type,
 )
-
-# The kernel's arguments that are None without an epilogue.
-_EPILOGUE_POINTERS = ("bias_ptr", "scale_ptr", "tile_scale_ptr", "residual_ptr", "out_scale_ptr")
 
 __all__ = [
     "CONFIGS",
@@ -164,11 +162,10 @@ def conv_fprop(
         x_desc,
         *[*map(w_desc, config.fprop_boxes), None][:2],
         matrix_descriptor(y, [config.rows, config.store_n]),
-        *(None for _ in _EPILOGUE_POINTERS),
+        Operands(),
         problem,
         config,
-        "none",
-        False,
+        PLAIN.finish,
         num_warps=4,
     )
     return y
@@ -199,13 +196,13 @@ def compile_conv_fprop(
         "w_main_desc": tiled_type(dtype, [config.fprop_boxes[0], 1, config.block_k]),
         "w_rest_desc": tiled_type(dtype, [config.fprop_boxes[-1], 1, config.block_k]),
         "y_desc": tiled_type(dtype, config.y_block),
+        "operands": Operands(*("constexpr",) * 7),
         "problem": FpropProblem(*("i32",) * 3, *(("i32",) * 3,) * 2, *(spatial,) * 3),
     }
-    constants: dict[str, Any] = {
-        **dict.fromkeys(_EPILOGUE_POINTERS),
+    constants: dict[Any, Any] = {
+        **dict.fromkeys((4, i) for i in range(7)),
         "CONFIG": config,
-        "ACTIVATION": "none",
-        "RESIDUAL_PER_IMAGE": False,
+        "FINISH": PLAIN.finish,
     }
     if not config.block_n_rest:
         del signature["w_rest_desc"]

@@ -200,7 +200,7 @@ def pixels_type(dtype: Any, block: list[int], rank: int, layout: Any = None) -> 
 def compile_kernel(
     kernel: Any,
     signature: dict[str, Any],
-    constants: dict[str, Any],
+    constants: dict[Any, Any],
     capability: int,
     num_warps: int = 4,
     num_ctas: int = 1,
@@ -210,7 +210,7 @@ def compile_kernel(
     Args:
         kernel: The kernel.
         signature: Types of its runtime arguments by name.
-        constants: Its constexpr arguments by name.
+        constants: Its constexpr arguments by name, and parts of tuples by (parameter, part).
         capability: Compute capability times ten.
         num_warps: Warps of a CTA, or of its first partition.
         num_ctas: CTAs of a cluster.
@@ -218,7 +218,7 @@ def compile_kernel(
     Returns:
         Triton's compiled kernel; its ``asm`` holds TTGIR, PTX and cubin.
     """
-    types = {**signature, **dict.fromkeys(constants, "constexpr")}
+    types = signature | {name: "constexpr" for name in constants if isinstance(name, str)}
     attributes = {
         (kernel.arg_names.index(name),): [["tt.divisibility", 16]]
         for name, type_name in signature.items()

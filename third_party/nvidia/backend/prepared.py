@@ -128,8 +128,9 @@ def prepare_launch(
     Args:
         compiled: Triton's ``CompiledKernel``.
         grid: Number of programs, in three dimensions.
-        tensors: The kernel's first arguments: tensors, descriptors and ``None``.  In later
-            launches there are others in their places, which differ in their addresses only.
+        tensors: The kernel's first arguments: tensors, descriptors and ``None``, those of tuples
+            one by one.  In later launches there are others in their places, which differ in their
+            addresses only.
         others: All further arguments, which stay what they are.
 
     Returns:
@@ -241,11 +242,17 @@ class _Parameters:
 
     def fill(self, kernel: _Kernel, tensors: Sequence[Any], others: Sequence[Any]) -> bool:
         """Lays the arguments out; tells whether all of them are known."""
-        if len(kernel.signature) != len(tensors) + len(others):
+        signature = [
+            each
+            for kind in kernel.signature[: len(kernel.signature) - len(others)]
+            for each in (kind if isinstance(kind, tuple) else (kind,))
+        ]
+        # A tuple may have been given its first tensors alone.
+        if len(signature) < len(tensors) or {*signature[len(tensors) :]} - {"constexpr"}:
             return False
         descriptors = iter(kernel.descriptors)
         kinds: list[_Kind | None] = []
-        for index, (kind, tensor) in enumerate(zip(kernel.signature, tensors, strict=False)):
+        for index, (kind, tensor) in enumerate(zip(signature, tensors, strict=False)):
             is_descriptor = isinstance(kind, str) and kind.startswith("tensordesc")
             kinds.append(None)
             if is_descriptor:
@@ -259,7 +266,9 @@ class _Parameters:
         self.kinds = tuple(kinds)
         known = all(
             self._add_value(kind, value)
-            for kind, value in zip(kernel.signature[len(tensors) :], others, strict=True)
+            for kind, value in zip(
+                kernel.signature[len(kernel.signature) - len(others) :], others, strict=True
+            )
         )
         for _ in range(_SCRATCH_POINTERS):
             self._add(bytes(_POINTER_BYTES))

@@ -242,7 +242,7 @@ def place(
     Returns:
         The offsets, deterministically.
     """
-    if are_many(items):
+    if are_many([item for item in items if item.size]):
         return _place_many(items, partition_size)
     problem = Problem(items, partition_size)
     bound = problem.lower_bound()

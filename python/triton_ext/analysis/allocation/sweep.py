@@ -38,12 +38,12 @@ def are_many(items: Sequence[SizedItem], most: int = _MOST_PAIRS) -> bool:
     """Returns whether too many items are live at the same time for a pairwise search.
 
     Args:
-        items: The items.
+        items: The items, with those of size 0 if the search compares them, too.
         most: Number of pairs of live items that is not too many.
     """
     ends: list[int] = []
     pairs = 0
-    for item in sorted((item for item in items if item.size), key=lambda item: item.live.start):
+    for item in sorted(items, key=lambda item: item.live.start):
         while ends and ends[0] <= item.live.start:
             heapq.heappop(ends)
         pairs += len(ends)

@@ -65,14 +65,10 @@ def _backward(ctx: Any, operator: Operator, grad: Tensor) -> tuple[Any, ...]:
 
 def _setup_fused(ctx: Any, c: ConvCall, y: Tensor) -> None:
     bias, scale, residual, out_scale, extra, activation, _, function, *_ = c.epilogue
-    if function is not None or out_scale is not None or y.dtype.itemsize == 1:
-        what = (
-            "epilogue="
-            if function is not None
-            else "out_scale="
-            if out_scale is not None
-            else f"an output of {y.dtype}"
-        )
+    what = f"an output of {y.dtype}" if y.dtype.itemsize == 1 else ""
+    what = "out_scale=" if out_scale is not None else what
+    what = "epilogue=" if function is not None else what
+    if what:
         raise NotImplementedError(
             f"{c.name()}: {what} has no derivative; call it under torch.no_grad()"
         )

@@ -26,30 +26,24 @@ _INTERPRETED_PROGRAMS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Costs of work on a GPU, whatever kernel does it.
+    """Costs of work on a GPU, whatever kernel does it, measured on an H200 (Triton 3.9.0, fp16).
 
     A family whose measurements want another number has a correction beside its model: a difference
     in microseconds, or a factor on a rate.
-
-    Attributes:
-        launch_us: A launch, from the start of the kernel to its end, without work.
-        copy_bytes_per_us: DRAM, bytes read and written by kernels that copy.
-        read_us_per_mib: DRAM, a MiB that is only read.
-        cycles_per_us: Clock of a multiprocessor; each of its four schedulers issues one instruction
-            per cycle.
     """
 
-    launch_us: float
-    copy_bytes_per_us: float
-    read_us_per_mib: float
-    cycles_per_us: float
+    launch_us: float = 3.0  # from the start of a kernel to its end, without work
+    # DRAM, bytes read and written by kernels that copy: 2026-11-20, docs/performance.md.
+    copy_bytes_per_us: float = 3.5e6
+    # DRAM, a MiB that is only read: layers of wgrad that DRAM limits, 245 to 768 MiB take 0.25 to
+    # 0.30 us each, 2026-11-22.
+    read_us_per_mib: float = 0.28
+    # Clock of a multiprocessor; each of its four schedulers issues one instruction per cycle.
+    cycles_per_us: float = 1700.0
 
 
-#: The only GPU whose rates are measured; models use them for all (Triton 3.9.0, fp16).  Copies:
-#: 2026-11-20, docs/performance.md.  Reads: layers of wgrad that DRAM limits, 245 to 768 MiB take
-#: 0.25 to 0.30 us each, 2026-11-22.
-H200 = Rates(launch_us=3.0, copy_bytes_per_us=3.5e6, read_us_per_mib=0.28, cycles_per_us=1700.0)
-
+#: The only GPU whose rates are measured; models use them for all.
+H200 = Rates()
 
 # Fitted to 327 layers on an H100, with 3.35 TB/s; an H200 has 4.8 TB/s.
 _H100_DRAM_BYTES_PER_US, _H200_DRAM_BYTES_PER_US = 3.0e6, 4.0e6

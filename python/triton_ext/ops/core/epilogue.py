@@ -97,6 +97,11 @@ class EpilogueSpec:
     amax: bool = False
     function: Any = None
 
+    @property
+    def finish(self) -> Finish:
+        """The constants of the kernels."""
+        return Finish(self.activation, self.function, self.residual_per_image)
+
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
             raise ValueError(
@@ -113,6 +118,26 @@ class EpilogueSpec:
                 f"{type(self.function).__name__} {getattr(self.function, '__name__', '')}".rstrip()
                 + "; decorate it with @triton.jit"
             )
+
+
+class Operands(NamedTuple):
+    """Tensors of an epilogue as kernels get them, pointers there; ``None`` where there is none."""
+
+    bias: Any = None  # [Co]
+    scale: Any = None  # [Co]
+    tile_scale: Any = None  # one number for all channels
+    residual: Any = None  # [M_GEMM, Co], or [N, Co] for one per image
+    out_scale: Any = None  # one number
+    amax: Any = None  # the bits of one fp32, as int32
+    extra: Any = None  # further arguments of the function, a tuple
+
+
+class Finish(NamedTuple):
+    """Constants of an epilogue as kernels get them."""
+
+    activation: Activation
+    function: Any  # a ``@triton.jit`` function or None
+    residual_per_image: bool
 
 
 class EpilogueArguments(NamedTuple):

@@ -24,6 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from triton_ext import backends, plugin
+from triton_ext.ops.core.epilogue import Operands
 
 _prepare_launch = backends.load("nvidia", "prepare_launch")
 
@@ -86,7 +87,8 @@ class Launcher:
 
     Attributes:
         kernel: The ``@triton.jit`` function; its tensors come first among its parameters, then
-            scalars, then constants.
+            scalars, then constants.  A parameter ``operands`` is the tuple ``Operands`` of all
+            tensors from its place on.
         grid: Number of programs, in three dimensions.
         scalars: Runtime arguments after the tensors.
         constants: Constexpr arguments, in the order of the parameters.
@@ -99,6 +101,14 @@ class Launcher:
     constants: dict[str, Any]
     options: dict[str, Any]
     _bypasses: dict[Hashable, _Bypass] = field(default_factory=dict)
+
+    def arguments(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns the kernel's arguments in front of its constants."""
+        names = self.kernel.arg_names
+        if "operands" in names:
+            at = names.index("operands")
+            tensors = (*tensors[:at], Operands(*tensors[at:]))
+        return (*tensors, *self.scalars)
 
     def launch(self, tensors: tuple[Any, ...], variant: Hashable = None) -> None:
         """Launches the kernel.
@@ -116,14 +126,16 @@ class Launcher:
         bypass = self._bypasses.get(key)
         if bypass is not None and plugin.is_installed() and not self.kernel.pre_run_hooks:
             if bypass.prepared is None or not bypass.prepared(tensors):
-                bypass.run(*tensors, *self.scalars, *self.constants.values())
+                bypass.run(*self.arguments(tensors), *self.constants.values())
             return
         kernels = _compiled.get()
         if kernels is not None:
             options = {**self.constants, **self.options}
-            kernels.append(self.kernel.warmup(*tensors, *self.scalars, grid=self.grid, **options))
+            given = self.arguments(tensors)
+            kernels.append(self.kernel.warmup(*given, grid=self.grid, **options))
             return
-        compiled = self.kernel[self.grid](*tensors, *self.scalars, **self.constants, **self.options)
+        given = self.arguments(tensors)
+        compiled = self.kernel[self.grid](*given, **self.constants, **self.options)
         # The interpreter compiles nothing.
         if compiled is not None:
             others = (*self.scalars, *self.constants.values())

@@ -6,9 +6,9 @@ no tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
@@ -21,8 +21,13 @@ from triton_ext.ops.core.descriptors import (
     aligned_rows,
     empty_channels_last,
 )
-from triton_ext.ops.core.device import IS_INTERPRETED
-from triton_ext.ops.core.epilogue import NO_OPERANDS, PLAIN, EpilogueArguments, EpilogueSpec
+from triton_ext.ops.core.epilogue import (
+    NO_OPERANDS,
+    PLAIN,
+    EpilogueArguments,
+    EpilogueSpec,
+    Operands,
+)
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refused
@@ -39,10 +44,6 @@ TRITON_DTYPES = {
 
 # Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
 TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
-
-# Arguments of a kernel from the bias to those of the user's function, where there is no epilogue.
-NO_ARGUMENTS = (None,) * 8
-
 
 Inputs = Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
 
@@ -61,17 +62,15 @@ class ForwardPlan:
     row_copies: Any = None  # packs x and w before ``inputs``, where rows of the filter are packed
     # Shape, strides and block of y's descriptor; ``None`` where y is a pointer.
     y_tiles: tuple[list[int], list[int], list[int]] | None = None
-    # Returns the kernel's y where it is not a descriptor or a pointer as above.
-    outputs: Callable[[torch.Tensor], tuple[Any, ...]] | None = None
-    # Which of the epilogue's arguments the kernel has; ``None`` for all.
-    arguments_read: tuple[int, ...] | None = None
+    describe_y: Callable[[torch.Tensor], Any] | None = None  # makes another descriptor of y
     _is_plain: bool = field(init=False)
-    _no_arguments: tuple[None, ...] = field(init=False)
+    _has_residual_desc: bool = field(init=False)  # whether the kernel takes tiles of the residual
+    _nothing: tuple[None, ...] = field(init=False)  # instead of the epilogue's tensors
 
     def __post_init__(self) -> None:
         self._is_plain = replace(self.epilogue, out_dtype=None) == PLAIN
-        read = self.arguments_read
-        self._no_arguments = NO_ARGUMENTS if read is None else (None,) * len(read)
+        self._has_residual_desc = "residual_desc" in self.launcher.kernel.arg_names
+        self._nothing = (None,) * (len(Operands._fields) + self._has_residual_desc)
 
     @classmethod
     def make(
@@ -135,7 +134,8 @@ class ForwardPlan:
         else:
             # The function's arguments can be specialized on in any way: through the front door.
             made = self.launcher
-            made.kernel[made.grid](*arguments, *made.scalars, **made.constants, **made.options)
+            given = made.arguments(arguments)
+            made.kernel[made.grid](*given, **made.constants, **made.options)
         return y
 
     def arguments(
@@ -148,24 +148,34 @@ class ForwardPlan:
         variant: Hashable = tuple(
             isinstance(each, torch.Tensor) and each.data_ptr() % ROW_BYTES == 0 for each in inputs
         )
-        tensors = (*inputs, *self._outputs(y))
+        tensors = (*inputs, self._output(y))
         if self._is_plain and operands is NO_OPERANDS:
-            return (*tensors, *self._no_arguments), variant
-        arguments = self.epilogue_arguments(operands)
-        if self.arguments_read is not None:
-            arguments = tuple(arguments[number] for number in self.arguments_read)
+            return (*tensors, *self._nothing), variant
+        arguments: tuple[Any, ...] = self.checked(operands)
+        if self._has_residual_desc:
+            arguments = self._with_residual_desc(*arguments)
         if operands.extra:
             return (*tensors, *arguments), variant
         kinds = tuple(None if a is None else _specialization(a) for a in arguments)
         return (*tensors, *arguments), (variant, kinds)
 
-    def _outputs(self, y: torch.Tensor) -> tuple[Any, ...]:
-        if self.outputs is not None:
-            return self.outputs(y)
-        return (None, y) if self.y_tiles is None else (TensorDescriptor(y, *self.y_tiles), None)
+    def _output(self, y: torch.Tensor) -> Any:
+        if self.describe_y is not None:
+            return self.describe_y(y)
+        return y if self.y_tiles is None else TensorDescriptor(y, *self.y_tiles)
 
-    def epilogue_arguments(self, operands: EpilogueArguments) -> tuple[Any, ...]:
-        """Returns all arguments of an epilogue, from the bias to the function's, checked."""
+    def _with_residual_desc(self, *arguments: Any) -> tuple[Any, ...]:
+        """Returns the descriptor of the residual, where it has y's tiles, and what is left."""
+        found = Operands(*arguments)
+        residual, tiles = found.residual, self.y_tiles
+        if residual is None or tiles is None or self.epilogue.residual_per_image:
+            return None, *found
+        if self.y_shape[1] * residual.itemsize % ROW_BYTES:
+            return None, *found
+        return TensorDescriptor(residual, *tiles), *found._replace(residual=None)
+
+    def checked(self, operands: EpilogueArguments) -> Operands:
+        """Returns the tensors of an epilogue as the kernels take them, checked."""
         spec = self.epilogue
         for name in ("bias", "scale", "residual", "out_scale", "amax"):
             is_given = getattr(operands, name) is not None
@@ -182,12 +192,8 @@ class ForwardPlan:
         one_scale = scale is not None and scale.numel() == 1
         if scale is not None and not one_scale:
             scale = _vector("scale", scale, co)
-        residual_desc = None
         if residual is not None:
             residual = self._residual_rows(residual)
-            rows_fit = co * residual.itemsize % ROW_BYTES == 0
-            if self.y_tiles is not None and rows_fit and not spec.residual_per_image:
-                residual_desc, residual = TensorDescriptor(residual, *self.y_tiles), None
         amax = operands.amax
         # Bits are what a kernel before has set to zero.
         if amax is not None and amax.dtype != torch.int32:
@@ -197,16 +203,8 @@ class ForwardPlan:
         out_scale = operands.out_scale
         if out_scale is not None and out_scale.numel() != 1:
             raise ValueError(f"epilogue: out_scale must be one number, got {_describe(out_scale)}")
-        return (
-            bias,
-            None if one_scale else scale,
-            scale if one_scale else None,
-            residual_desc,
-            residual,
-            out_scale,
-            amax,
-            operands.extra or None,
-        )
+        scale, one = (None, scale) if one_scale else (scale, None)
+        return Operands(bias, scale, one, residual, out_scale, amax, operands.extra or None)
 
     def _residual_rows(self, residual: torch.Tensor) -> torch.Tensor:
         """Returns the residual as packed rows on a 16-byte boundary, copied where it is not."""
@@ -273,24 +271,6 @@ def vector_inputs(
     return x, weight.permute(TO_LAST[weight.dim() - 2]).contiguous()
 
 
-def dot_dtype(dtype: torch.dtype) -> tl.dtype:
-    """Returns the type of ``tl.dot``'s operands for that of tensors."""
-    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
-    return tl.float32 if IS_INTERPRETED else TRITON_DTYPES[dtype]
-
-
-def output_constants(case: Case, **types: tl.dtype) -> dict[str, Any]:
-    """Returns a kernel's constants of its output; ``types`` are those of products or of sums."""
-    spec = case.epilogue
-    return {
-        "DTYPE": TRITON_DTYPES[case.output_dtype],
-        **types,
-        "ACTIVATION": spec.activation,
-        "FUNCTION": spec.function,
-        "RESIDUAL_PER_IMAGE": spec.residual_per_image,
-    }
-
-
 def long_row_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns why a kernel that counts elements of a padded row of x in 32 bits does not."""
     pixels = problem.input_size[-1] + sum(problem.padding[-1])
@@ -299,28 +279,25 @@ def long_row_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     return refused(f"{pixels} pixels of a row, padding included: expected fewer than 2^31 elements")
 
 
-def config_constants(config: Any, *names: str) -> dict[str, Any]:
-    """Returns fields of a configuration as constants, whose names are the same in capitals."""
-    return {name.upper(): getattr(config, name) for name in names}
+class ConvSizes(NamedTuple):
+    """Runtime arguments of a kernel that reads x by im2col, per spatial dimension."""
+
+    output_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]  # in front
+    dilation: tuple[int, ...]
+
+    @classmethod
+    def of(cls, conv: Any) -> ConvSizes:
+        """Returns those of a problem or of its geometry."""
+        low = tuple(low for low, _ in conv.padding)
+        return cls(conv.output_size, conv.stride, low, conv.dilation)
 
 
-def dim_constants(**values: tuple[int, ...]) -> dict[str, int]:
-    """Returns constants NAME_D, NAME_H and NAME_W, 1 for dimensions that are not there."""
-    return {
-        f"{name}_{letter}": value
-        for name, each in values.items()
-        for letter, value in zip("DHW", (1,) * (3 - len(each)) + each, strict=True)
-    }
-
-
-def filter_constants(filter_size: tuple[int, ...]) -> dict[str, int]:
-    """Returns constants T, R and S, 1 for dimensions that are not there."""
-    return dict(zip("TRS", (1,) * (3 - len(filter_size)) + filter_size, strict=True))
-
-
-def three(values: tuple[int, ...] | list[int]) -> tuple[int | None, ...]:
-    """Returns one value per spatial dimension of a kernel, None for those that are not there."""
-    return (None,) * (3 - len(values)) + tuple(values)
+def three(values: Iterable[int], missing: int | None = None) -> tuple[int | None, ...]:
+    """Returns a kernel's (d, h, w), with another value for dimensions that are not there."""
+    found = tuple(values)
+    return (missing,) * (3 - len(found)) + found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,14 +108,10 @@ def phases_of(problem: ConvProblem) -> list[StridePhases]:
     return [
         StridePhases(size=size, taps=taps, stride=stride, dilation=dilation, low=low)
         for size, taps, stride, dilation, (low, _) in zip(
-            problem.input_size,
-            problem.filter_size,
-            problem.stride,
-            problem.dilation,
-            problem.padding,
-            strict=True,
+            problem.input_size, problem.filter_size, problem.stride, problem.dilation,
+            problem.padding, strict=True,
         )
-    ]
+    ]  # fmt: skip
 
 
 def three_dims(dims: Sequence[StridePhases]) -> list[StridePhases]:

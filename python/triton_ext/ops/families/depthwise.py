@@ -12,23 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import triton.language as tl
 
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import (
-    TRITON_DTYPES,
-    ForwardPlan,
-    InputGradientPlan,
-    config_constants,
-    dim_constants,
-    filter_constants,
-    output_constants,
-    three,
-)
+from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan, three
 from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals, refused
 from triton_ext.ops.families.direct import PixelStrides, Sampling
 from triton_ext.ops.families.wgrad import FilterGradientPlan
@@ -229,26 +219,26 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
         grid=config.grid(sampling),
         scalars=(
             sampling.positions(config.qw),
-            *three(sampling.in_size),
-            *three(sampling.out_size),
-            *three((*sampling.class_rows, 0))[:2],
+            three(sampling.in_size),
+            three(sampling.out_size, 1),
+            three((*sampling.class_rows, 0))[:2],
             math.ceil(sampling.out_size[-1] / config.qw),
-            *three((*sampling.low[:-1], sampling.low[-1] // up)),
-            *strides.scalars,
+            three((*sampling.low[:-1], sampling.low[-1] // up)),
+            strides.scalars,
         ),
         constants={
             "DIMS": len(sampling.taps),
-            **filter_constants(sampling.taps),
+            "FILTER": sampling.taps,
             "C": sampling.out_channels,
             "X_STRIDE_W": strides.pixel,
-            **dim_constants(STEP=sampling.step, UP=sampling.up, DILATION=sampling.dilation),
+            "STEP": three(sampling.step, 1),
+            "UP": three(sampling.up, 1),
+            "DILATION": three(sampling.dilation, 1),
             "PHASE_W": sampling.low[-1] % up,
             "IS_FLIPPED": sampling.is_flipped,
             "IS_WIDE": sampling.is_wide(strides.pixel, config.qw),
-            **config_constants(config, "qw", "block_p", "block_c"),
-            **output_constants(
-                case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
-            ),
+            "CONFIG": config,
+            "FINISH": case.epilogue.finish,
         },
         options={"num_warps": config.num_warps},
     )
@@ -331,23 +321,24 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
             scalars=(
                 sampling.positions(config.qw),
                 tiles,
-                *three(sampling.in_size),
-                *three(sampling.out_size),
+                three(sampling.in_size),
+                three(sampling.out_size),
                 math.ceil(sampling.out_size[-1] / config.qw),
-                *three(sampling.low),
-                *x.scalars,
-                *dy.scalars,
+                three(sampling.low),
+                x.scalars,
+                dy.scalars,
             ),
             constants={
                 "DIMS": problem.dims,
-                **filter_constants(problem.filter_size),
+                "FILTER": problem.filter_size,
                 "C": channels,
                 "X_STRIDE_W": x.pixel,
                 "DY_STRIDE_W": dy.pixel,
-                **dim_constants(STRIDE=problem.stride, DILATION=problem.dilation),
+                "STRIDE": three(problem.stride, 1),
+                "DILATION": three(problem.dilation, 1),
                 "IS_WIDE": sampling.is_wide(max(x.pixel, dy.pixel), config.qw),
                 "HAS_TAIL": sampling.out_size[-1] % config.qw != 0,
-                **config_constants(config, "qw", "lines", "taps", "block_p", "block_c"),
+                "CONFIG": config,
             },
             options={"num_warps": config.num_warps, "maxnreg": config.max_registers},
         )
@@ -360,7 +351,6 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
                 "TAPS": problem.taps,
                 "PARTS_AT_A_TIME": _PARTS_AT_A_TIME,
                 "BLOCK_C": _REDUCED_CHANNELS,
-                "DTYPE": TRITON_DTYPES[case.output_dtype],
             },
             options={"num_warps": 4},
         )

@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides
@@ -24,9 +24,6 @@ from triton_ext.ops.core.plan import (
     TO_LAST,
     ForwardPlan,
     InputGradientPlan,
-    config_constants,
-    filter_constants,
-    output_constants,
     three,
     vector_inputs,
 )
@@ -34,6 +31,21 @@ from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusal
 from triton_ext.ops.kernels.groups import conv_direct_kernel
 
 _MAX_INT32 = (1 << 31) - 1
+
+
+class PixelReads(NamedTuple):
+    """Runtime arguments of kernels that read pixels through pointers.
+
+    Tuples are (d, h, w), None, or 1 output pixel, for dimensions that are not there.
+    """
+
+    size: Any  # input pixels
+    output_size: Any
+    stride: Any  # distance of what output pixels read; in a gradient, of the input's pixels
+    low: Any  # in front of the input
+    dilation: Any
+    strides: Any  # of the input's pixels, in elements
+    image_stride: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +89,14 @@ class Sampling:
             in_size=sizes[0], out_size=sizes[1], taps=problem.filter_size,
             step=steps[0], up=steps[1], dilation=problem.dilation, low=low, is_flipped=is_gradient,
             strides=case.strides_of_dy if is_gradient else case.strides_of_x,
+        )  # fmt: skip
+
+    def reads(self, strides: tuple[int, ...]) -> PixelReads:
+        """Returns arguments of kernels, for an input [N, C, *in_size] of these strides."""
+        stride = self.up if self.is_flipped else self.step
+        return PixelReads(
+            three(self.in_size), three(self.out_size, 1), three(stride), three(self.low),
+            three(self.dilation), three(strides[2:]), strides[0],
         )  # fmt: skip
 
     @property
@@ -231,24 +251,16 @@ def _plan(config: DirectConfig, case: Case) -> ForwardPlan:
         scalars=(
             pixels,
             channels,
-            *three(sampling.in_size),
-            *three(sampling.out_size),
-            *three(problem.stride),
-            *three(sampling.low),
-            *three(sampling.dilation),
-            *three(strides[2:]),
-            strides[0],
+            sampling.reads(strides),
         ),
         constants={
             "DIMS": problem.dims,
-            **filter_constants(problem.filter_size),
+            "FILTER": problem.filter_size,
             "GROUP_CI": sampling.in_channels // problem.groups,
             "GROUP_CO": channels // problem.groups,
             "IS_GRADIENT": sampling.is_flipped,
-            **config_constants(config, "block_m", "block_n"),
-            **output_constants(
-                case, ACC_DTYPE=tl.int32 if case.dtype == torch.int8 else tl.float32
-            ),
+            "CONFIG": config,
+            "FINISH": case.epilogue.finish,
         },
         options={"num_warps": config.num_warps},
     )

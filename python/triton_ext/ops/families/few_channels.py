@@ -23,16 +23,7 @@ from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import (
-    ForwardPlan,
-    config_constants,
-    dot_dtype,
-    filter_constants,
-    long_row_refusals,
-    output_constants,
-    three,
-    vector_inputs,
-)
+from triton_ext.ops.core.plan import ForwardPlan, long_row_refusals, vector_inputs
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
     Refusals,
@@ -43,6 +34,7 @@ from triton_ext.ops.core.refusals import (
     refused,
     smem_refusals,
 )
+from triton_ext.ops.families.direct import Sampling
 from triton_ext.ops.kernels.few_channels import conv_col2im_kernel, conv_gather_kernel
 
 _ELEMENT_BYTES = 2
@@ -138,6 +130,9 @@ class Window:
     """How the kernel reads the pixels of an output pixel's filter window; in elements."""
 
     lines: int  # rows of the filter, T * R
+    rows: int  # of these in a plane, R
+    channels: int  # Ci
+    elements: int  # of a row's taps, S * Ci
     pixel: int  # distance of two pixels of a row of x
     vector: int  # elements of a load
     shift: int  # columns in front of a row's first tap
@@ -156,13 +151,17 @@ class Window:
         # An expanded tensor cannot be copied to an aligned address.
         if pixel == ci and (ci == 1 or x_strides[1] == 1) and 0 not in outer:
             common = math.gcd(problem.stride[-1] * ci, width * ci, _VECTOR, *outer)
-        lines, elements = math.prod(problem.filter_size[:-1]), problem.filter_size[-1] * ci
+        _, rows, s = (1, 1, *problem.filter_size)[-3:]
+        lines, elements = math.prod(problem.filter_size[:-1]), s * ci
         windows = []
         for vector in (1, 2, 4, 8):
             if common % vector == 0:
                 shift = -problem.padding[-1][0] * ci % vector
                 row = math.ceil((shift + elements) / vector) * vector
-                windows.append(cls(lines=lines, pixel=pixel, vector=vector, shift=shift, row=row))
+                windows.append(cls(
+                    lines=lines, rows=rows, channels=ci, elements=elements, pixel=pixel,
+                    vector=vector, shift=shift, row=row,
+                ))  # fmt: skip
         return min(windows, key=lambda w: (math.ceil(w.columns / 32), w.columns // w.vector))
 
     @property
@@ -224,31 +223,18 @@ class FewChannels(Family[GatherConfig]):
     def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
         refuse(f"{case.operator}: configuration {config}", self.refusals(case, device, config))
         problem, window, strides = case.problem, Window.make(case), case.strides_of_x
+        # Taps and pixels of W are neighbours, which WINDOW says.
+        reads = Sampling.of(case).reads(strides)
+        reads = reads._replace(dilation=reads.dilation[:2], strides=reads.strides[:2])
         launcher = Launcher(
             kernel=conv_gather_kernel,
             grid=(config.tiles(problem, device.num_sms)[2], 1, 1),
-            scalars=(
-                problem.geometry.m_gemm,
-                problem.out_channels,
-                *three(problem.input_size),
-                *three(problem.output_size),
-                *three(problem.stride),
-                *three([low for low, _ in problem.padding]),
-                *three(problem.dilation)[:2],
-                *three(strides[2:])[:2],
-                strides[0],
-            ),
+            scalars=(problem.geometry.m_gemm, problem.out_channels, reads),
             constants={
                 "DIMS": problem.dims,
-                **filter_constants(problem.filter_size),
-                "CI": problem.in_channels,
-                "PIXEL": window.pixel,
-                "VECTOR": window.vector,
-                "SHIFT": window.shift,
-                "ROW": window.row,
-                **config_constants(config, "block_m", "block_n", "block_k"),
-                **output_constants(case, DOT_DTYPE=dot_dtype(case.dtype)),
-                "HOLDS_FILTER": config.holds_filter(window.columns),
+                "WINDOW": window,
+                "CONFIG": config,
+                "FINISH": case.epilogue.finish,
             },
             options={"num_warps": config.num_warps, "num_stages": config.loads_ahead + 1},
         )
@@ -332,6 +318,39 @@ class Schedule(NamedTuple):
             programs = problem.batch * dilation * strips * segments
             steps = min(config.rows, residue_rows) + problem.filter_size[0] - 1
         return cls(segment, segments, strips, programs, steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kn2RowShape:
+    """Constants of the kernel that the problem gives."""
+
+    dims: int
+    r: int  # taps of the filter
+    s: int
+    dilation_h: int
+    dilation_w: int
+    ci: int
+    taps: int  # S and Co, rounded up
+    channels: int
+    vector: int  # elements of a load
+    block_k: int  # channels of a product
+
+    @classmethod
+    def of(cls, problem: ConvProblem, vector: int) -> Kn2RowShape:
+        """Returns the constants, for loads of so many elements."""
+        r, s = (1, *problem.filter_size)[-2:]
+        dilation_h, dilation_w = (1, *problem.dilation)[-2:]
+        taps, channels = _column_shape(problem)
+        return cls(
+            dims=problem.dims, r=r, s=s, dilation_h=dilation_h, dilation_w=dilation_w,
+            ci=problem.in_channels, taps=taps, channels=channels, vector=vector,
+            block_k=_power(problem.in_channels, 64),
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> int:
+        """Columns of a product."""
+        return self.taps * self.channels
 
 
 class Kn2Row(Family[Col2ImConfig]):
@@ -421,37 +440,20 @@ class Kn2Row(Family[Col2ImConfig]):
         refuse(f"{case.operator}: configuration {config}", wrong)
         problem, strides, vector = case.problem, case.strides_of_x, vector_of(case)
         schedule = Schedule.make(config, problem)
-        rows, taps = (1, *problem.filter_size)[-2:]
-        dilations, (padded_taps, channels) = (1, *problem.dilation)[-2:], _column_shape(problem)
-        height = (problem.input_size[0], problem.output_size[0], problem.padding[0][0])
         launcher = Launcher(
             kernel=conv_col2im_kernel,
             grid=(schedule.programs, 1, 1),
             scalars=(
                 problem.out_channels,
-                *(height if problem.dims > 1 else (None,) * 3),
-                problem.input_size[-1],
-                problem.output_size[-1],
-                problem.padding[-1][0],
-                strides[-1],
-                strides[2] if problem.dims > 1 else None,
-                strides[0],
+                # Strides are 1, and the dilation is a constant.
+                Sampling.of(case).reads(strides)._replace(stride=None, dilation=None),
                 *schedule[:3],
                 config.rows,
             ),
             constants={
-                "DIMS": problem.dims,
-                "R": rows,
-                "S": taps,
-                "DILATION_H": dilations[0],
-                "DILATION_W": dilations[1],
-                "CI": problem.in_channels,
-                "TAPS": padded_taps,
-                "CHANNELS": channels,
-                "VECTOR": vector,
+                "SHAPE": Kn2RowShape.of(problem, vector),
                 "BLOCK_M": config.block_m,
-                "BLOCK_K": _power(problem.in_channels, 64),
-                **output_constants(case, DOT_DTYPE=dot_dtype(case.dtype)),
+                "FINISH": case.epilogue.finish,
                 "PREFETCHES": config.num_stages == 1,
             },
             options={"num_warps": config.num_warps, "num_stages": config.num_stages},

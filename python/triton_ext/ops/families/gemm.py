@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-import triton.language as tl
 from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -31,16 +30,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us, outside_share
 from triton_ext.ops.core.packing import filling_us
-from triton_ext.ops.core.plan import (
-    TO_LAST,
-    TRITON_DTYPES,
-    DgradPlan,
-    ForwardPlan,
-    config_constants,
-    dot_dtype,
-    filter_constants,
-    three,
-)
+from triton_ext.ops.core.plan import TO_LAST, ConvSizes, DgradPlan, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
@@ -66,9 +56,6 @@ conv_violations = backends.load("nvidia", "conv_violations")
 # Shape, strides and block of a descriptor: lists that nobody changes, made once because making them
 # takes as long as a descriptor.
 _Tiled = tuple[list[int], list[int], list[int]]
-
-# Fields of a configuration that are constants of both kernels, in this order.
-_TILE = ("block_m", "block_n", "block_k", "group_size_m", "taps_inner", "store_parts")
 
 # dgrad fills groups up to multiples of so many channels, which are an operand of a matrix product
 # with every Triton, of 16 and of 32 bits.
@@ -155,7 +142,7 @@ class Gemm(_Gemm):
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         self._check(config, case, device)
-        read, packing, spec, dtype = _Read.of(case), case.packing, case.epilogue, case.dtype
+        read, packing, dtype = _Read.of(case), case.packing, case.dtype
         problem, conv = read.problem, read.problem.geometry
         x_block = [config.block_m, config.block_k]
         x_desc = Im2ColDescriptor.for_conv(
@@ -175,33 +162,17 @@ class Gemm(_Gemm):
         x_tiles = None
         if row_stride is not None:
             x_tiles = ([conv.m_gemm, read.shape[-1]], [row_stride, 1], x_block)
-        is_integer = dtype == torch.int8
         launcher = Launcher(
             kernel=conv_fprop_kernel,
             grid=(product_of(case).programs(config, device.num_sms), 1, 1),
-            scalars=(
-                conv.m_gemm,
-                co,
-                *three(conv.output_size),
-                *three(conv.stride),
-                *three([low for low, _ in conv.padding]),
-                *three(conv.dilation),
-            ),
+            scalars=(conv.m_gemm, co, ConvSizes.of(conv)),
             constants={
-                "DIMS": problem.dims,
-                **filter_constants(conv.filter_size),
-                "CHANNEL_BLOCKS": math.ceil(read.group_ci / config.block_k),
-                **config_constants(config, *_TILE),
-                "DTYPE": TRITON_DTYPES[case.output_dtype],
-                "DOT_DTYPE": tl.int8 if is_integer else dot_dtype(dtype),
-                "ACTIVATION": spec.activation,
-                "FUNCTION": spec.function,
-                "ACC_DTYPE": tl.int32 if is_integer else tl.float32,
+                "FILTER": conv.filter_size,
                 "GROUPS": groups,
                 "GROUP_CI": read.group_ci,
-                "MASK_CHANNELS": groups > 1 and read.group_ci % config.block_k != 0,
                 "X_IS_MATRIX": row_stride is not None,
-                "RESIDUAL_PER_IMAGE": spec.residual_per_image,
+                "CONFIG": config,
+                "FINISH": case.epilogue.finish,
             },
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         )
@@ -411,9 +382,7 @@ class GemmDgrad(_Gemm):
                     "GROUPS": groups,
                     "CHANNEL_UNIT": math.gcd(ci, 8),
                     "W_IS_NK": is_nk,
-                    **config_constants(config, *_TILE),
-                    "DTYPE": TRITON_DTYPES[dtype],
-                    "DOT_DTYPE": dot_dtype(dtype),
+                    "CONFIG": config,
                 },
                 options={"num_stages": config.num_stages, "num_warps": config.num_warps},
             ),
@@ -468,9 +437,9 @@ def _describe(
         dy_rows, w_rows = fill.fill(dy_rows, w_rows)
         w_desc = TensorDescriptor(aligned_rows(w_rows), *w_tiles, **rounding(dy.dtype))
         if dx_tile is None:
-            return dy_desc.with_base(dy_rows), w_desc, None, dx
+            return dy_desc.with_base(dy_rows), w_desc, dx
         dx_desc = TensorDescriptor(dx, [dx.numel() // ci, ci], [ci, 1], dx_tile)
-        return dy_desc.with_base(dy_rows), w_desc, dx_desc, None
+        return dy_desc.with_base(dy_rows), w_desc, dx_desc
 
     return described
 

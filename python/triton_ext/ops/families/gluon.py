@@ -47,10 +47,6 @@ FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 # with steps of less than 128 bytes, which count as whole (H200, 2026-11-22; docs/gluon-conv.md).
 _MOST_EXPECTED, _MOST_EXPECTED_NARROW = 1.025, 1.08
 
-# The arguments of the fprop kernel among those of ForwardPlan: bias, scale, one scale, the residual
-# as a pointer, out_scale.
-_USED_ARGUMENTS = (0, 1, 2, 4, 5)
-
 
 def common_refusals(
     problem: ConvProblem, dtype: torch.dtype, device: Device, *, fp8: bool = False, co_unit: int = 8
@@ -262,11 +258,9 @@ class GluonFprop(_Gluon):
             ),
             launcher(
                 gluon_conv.conv_fprop_kernel, product_of(case).programs(config, device.num_sms),
-                kernel_problem, CONFIG=config, ACTIVATION=case.epilogue.activation,
-                RESIDUAL_PER_IMAGE=case.epilogue.residual_per_image,
+                kernel_problem, CONFIG=config, FINISH=case.epilogue.finish,
             ),
-            outputs=lambda y: (out(y),),
-            arguments_read=_USED_ARGUMENTS,
+            describe_y=out,
             row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
         )  # fmt: skip
 

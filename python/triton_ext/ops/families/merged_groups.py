@@ -28,16 +28,10 @@ import torch
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments
+from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments, Operands
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import (
-    TO_LAST,
-    TRITON_DTYPES,
-    ForwardPlan,
-    InputGradientPlan,
-    filter_constants,
-)
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD, Sampling
@@ -308,16 +302,14 @@ class MergedPlan:
         looked_at = x if self.looks else None
         self.merging.launch((w_rows, merged, looked_at, flags), _alignment(w_rows, looked_at))
         merged = merged.movedim(-1, 1)
-        others: tuple[torch.Tensor | None, ...]
         if isinstance(self.inner, ForwardPlan):
             if flags is not None and self.inner.epilogue.amax:
                 operands = operands._replace(amax=flags)
             y = self.inner.run(x, merged, operands, out)
-            *vectors, described, residual, out_scale, _, _ = self.inner.epilogue_arguments(operands)
-            others = (*vectors, described.base if described is not None else residual, out_scale)
+            others = self.inner.checked(operands)._replace(amax=None)
         else:
             y = self.inner.run(x, merged, out, operands.bias)
-            others = (operands.bias, *(None,) * 4)
+            others = Operands(operands.bias)
         if self.repairing is not None:
             tensors = (x, w_rows, y, *others)
             self.repairing.launch((flags, *tensors), _alignment(*tensors))
@@ -330,13 +322,12 @@ def _alignment(*tensors: torch.Tensor | None) -> Hashable:
 
 
 def _repairing(case: Case, flags: int, device: Device) -> Launcher:
-    problem, sampling, spec = case.problem, Sampling.of(case), case.epilogue
+    problem, sampling = case.problem, Sampling.of(case)
     strides = sampling.strides
     block_m, block_n = _REPAIR_TILE
     tiles = math.ceil(sampling.pixels / block_m) * math.ceil(sampling.out_channels / block_n)
     ones = (1,) * (3 - problem.dims)
     zeros = (0,) * len(ones)
-    taps = filter_constants(problem.filter_size)
     return Launcher(
         kernel=repair_groups_kernel,
         grid=(min(tiles, 4 * device.num_sms), 1, 1),
@@ -355,17 +346,13 @@ def _repairing(case: Case, flags: int, device: Device) -> Launcher:
         ),
         constants={
             "FLAGS": 1 << (flags - 1).bit_length(),
-            "R": taps["R"],
-            "S": taps["S"],
-            "TAPS": problem.taps,
+            "FILTER": problem.filter_size,
             "GROUP_COLUMNS": sampling.out_channels // problem.groups,
             "GROUP_K": sampling.in_channels // problem.groups,
             "IS_TURNED": sampling.is_flipped,
             "BLOCK_M": block_m,
             "BLOCK_N": block_n,
-            "DTYPE": TRITON_DTYPES[case.output_dtype],
-            "ACTIVATION": spec.activation,
-            "RESIDUAL_PER_IMAGE": spec.residual_per_image,
+            "FINISH": case.epilogue.finish,
         },
         options={"num_warps": 4},
     )

@@ -27,7 +27,7 @@ from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
-from triton_ext.ops.core.plan import TO_LAST, TRITON_DTYPES, DgradPlan, config_constants, dot_dtype
+from triton_ext.ops.core.plan import TO_LAST, DgradPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
 from triton_ext.ops.families.gemm_config import (
@@ -176,19 +176,16 @@ class Patches(Family[PatchConfig]):
         launcher = Launcher(
             kernel=patch_dgrad_kernel,
             grid=(min(num_tiles, device.num_sms), 1, 1),
-            scalars=(m_gemm, *covering, *output, *size[:2], size[-1] * ci // unit),
+            scalars=(m_gemm, covering, output, size[:2], size[-1] * ci // unit),
             constants={
-                "T": taps[0],
-                "R": taps[1],
+                "TAPS": taps,
                 "ROW": row,
                 "CI": ci,
                 "UNIT": unit,
-                "CHANNEL_BLOCKS": math.ceil(co / tiles.block_k),
+                "CO": co,
                 "DY_IS_MATRIX": row_stride is not None,
                 "W_IS_NK": is_fp32,
-                **config_constants(tiles, "block_m", "block_n", "block_k"),
-                "DTYPE": TRITON_DTYPES[dtype],
-                "DOT_DTYPE": dot_dtype(dtype),
+                "CONFIG": tiles,
             },
             options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
         )

@@ -30,7 +30,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares, step_us
 from triton_ext.ops.core.packing import RowPacking, filling_us
-from triton_ext.ops.core.plan import TRITON_DTYPES, config_constants, dot_dtype
+from triton_ext.ops.core.plan import ConvSizes
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES, Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.families.gemm import tap_refusals
@@ -38,6 +38,7 @@ from triton_ext.ops.families.gemm_config import Cost
 from triton_ext.ops.kernels.gemm_wgrad import (
     ELEMENT_BYTES,
     WgradConfig,
+    WgradSizes,
     WgradTiles,
     conv_wgrad_kernel,
     wgrad_reduce_kernel,
@@ -270,11 +271,11 @@ class WgradPlan(FilterGradientPlan):
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
         """Returns the launches of a call; dw [Co, *filter_size, Ci / groups] is dense."""
         x_desc, dy_desc = self.described(x, dy)
-        dw_desc, pointer = (None, dw) if self.describe_dw is None else (self.describe_dw(dw), None)
+        described = dw if self.describe_dw is None else self.describe_dw(dw)
         if self.reducer is None:
-            return [(self.launcher, (x_desc, dy_desc, dw_desc, pointer, None))]
+            return [(self.launcher, (x_desc, dy_desc, described, None))]
         parts = torch.empty(self.tiles.workspace_elements, device=x.device, dtype=torch.float32)
-        first = (self.launcher, (x_desc, dy_desc, dw_desc, pointer, parts))
+        first = (self.launcher, (x_desc, dy_desc, described, parts))
         return [first, (self.reducer, (parts, dw))]
 
     def described(self, x: torch.Tensor, dy: torch.Tensor) -> tuple[Any, Any]:
@@ -417,7 +418,7 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
             strides=[taps * row, row, 1],
             block_shape=[config.block_co, 1, config.block_ci // config.store_parts],
         )
-    launcher, reducer = _launchers(problem, tiles, case, is_matrix)
+    launcher, reducer = _launchers(problem, tiles, is_matrix)
     return WgradPlan(
         problem=problem,
         out_dtype=case.output_dtype,
@@ -433,40 +434,31 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
 
 
 def _launchers(
-    problem: ConvProblem, tiles: WgradTiles, case: Case, is_matrix: bool
+    problem: ConvProblem, tiles: WgradTiles, is_matrix: bool
 ) -> tuple[Launcher, Launcher | None]:
     """Returns the launchers of both kernels; no second one where there is nothing to add."""
     config, partition = tiles.config, tiles.partition
     co, groups = problem.out_channels, problem.groups
-    channels = (co, co // groups, problem.in_channels // groups, tiles.co_blocks)
-    split = (partition.whole_tiles, partition.split_tiles, partition.splits)
-    taps = {"TAPS": problem.taps, "GROUPED": groups > 1}
-    blocks = config_constants(config, "block_co", "block_ci")
-    dtype = {"DTYPE": TRITON_DTYPES[case.output_dtype]}
+    sizes = WgradSizes(
+        co=co,
+        group_co=co // groups,
+        group_ci=problem.in_channels // groups,
+        co_blocks=tiles.co_blocks,
+        whole_tiles=partition.whole_tiles,
+        split_tiles=partition.split_tiles,
+        splits=partition.splits,
+    )
+    shared = {"FILTER": problem.filter_size, "GROUPED": groups > 1}
     first = Launcher(
         kernel=conv_wgrad_kernel,
         grid=(partition.programs, 1, 1),
-        scalars=(
-            *channels,
-            partition.steps,
-            *split,
-            problem.output_size,
-            problem.stride,
-            tuple(low for low, _ in problem.padding),
-            problem.dilation,
-        ),
+        scalars=(sizes, partition.steps, ConvSizes.of(problem)),
         constants={
-            "FILTER": problem.filter_size,
-            **taps,
+            **shared,
             "IS_MATRIX": is_matrix,
             "HAS_WHOLE": partition.whole_tiles > 0,
             "HAS_PARTS": partition.parts > 0,
-            **blocks,
-            "BLOCK_PIXELS": config.block_pixels,
-            "TAPS_PER_TILE": config.taps,
-            **config_constants(config, "num_warps", "store_parts"),
-            **dtype,
-            "DOT_DTYPE": dot_dtype(case.dtype),
+            "CONFIG": config,
         },
         options={"num_stages": config.num_stages, "num_warps": config.num_warps},
     )
@@ -477,16 +469,13 @@ def _launchers(
     second = Launcher(
         kernel=wgrad_reduce_kernel,
         grid=(rows * (config.block_ci // columns), config.taps, partition.split_tiles),
-        scalars=(*channels, *split),
+        scalars=(sizes,),
         constants={
-            **taps,
-            **blocks,
-            "TAPS_PER_TILE": config.taps,
-            "NUM_WARPS": config.num_warps,
+            **shared,
+            "CONFIG": config,
             "COLUMNS": columns,
             "UNROLL": unroll,
             "WAITS": not IS_INTERPRETED,
-            **dtype,
         },
         # It starts while the first kernel's last programs run, and waits for them.
         options={"num_warps": num_warps, **({} if IS_INTERPRETED else {"launch_pdl": True})},

@@ -29,7 +29,7 @@ import triton
 import triton.language as tl
 from triton.runtime.jit import constexpr_function
 
-from triton_ext.ops.kernels.epilogue import finish_values, pixels_of_image
+from triton_ext.ops.kernels.epilogue import finish_values, product, sum_dtype, tap_count
 
 # Which columns of an input a position reaches, and through which taps.  In a row, pixel q of a
 # position reads column j of the input, counted from the position's first, through tap s where
@@ -70,59 +70,43 @@ def taps_up_to(
 def conv_depthwise_kernel(
     x_ptr,  # the input [N, ([D, ]H, )W, C], pixels of any stride, channels contiguous
     w_ptr,  # w [T * R * S, C], packed
-    y_desc,  # None
     y_ptr,  # the output, packed
-    bias_ptr,  # from here to extra: as for conv_fprop_kernel
-    scale_ptr,
-    tile_scale_ptr,
-    residual_desc,  # None
-    residual_ptr,
-    out_scale_ptr,
-    amax_ptr,
-    extra,
+    operands,  # Operands of the epilogue
     positions,  # of one class of rows
-    size_d,  # input pixels; these per spatial dimension, None for dimensions that are not there
-    size_h,
-    size_w,
-    out_d,
-    out_h,
-    out_w,
-    rows_d,  # rows of the output of one class
-    rows_h,
+    size,  # input pixels; tuples are (d, h, w), None for dimensions that are not there
+    output_size,  # 1 where there is no dimension
+    class_rows,  # rows of the output of one class, (d, h)
     groups_w,  # positions in a row
-    low_d,  # in front of the input; of W: full steps
-    low_h,
-    low_w,
-    x_stride_d,  # in pixels
-    x_stride_h,
-    x_stride_n,
+    low,  # in front of the input; of W: full steps
+    strides,  # of the input (d, h, n), in pixels
     DIMS: tl.constexpr,
-    T: tl.constexpr,
-    R: tl.constexpr,
-    S: tl.constexpr,
+    FILTER: tl.constexpr,  # taps per spatial dimension
     C: tl.constexpr,
     X_STRIDE_W: tl.constexpr,  # elements of a pixel
-    STEP_D: tl.constexpr,  # stride of the output's pixels
-    STEP_H: tl.constexpr,
-    STEP_W: tl.constexpr,
-    UP_D: tl.constexpr,  # distance of the input's pixels
-    UP_H: tl.constexpr,
-    UP_W: tl.constexpr,
-    DILATION_D: tl.constexpr,
-    DILATION_H: tl.constexpr,
-    DILATION_W: tl.constexpr,
+    STEP: tl.constexpr,  # stride of the output's pixels, (d, h, w), 1 where there is no dimension
+    UP: tl.constexpr,  # distance of the input's pixels, likewise
+    DILATION: tl.constexpr,
     PHASE_W: tl.constexpr,  # what padding has over full steps
     IS_FLIPPED: tl.constexpr,
     IS_WIDE: tl.constexpr,  # offsets need 64 bits
-    QW: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    DTYPE: tl.constexpr,  # of the output
-    ACC_DTYPE: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    FUNCTION: tl.constexpr,
-    RESIDUAL_PER_IMAGE: tl.constexpr,
+    CONFIG: tl.constexpr,  # DepthwiseConfig
+    FINISH: tl.constexpr,  # Finish
 ):
+    operands = operands  # for Triton 3.6, as in gemm.py
+    QW: tl.constexpr = CONFIG.qw
+    BLOCK_P: tl.constexpr = CONFIG.block_p
+    BLOCK_C: tl.constexpr = CONFIG.block_c
+    TAPS: tl.constexpr = tap_count(FILTER)
+    S: tl.constexpr = tap_count(FILTER, 1)
+    R: tl.constexpr = tap_count(FILTER, 2) // S
+    ACC_DTYPE: tl.constexpr = sum_dtype(x_ptr.dtype.element_ty)
+    UP_H: tl.constexpr = UP[1]
+    UP_D: tl.constexpr = UP[0]
+    size_d, size_h, size_w = size
+    out_d, out_h, out_w = output_size
+    rows_d, rows_h = class_rows
+    low_d, low_h, low_w = low
+    x_stride_d, x_stride_h, x_stride_n = strides
     NUM_C: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
     ZERO: tl.constexpr = 0 if ACC_DTYPE.is_int() else 0.0
     block = tl.program_id(0) // NUM_C
@@ -153,7 +137,7 @@ def conv_depthwise_kernel(
         pixel += this_d * out_h * out_w
     if IS_WIDE:
         image = image.to(tl.int64)
-    column = first * STEP_W // UP_W - low_w
+    column = first * STEP[2] // UP[2] - low_w
     pixels_in = image * x_stride_n + column
     # Pointers have the tile's shape, so that a thread loads what it multiplies.
     is_channel = (channels < C)[None, :]
@@ -162,62 +146,61 @@ def conv_depthwise_kernel(
     accs = ()
     for _ in tl.static_range(QW):
         accs = accs + (tl.zeros((BLOCK_P, BLOCK_C), dtype=ACC_DTYPE),)
-    for line in range(T * R):
+    for line in range(TAPS // S):
         inside = valid
         pixels = pixels_in
         is_hit = True
         if DIMS > 1:
-            from_h = class_h + line % R * DILATION_H - low_h
-            row = h * STEP_H + from_h // UP_H
+            from_h = class_h + line % R * DILATION[1] - low_h
+            row = h * STEP[1] + from_h // UP_H
             inside = inside & (row >= 0) & (row < size_h)
             pixels += row * x_stride_h
             if UP_H > 1:
                 is_hit = from_h % UP_H == 0
         if DIMS > 2:
-            from_d = class_d + line // R * DILATION_D - low_d
-            plane = d * STEP_D + from_d // UP_D
+            from_d = class_d + line // R * DILATION[0] - low_d
+            plane = d * STEP[0] + from_d // UP_D
             inside = inside & (plane >= 0) & (plane < size_d)
             pixels += plane * x_stride_d
             if UP_D > 1:
                 is_hit = is_hit & (from_d % UP_D == 0)
         mask = inside[:, None] & is_channel
         columns_from = x_ptr + (pixels * X_STRIDE_W)[:, None] + channels[None, :]
-        tap = T * R * S - 1 - line * S if IS_FLIPPED else line * S
+        tap = TAPS - 1 - line * S if IS_FLIPPED else line * S
         line_from = weights_from + tap * C
         if is_hit:
             accs = _add_line(
                 accs, columns_from, mask, column, size_w, line_from, is_channel, S, C, X_STRIDE_W,
-                STEP_W, UP_W, DILATION_W, PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
+                STEP[2], UP[2], DILATION[2], PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
             )  # fmt: skip
-    pixel += image * pixels_of_image(out_d, out_h, out_w, DIMS)
+    pixel += image * product(output_size)
     # The epilogue: scale and bias as in ``scale_and_shift``.
     pixels_left = out_w - first
     rows = tl.zeros_like(valid.to(tl.int32))[:, None]
-    if scale_ptr is not None:
-        scale = tl.load(scale_ptr + (rows + channels[None, :]), mask=is_channel, other=0.0)
-    if bias_ptr is not None:
-        bias = tl.load(bias_ptr + (rows + channels[None, :]), mask=is_channel, other=0.0)
+    if operands.scale is not None:
+        scale = tl.load(operands.scale + (rows + channels[None, :]), mask=is_channel, other=0.0)
+    if operands.bias is not None:
+        bias = tl.load(operands.bias + (rows + channels[None, :]), mask=is_channel, other=0.0)
     offsets = pixel[:, None] * C + channels[None, :]
     for q in tl.static_range(QW):
         tile = accs[q]
         mask = (valid & (q < pixels_left))[:, None] & is_channel
-        if tile_scale_ptr is not None:
-            tile = tile.to(tl.float32) * tl.load(tile_scale_ptr).to(tl.float32)
-        if scale_ptr is not None:
+        if operands.tile_scale is not None:
+            tile = tile.to(tl.float32) * tl.load(operands.tile_scale).to(tl.float32)
+        if operands.scale is not None:
             tile = tile.to(tl.float32) * scale.to(tl.float32)
-        if bias_ptr is not None:
+        if operands.bias is not None:
             tile = tile.to(tl.float32) + bias.to(tl.float32)
         residual = None
-        if residual_ptr is not None:
+        if operands.residual is not None:
             places = offsets + q * C
-            if RESIDUAL_PER_IMAGE:
+            if FINISH.residual_per_image:
                 places = image[:, None] * C + channels[None, :]
-            residual = tl.load(residual_ptr + places, mask=mask, other=0.0)
+            residual = tl.load(operands.residual + places, mask=mask, other=0.0)
         tile = finish_values(
-            tile, pixel.to(tl.int64) + q, channels, mask, residual, out_scale_ptr, amax_ptr, extra,
-            ACTIVATION, FUNCTION,
-        )  # fmt: skip
-        tl.store(y_ptr + offsets + q * C, tile.to(DTYPE), mask=mask)
+            tile, pixel.to(tl.int64) + q, channels, mask, residual, operands, FINISH
+        )
+        tl.store(y_ptr + offsets + q * C, tile.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -282,43 +265,38 @@ def depthwise_wgrad_kernel(
     parts_ptr,  # fp32 [parts, T * R * S, C]
     positions,
     tiles_of_part,
-    size_d,  # pixels of x; these per spatial dimension, None for dimensions that are not there
-    size_h,
-    size_w,
-    out_d,
-    out_h,
-    out_w,
+    size,  # pixels of x; tuples are (d, h, w), None for dimensions that are not there
+    output_size,
     groups_w,  # positions in a row
-    low_d,
-    low_h,
-    low_w,
-    x_stride_d,  # in pixels
-    x_stride_h,
-    x_stride_n,
-    dy_stride_d,
-    dy_stride_h,
-    dy_stride_n,
+    low,
+    x_strides,  # (d, h, n), in pixels
+    dy_strides,
     DIMS: tl.constexpr,
-    T: tl.constexpr,
-    R: tl.constexpr,
-    S: tl.constexpr,
+    FILTER: tl.constexpr,  # taps per spatial dimension
     C: tl.constexpr,
     X_STRIDE_W: tl.constexpr,  # elements of a pixel
     DY_STRIDE_W: tl.constexpr,
-    STRIDE_D: tl.constexpr,
-    STRIDE_H: tl.constexpr,
-    STRIDE_W: tl.constexpr,
-    DILATION_D: tl.constexpr,
-    DILATION_H: tl.constexpr,
-    DILATION_W: tl.constexpr,
+    STRIDE: tl.constexpr,  # (d, h, w), 1 for dimensions that are not there
+    DILATION: tl.constexpr,
     IS_WIDE: tl.constexpr,  # offsets need 64 bits
     HAS_TAIL: tl.constexpr,  # a row's last position may reach over its end
-    QW: tl.constexpr,
-    LINES: tl.constexpr,
-    TAPS: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    CONFIG: tl.constexpr,  # DepthwiseWgradConfig
 ):
+    QW: tl.constexpr = CONFIG.qw
+    LINES: tl.constexpr = CONFIG.lines
+    TAPS: tl.constexpr = CONFIG.taps
+    BLOCK_P: tl.constexpr = CONFIG.block_p
+    BLOCK_C: tl.constexpr = CONFIG.block_c
+    FILTER_LINES: tl.constexpr = tap_count(FILTER) // tap_count(FILTER, 1)
+    S: tl.constexpr = tap_count(FILTER, 1)
+    R: tl.constexpr = tap_count(FILTER, 2) // S
+    STRIDE_W: tl.constexpr = STRIDE[2]
+    DILATION_W: tl.constexpr = DILATION[2]
+    size_d, size_h, size_w = size
+    out_d, out_h, out_w = output_size
+    low_d, low_h, low_w = low
+    x_stride_d, x_stride_h, x_stride_n = x_strides
+    dy_stride_d, dy_stride_h, dy_stride_n = dy_strides
     NUM_C: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
     TAP_CHUNKS: tl.constexpr = (S + TAPS - 1) // TAPS
     part = tl.program_id(0) // NUM_C
@@ -363,11 +341,11 @@ def depthwise_wgrad_kernel(
             inside = valid
             pixels = x_pixel
             if DIMS > 1:
-                row = h * STRIDE_H + ((first_line + line) % R * DILATION_H - low_h)
+                row = h * STRIDE[1] + ((first_line + line) % R * DILATION[1] - low_h)
                 inside = inside & (row >= 0) & (row < size_h)
                 pixels = pixels + row * x_stride_h
             if DIMS > 2:
-                plane = d * STRIDE_D + ((first_line + line) // R * DILATION_D - low_d)
+                plane = d * STRIDE[0] + ((first_line + line) // R * DILATION[0] - low_d)
                 inside = inside & (plane >= 0) & (plane < size_d)
                 pixels = pixels + plane * x_stride_d
             mask = inside[:, None] & is_channel
@@ -402,12 +380,12 @@ def depthwise_wgrad_kernel(
                 else:
                     others = others + (accs[i],)
             accs = others
-    to = parts_ptr + (part * (T * R * S)).to(tl.int64) * C + channels
+    to = parts_ptr + (part * (FILTER_LINES * S)).to(tl.int64) * C + channels
     for i in tl.static_range(LINES * TAPS):
         line = first_line + i // TAPS
         tap = first_tap + i % TAPS
         found = tl.sum(accs[i], axis=0)
-        written = tl.where((line < T * R) & (tap < S), C, 0)
+        written = tl.where((line < FILTER_LINES) & (tap < S), C, 0)
         tl.store(to + (line * S + tap) * C, found, mask=channels < written)
 
 
@@ -420,7 +398,6 @@ def depthwise_reduce_kernel(
     TAPS: tl.constexpr,
     PARTS_AT_A_TIME: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    DTYPE: tl.constexpr,
 ):
     """Adds the parts of a tap's gradient, in a fixed order."""
     channels = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -432,5 +409,5 @@ def depthwise_reduce_kernel(
         mask = (first + numbers < parts)[:, None] & (channels < C)[None, :]
         acc += tl.load(parts_ptr + offsets, mask=mask, other=0.0)
         offsets += PARTS_AT_A_TIME * TAPS * C
-    dw = tl.sum(acc, axis=0).to(DTYPE)
+    dw = tl.sum(acc, axis=0).to(dw_ptr.dtype.element_ty)
     tl.store(dw_ptr + channels * TAPS + tap, dw, mask=channels < C)

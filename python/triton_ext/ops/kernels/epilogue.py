@@ -6,8 +6,14 @@ pointer that is None.
 
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
+from triton.language import core
+from triton.runtime.jit import constexpr_function
+
+from triton_ext.ops.core.device import IS_INTERPRETED
 
 
 @triton.jit
@@ -27,6 +33,31 @@ def column_parts(tile, PARTS: tl.constexpr):
     else:
         left, right = tl.split(tile.reshape(tile.shape[0], 2, tile.shape[1] // 2).permute(0, 2, 1))
         return left, right
+
+
+@constexpr_function
+def tap_count(filter_size, last: int = 3) -> int:
+    """Returns the taps of a filter, or those of its last dimensions."""
+    return math.prod(filter_size[-last:])
+
+
+@constexpr_function
+def sum_dtype(dtype: tl.dtype) -> tl.dtype:
+    """Returns the type of accumulators for that of operands."""
+    return tl.int32 if dtype == tl.int8 else tl.float32
+
+
+@constexpr_function
+def _dot_dtype(dtype: tl.dtype) -> tl.dtype:
+    # Interpreters of Triton 3.6 to 3.9 multiply the bits of bf16 operands as integers.
+    return tl.float32 if IS_INTERPRETED and dtype != tl.int8 else dtype
+
+
+@triton.jit
+def multiply(a, b, acc):
+    """``tl.dot`` of operands of one type."""
+    DTYPE: tl.constexpr = _dot_dtype(a.dtype)
+    return tl.dot(a.to(DTYPE), b.to(DTYPE), acc, out_dtype=acc.dtype)
 
 
 @triton.jit
@@ -56,31 +87,29 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr):
-    """acc [R, C] * scale + bias, in fp32 where there is one of them; all pointers may be None.
+def scale_and_shift(acc, columns, co, operands):
+    """acc [R, C] * scale + bias, in fp32 where there is one of them.
 
-    Bias and scale are [Co], of which columns [C] from co on are not read; tile_scale is one number.
+    ``operands`` are ``Operands``, here and below; columns [C] from co on are not read.
     """
-    if tile_scale_ptr is not None:
-        acc = acc.to(tl.float32) * tl.load(tile_scale_ptr).to(tl.float32)
-    if scale_ptr is not None:
-        scale = tl.load(scale_ptr + columns, mask=columns < co, other=0.0)
+    if operands.tile_scale is not None:
+        acc = acc.to(tl.float32) * tl.load(operands.tile_scale).to(tl.float32)
+    if operands.scale is not None:
+        scale = tl.load(operands.scale + columns, mask=columns < co, other=0.0)
         acc = acc.to(tl.float32) * scale.to(tl.float32)[None, :]
-    if bias_ptr is not None:
-        bias = tl.load(bias_ptr + columns, mask=columns < co, other=0.0)
+    if operands.bias is not None:
+        bias = tl.load(operands.bias + columns, mask=columns < co, other=0.0)
         acc = acc.to(tl.float32) + bias.to(tl.float32)[None, :]
     return acc
 
 
 @triton.jit
-def pixels_of_image(out_d, out_h, out_w, DIMS: tl.constexpr):
-    """Output pixels of one image."""
-    pixels = out_w
-    if DIMS > 1:
-        pixels *= out_h
-    if DIMS > 2:
-        pixels *= out_d
-    return pixels
+def product(sizes):
+    """The product of a tuple, from its last number on."""
+    found = sizes[len(sizes) - 1]
+    for i in tl.static_range(1, len(sizes)):
+        found *= sizes[len(sizes) - 1 - i]
+    return found
 
 
 @triton.jit
@@ -102,48 +131,52 @@ def finish_values(
     offs_n,  # [C], output channels
     mask,  # [R, C], which are there
     residual,  # [R, C] or None
-    out_scale_ptr,  # one number or None
-    amax_ptr,  # one int32 or None
-    extra,  # further arguments of FUNCTION, a tuple; None for none
-    ACTIVATION: tl.constexpr,  # an activation of :func:`activate` or "none"
-    FUNCTION: tl.constexpr,  # the user's function or None
+    operands,
+    FINISH: tl.constexpr,  # Finish
 ):
     """Everything between scale and bias, and the cast."""
     if residual is not None:
         tile = tile.to(tl.float32) + residual.to(tl.float32)
+    ACTIVATION: tl.constexpr = FINISH.activation
     if ACTIVATION != "none":
         tile = activate(tile.to(tl.float32), ACTIVATION)
-    if FUNCTION is not None:
-        if extra is None:
-            tile = FUNCTION(tile.to(tl.float32), offs_m, offs_n)
+    if FINISH.function is not None:
+        if operands.extra is None:
+            tile = FINISH.function(tile.to(tl.float32), offs_m, offs_n)
         else:
-            tile = FUNCTION(tile.to(tl.float32), offs_m, offs_n, *extra)
-    if amax_ptr is not None:
-        report_amax(tile.to(tl.float32), mask, amax_ptr)
-    if out_scale_ptr is not None:
-        tile = tile.to(tl.float32) * tl.load(out_scale_ptr).to(tl.float32)
+            tile = FINISH.function(tile.to(tl.float32), offs_m, offs_n, *operands.extra)
+    if operands.amax is not None:
+        report_amax(tile.to(tl.float32), mask, operands.amax)
+    if operands.out_scale is not None:
+        tile = tile.to(tl.float32) * tl.load(operands.out_scale).to(tl.float32)
     return tile
+
+
+@constexpr_function
+def is_descriptor(y) -> bool:
+    """Tells whether a tensor of a kernel is a descriptor, not a pointer."""
+    return isinstance(y, core.tensor_descriptor_base)
+
+
+@constexpr_function
+def element_type(y) -> tl.dtype:
+    """Returns the type of the elements behind a descriptor or a pointer."""
+    return y.dtype if isinstance(y, core.tensor_descriptor_base) else y.dtype.element_ty
 
 
 @triton.jit
 def finish_tile(
-    tile,  # this one and those from out_scale_ptr on: as for finish_values
+    tile,  # as for finish_values
     row,  # first output pixel
     column,  # first output channel
     m_gemm,  # output pixels
     co,  # output channels, the distance of two pixels of y and of the residual
     column_end,  # end of the group's columns
-    y_desc,  # tiles of y [M_GEMM, Co], or None
-    y_ptr,  # y as a pointer where there is no descriptor
-    residual_desc,  # as y_desc, or None
-    residual_ptr,  # as y_ptr, or None; [N, Co] where image_pixels are given
-    image_pixels,  # output pixels of an image, for a residual per image; None for one per pixel
-    out_scale_ptr,
-    amax_ptr,
-    extra,
-    ACTIVATION: tl.constexpr,
-    FUNCTION: tl.constexpr,
-    DTYPE: tl.constexpr,  # of y
+    y,  # descriptor of tiles of y [M_GEMM, Co], or its pointer
+    residual_desc,  # as y, or None
+    operands,
+    output_size,  # output pixels per dimension
+    FINISH: tl.constexpr,  # Finish
 ):
     """Everything behind scale and bias, and the store."""
     tile_rows = tl.arange(0, tile.shape[0])
@@ -154,17 +187,16 @@ def finish_tile(
     residual = None
     if residual_desc is not None:
         residual = residual_desc.load([row, column])
-    elif residual_ptr is not None:
+    elif operands.residual is not None:
         places = offsets
-        if image_pixels is not None:
+        if FINISH.residual_per_image:
             # Rows whose number overflows lie behind the output.
-            images = (row + tile_rows) // image_pixels
+            images = (row + tile_rows) // product(output_size)
             places = images.to(tl.int64)[:, None] * co + offs_n[None, :]
-        residual = tl.load(residual_ptr + places, mask=mask, other=0.0)
-    tile = finish_values(
-        tile, offs_m, offs_n, mask, residual, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION
-    )
-    if y_desc is None:
-        tl.store(y_ptr + offsets, tile.to(DTYPE), mask=mask)
+        residual = tl.load(operands.residual + places, mask=mask, other=0.0)
+    tile = finish_values(tile, offs_m, offs_n, mask, residual, operands, FINISH)
+    values = tile.to(element_type(y))
+    if is_descriptor(y):
+        y.store([row, column], values)
     else:
-        y_desc.store([row, column], tile.to(DTYPE))
+        tl.store(y + offsets, values, mask=mask)

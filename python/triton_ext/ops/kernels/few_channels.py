@@ -37,43 +37,27 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_ext.ops.kernels.epilogue import finish_tile, pixels_of_image, scale_and_shift
+from triton_ext.ops.kernels.epilogue import finish_tile, multiply, scale_and_shift
 
 
 @triton.jit
-def _columns_of(
-    step,
-    BLOCK_K: tl.constexpr,
-    LINES: tl.constexpr,  # rows of the filter
-    ROW: tl.constexpr,  # columns of a row
-    SHIFT: tl.constexpr,  # of these, in front of the first tap
-    WINDOW: tl.constexpr,  # and in taps
-):
+def _columns_of(step, WINDOW: tl.constexpr, BLOCK_K: tl.constexpr):
     """The rows of the filter that a step's columns belong to, their elements there, and which do.
 
     Columns in front of and behind a row's taps belong to none.
     """
     offs_k = step * BLOCK_K + tl.arange(0, BLOCK_K)
-    line = offs_k // ROW
-    element = offs_k % ROW - SHIFT
-    return line, element, (line < LINES) & (element >= 0) & (element < WINDOW)
+    line = offs_k // WINDOW.row
+    element = offs_k % WINDOW.row - WINDOW.shift
+    return line, element, (line < WINDOW.lines) & (element >= 0) & (element < WINDOW.elements)
 
 
 @triton.jit
-def _load_filter(
-    w_ptr,
-    columns,
-    co,
-    step,
-    BLOCK_K: tl.constexpr,
-    LINES: tl.constexpr,
-    ROW: tl.constexpr,
-    SHIFT: tl.constexpr,
-    WINDOW: tl.constexpr,
-):
+def _load_filter(w_ptr, columns, co, step, WINDOW: tl.constexpr, BLOCK_K: tl.constexpr):
     """A step's columns of the filter, zeros in those that belong to no tap."""
-    line, element, is_tap = _columns_of(step, BLOCK_K, LINES, ROW, SHIFT, WINDOW)
-    offsets = (columns * (LINES * WINDOW))[:, None] + (line * WINDOW + element)[None, :]
+    line, element, is_tap = _columns_of(step, WINDOW, BLOCK_K)
+    offsets = (columns * (WINDOW.lines * WINDOW.elements))[:, None]
+    offsets = offsets + (line * WINDOW.elements + element)[None, :]
     mask = (columns < co)[:, None] & is_tap[None, :]
     return tl.load(w_ptr + offsets, mask=mask, other=0.0)
 
@@ -85,51 +69,40 @@ def _load_pixels(
     d,  # [BLOCK_M], the pixel that tap 0 reads; None for dimensions that are not there
     h,
     w,
-    size_d,
-    size_h,
-    size_w,
-    dilation_d,
-    dilation_h,
-    x_stride_d,
-    x_stride_h,
+    reads,
     step,
     DIMS: tl.constexpr,
-    R: tl.constexpr,
-    LINES: tl.constexpr,
-    ROW: tl.constexpr,
-    SHIFT: tl.constexpr,
     WINDOW: tl.constexpr,
-    CI: tl.constexpr,
-    PIXEL: tl.constexpr,
-    VECTOR: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """A step's columns of the left operand, zeros where there is no pixel or no tap."""
-    line, element, is_tap = _columns_of(step, BLOCK_K, LINES, ROW, SHIFT, WINDOW)
-    mask = row_mask[:, None] & (line < LINES)[None, :]
+    CI: tl.constexpr = WINDOW.channels
+    line, element, is_tap = _columns_of(step, WINDOW, BLOCK_K)
+    mask = row_mask[:, None] & (line < WINDOW.lines)[None, :]
     # A vector is inside or outside of a row of x as a whole.  Negative places are large ones.
     place = ((w * CI)[:, None] + element[None, :]).to(tl.uint32, bitcast=True)
-    mask = mask & (place < size_w * CI)
+    mask = mask & (place < reads.size[2] * CI)
     offsets = element.to(tl.int64)
-    if PIXEL != CI:
-        offsets = offsets // CI * PIXEL + offsets % CI
+    if WINDOW.pixel != CI:
+        offsets = offsets // CI * WINDOW.pixel + offsets % CI
     if DIMS > 1:
-        down = line % R * dilation_h
+        down = line % WINDOW.rows * reads.dilation[1]
         place = (h[:, None] + down[None, :]).to(tl.uint32, bitcast=True)
-        mask = mask & (place < size_h)
-        offsets += down.to(tl.int64) * x_stride_h
+        mask = mask & (place < reads.size[1])
+        offsets += down.to(tl.int64) * reads.strides[1]
     if DIMS > 2:
-        back = line // R * dilation_d
+        back = line // WINDOW.rows * reads.dilation[0]
         place = (d[:, None] + back[None, :]).to(tl.uint32, bitcast=True)
-        mask = mask & (place < size_d)
-        offsets += back.to(tl.int64) * x_stride_d
+        mask = mask & (place < reads.size[0])
+        offsets += back.to(tl.int64) * reads.strides[0]
     places = pixels[:, None] + offsets[None, :]
+    VECTOR: tl.constexpr = WINDOW.vector
     if VECTOR > 1:
         # Two bytes an element.
         places = tl.max_contiguous(tl.multiple_of(places, (1, 2 * VECTOR)), (1, VECTOR))
         mask = tl.max_constancy(mask, (1, VECTOR))
     x = tl.load(places, mask=mask, other=0.0)
-    if ROW != WINDOW:
+    if WINDOW.row != WINDOW.elements:
         # Memory beside a window may hold NaN.
         x = tl.where(is_tap[None, :], x, tl.zeros_like(x))
     return x
@@ -139,67 +112,33 @@ def _load_pixels(
 def conv_gather_kernel(
     x_ptr,  # x [N, ([D, ]H, )W, Ci], rows of pixels PIXEL elements apart
     w_ptr,  # w [Co, T * R * S * Ci], packed
-    y_desc,  # None
-    y_ptr,  # y [M_GEMM, Co], packed
-    bias_ptr,  # from here to extra: as for conv_fprop_kernel
-    scale_ptr,
-    tile_scale_ptr,
-    residual_desc,  # None
-    residual_ptr,
-    out_scale_ptr,
-    amax_ptr,
-    extra,
+    y,  # y [M_GEMM, Co], packed
+    operands,  # Operands of the epilogue
     m_gemm,
     co,
-    size_d,  # input pixels; these four per spatial dimension, None for those that are not there
-    size_h,
-    size_w,
-    out_d,
-    out_h,
-    out_w,
-    stride_d,
-    stride_h,
-    stride_w,
-    pad_d,  # in front
-    pad_h,
-    pad_w,
-    dilation_d,
-    dilation_h,
-    x_stride_d,  # in elements
-    x_stride_h,
-    x_stride_n,
+    reads,  # PixelReads
     DIMS: tl.constexpr,
-    T: tl.constexpr,
-    R: tl.constexpr,
-    S: tl.constexpr,
-    CI: tl.constexpr,
-    PIXEL: tl.constexpr,  # distance of two pixels of a row, in elements
-    VECTOR: tl.constexpr,  # elements of a load; more than 1 only where PIXEL is CI
-    SHIFT: tl.constexpr,  # elements of a load in front of a window
-    ROW: tl.constexpr,  # columns of K of a row of the filter, a multiple of VECTOR
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    DTYPE: tl.constexpr,  # of y
-    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
-    ACTIVATION: tl.constexpr,
-    FUNCTION: tl.constexpr,
-    RESIDUAL_PER_IMAGE: tl.constexpr,
-    HOLDS_FILTER: tl.constexpr,  # whether a CTA loads its part of the filter once
+    WINDOW: tl.constexpr,  # Window
+    CONFIG: tl.constexpr,  # GatherConfig
+    FINISH: tl.constexpr,  # Finish
 ):
-    image_pixels = pixels_of_image(out_d, out_h, out_w, DIMS) if RESIDUAL_PER_IMAGE else None
+    # Assigning a tuple makes its type anew, as in gemm.py.
+    operands = operands
+    reads = reads
+    BLOCK_M: tl.constexpr = CONFIG.block_m
+    BLOCK_N: tl.constexpr = CONFIG.block_n
+    BLOCK_K: tl.constexpr = CONFIG.block_k
+    HOLDS_FILTER: tl.constexpr = CONFIG.holds_filter(WINDOW.columns)
     num_m = (m_gemm - 1) // BLOCK_M + 1
     num_n = (co - 1) // BLOCK_N + 1
     column = tl.program_id(0) % num_n * BLOCK_N
     columns = column + tl.arange(0, BLOCK_N)
-    LINES: tl.constexpr = T * R
-    WINDOW: tl.constexpr = S * CI
-    STEPS: tl.constexpr = (LINES * ROW - 1) // BLOCK_K + 1
+    STEPS: tl.constexpr = (WINDOW.columns - 1) // BLOCK_K + 1
     if HOLDS_FILTER:
         filters = ()
         for part in tl.static_range(STEPS):
-            weight = _load_filter(w_ptr, columns, co, part, BLOCK_K, LINES, ROW, SHIFT, WINDOW)
-            filters += (weight.to(DOT_DTYPE),)  # type: ignore[assignment]
+            weight = _load_filter(w_ptr, columns, co, part, WINDOW, BLOCK_K)
+            filters += (weight,)  # type: ignore[assignment]
     tile_rows = tl.arange(0, BLOCK_M)
     # The grid is a multiple of num_n: a CTA's tiles have the same output channels.
     for tile_m in range(tl.program_id(0) // num_n, num_m, tl.num_programs(0) // num_n):
@@ -209,62 +148,40 @@ def conv_gather_kernel(
         rows = row + tile_rows
         d = None
         h = None
-        w = rows % out_w * stride_w - pad_w
-        rest = rows // out_w
-        offsets = w.to(tl.int64) * PIXEL
+        w = rows % reads.output_size[2] * reads.stride[2] - reads.low[2]
+        rest = rows // reads.output_size[2]
+        offsets = w.to(tl.int64) * WINDOW.pixel
         if DIMS > 1:
-            h = rest % out_h * stride_h - pad_h
-            rest = rest // out_h
-            offsets += h.to(tl.int64) * x_stride_h
+            h = rest % reads.output_size[1] * reads.stride[1] - reads.low[1]
+            rest = rest // reads.output_size[1]
+            offsets += h.to(tl.int64) * reads.strides[1]
         if DIMS > 2:
-            d = rest % out_d * stride_d - pad_d
-            rest = rest // out_d
-            offsets += d.to(tl.int64) * x_stride_d
-        pixels = x_ptr + (offsets + rest.to(tl.int64) * x_stride_n)
+            d = rest % reads.output_size[0] * reads.stride[0] - reads.low[0]
+            rest = rest // reads.output_size[0]
+            offsets += d.to(tl.int64) * reads.strides[0]
+        pixels = x_ptr + (offsets + rest.to(tl.int64) * reads.image_stride)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         if HOLDS_FILTER:
             for part in tl.static_range(STEPS):
-                x = _load_pixels(
-                    pixels, row_mask, d, h, w, size_d, size_h, size_w, dilation_d, dilation_h,
-                    x_stride_d, x_stride_h, part,
-                    DIMS, R, LINES, ROW, SHIFT, WINDOW, CI, PIXEL, VECTOR, BLOCK_K,
-                )  # fmt: skip
-                acc = tl.dot(x.to(DOT_DTYPE), filters[part].T, acc)
+                x = _load_pixels(pixels, row_mask, d, h, w, reads, part, DIMS, WINDOW, BLOCK_K)
+                acc = multiply(x, filters[part].T, acc)
         else:
             for step in range(STEPS):
-                x = _load_pixels(
-                    pixels, row_mask, d, h, w, size_d, size_h, size_w, dilation_d, dilation_h,
-                    x_stride_d, x_stride_h, step,
-                    DIMS, R, LINES, ROW, SHIFT, WINDOW, CI, PIXEL, VECTOR, BLOCK_K,
-                )  # fmt: skip
-                weight = _load_filter(w_ptr, columns, co, step, BLOCK_K, LINES, ROW, SHIFT, WINDOW)
-                acc = tl.dot(x.to(DOT_DTYPE), weight.to(DOT_DTYPE).T, acc)
-        acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
-        finish_tile(
-            acc, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
-            image_pixels, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
-        )  # fmt: skip
+                x = _load_pixels(pixels, row_mask, d, h, w, reads, step, DIMS, WINDOW, BLOCK_K)
+                weight = _load_filter(w_ptr, columns, co, step, WINDOW, BLOCK_K)
+                acc = multiply(x, weight.T, acc)
+        acc = scale_and_shift(acc, columns, co, operands)
+        finish_tile(acc, row, column, m_gemm, co, co, y, None, operands, reads.output_size, FINISH)
 
 
 @triton.jit
-def _load_filter_row(
-    w_ptr,
-    co,
-    row,  # of the filter
-    part,
-    R: tl.constexpr,
-    S: tl.constexpr,
-    CI: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
+def _load_filter_row(w_ptr, co, row, part, SHAPE: tl.constexpr):
     """[columns, channels] of a row of the filter, zeros where there is no tap or channel."""
-    offs_n = tl.arange(0, COLUMNS)
-    tap, channel = offs_n // CHANNELS, offs_n % CHANNELS
-    offs_k = part * BLOCK_K + tl.arange(0, BLOCK_K)
-    offsets = (((channel * R + row) * S + tap) * CI)[:, None] + offs_k[None, :]
-    mask = ((tap < S) & (channel < co))[:, None] & (offs_k < CI)[None, :]
+    offs_n = tl.arange(0, SHAPE.columns)
+    tap, channel = offs_n // SHAPE.channels, offs_n % SHAPE.channels
+    offs_k = part * SHAPE.block_k + tl.arange(0, SHAPE.block_k)
+    offsets = (((channel * SHAPE.r + row) * SHAPE.s + tap) * SHAPE.ci)[:, None] + offs_k[None, :]
+    mask = ((tap < SHAPE.s) & (channel < co))[:, None] & (offs_k < SHAPE.ci)[None, :]
     return tl.load(w_ptr + offsets, mask=mask, other=0.0)
 
 
@@ -274,48 +191,37 @@ def _load_row(
     first,  # output row of step 0, or the segment
     column,  # of the segment
     step,
-    size_h,
-    size_w,
-    pad_h,
-    pad_w,
-    x_stride_w,
-    x_stride_h,
+    reads,
     segment,
-    DIMS: tl.constexpr,
-    S: tl.constexpr,
-    DILATION_H: tl.constexpr,
-    DILATION_W: tl.constexpr,
-    CI: tl.constexpr,
-    VECTOR: tl.constexpr,
+    SHAPE: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    DOT_DTYPE: tl.constexpr,
 ):
     """The pixels that a step reads, zeros outside of x: a tuple of [BLOCK_M, BLOCK_K]."""
     offs_m = tl.arange(0, BLOCK_M)
-    if DIMS == 1:
+    if SHAPE.dims == 1:
         column = (first + step) * segment
-    offs_w = column - pad_w + offs_m
+    offs_w = column - reads.low[2] + offs_m
     # Negative places are large ones.
-    row_mask = offs_w.to(tl.uint32, bitcast=True) < size_w
-    row_mask = row_mask & (offs_m < segment + (S - 1) * DILATION_W)
-    pixels = x_image + offs_w.to(tl.int64) * x_stride_w
-    if DIMS > 1:
-        h = first - pad_h + step * DILATION_H
+    row_mask = offs_w.to(tl.uint32, bitcast=True) < reads.size[2]
+    row_mask = row_mask & (offs_m < segment + (SHAPE.s - 1) * SHAPE.dilation_w)
+    pixels = x_image + offs_w.to(tl.int64) * reads.strides[2]
+    if SHAPE.dims > 1:
+        h = first - reads.low[1] + step * SHAPE.dilation_h
         offs_h = h + tl.zeros_like(offs_m)
-        row_mask = row_mask & (offs_h.to(tl.uint32, bitcast=True) < size_h)
-        pixels += h.to(tl.int64) * x_stride_h
+        row_mask = row_mask & (offs_h.to(tl.uint32, bitcast=True) < reads.size[1])
+        pixels += h.to(tl.int64) * reads.strides[1]
+    VECTOR: tl.constexpr = SHAPE.vector
     parts = ()
-    for part in tl.static_range((CI - 1) // BLOCK_K + 1):
-        offs_k = part * BLOCK_K + tl.arange(0, BLOCK_K)
+    for part in tl.static_range((SHAPE.ci - 1) // SHAPE.block_k + 1):
+        offs_k = part * SHAPE.block_k + tl.arange(0, SHAPE.block_k)
         places = pixels[:, None] + offs_k[None, :]
-        mask = row_mask[:, None] & (offs_k < CI)[None, :]
+        mask = row_mask[:, None] & (offs_k < SHAPE.ci)[None, :]
         if VECTOR > 1:
             # Two bytes an element.
             places = tl.max_contiguous(tl.multiple_of(places, (1, 2 * VECTOR)), (1, VECTOR))
             mask = tl.max_constancy(mask, (1, VECTOR))
         x = tl.load(places, mask=mask, other=0.0)
-        parts += (x.to(DOT_DTYPE),)  # type: ignore[assignment]
+        parts += (x,)  # type: ignore[assignment]
     return parts
 
 
@@ -323,55 +229,38 @@ def _load_row(
 def conv_col2im_kernel(
     x_ptr,  # x [N, ([H, ]W, )Ci], channels side by side
     w_ptr,  # w [Co, R * S * Ci], packed
-    y_desc,  # None
-    y_ptr,  # y [M_GEMM, Co], packed
-    bias_ptr,  # from here to extra: as for conv_fprop_kernel
-    scale_ptr,
-    tile_scale_ptr,
-    residual_desc,  # None
-    residual_ptr,
-    out_scale_ptr,
-    amax_ptr,
-    extra,
+    y,  # y [M_GEMM, Co], packed
+    operands,  # Operands of the epilogue
     co,
-    size_h,  # these three are None over one dimension
-    out_h,
-    pad_h,  # in front
-    size_w,
-    out_w,
-    pad_w,
-    x_stride_w,  # in elements
-    x_stride_h,
-    x_stride_n,
+    reads,  # PixelReads
     segment,  # output pixels of a row, at most BLOCK_M - (S - 1) * DILATION_W
     segments,
     strips,
     rows,  # of a strip
-    DIMS: tl.constexpr,
-    R: tl.constexpr,
-    S: tl.constexpr,
-    DILATION_H: tl.constexpr,
-    DILATION_W: tl.constexpr,
-    CI: tl.constexpr,
-    TAPS: tl.constexpr,  # S and Co, rounded up
-    CHANNELS: tl.constexpr,
-    VECTOR: tl.constexpr,  # elements of a load
+    SHAPE: tl.constexpr,  # Kn2RowShape
     BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    DTYPE: tl.constexpr,  # of y
-    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
-    ACTIVATION: tl.constexpr,
-    FUNCTION: tl.constexpr,
-    RESIDUAL_PER_IMAGE: tl.constexpr,
+    FINISH: tl.constexpr,  # Finish
     PREFETCHES: tl.constexpr,  # whether the next row is loaded to registers beside a step
 ):
-    COLUMNS: tl.constexpr = TAPS * CHANNELS
-    STEPS: tl.constexpr = (CI - 1) // BLOCK_K + 1
+    # Assigning a tuple makes its type anew, as in gemm.py.
+    operands = operands
+    reads = reads
+    DIMS: tl.constexpr = SHAPE.dims
+    R: tl.constexpr = SHAPE.r
+    S: tl.constexpr = SHAPE.s
+    DILATION_H: tl.constexpr = SHAPE.dilation_h
+    DILATION_W: tl.constexpr = SHAPE.dilation_w
+    CHANNELS: tl.constexpr = SHAPE.channels
+    TAPS: tl.constexpr = SHAPE.taps
+    COLUMNS: tl.constexpr = SHAPE.columns
+    STEPS: tl.constexpr = (SHAPE.ci - 1) // SHAPE.block_k + 1
     filters = ()
     for r in tl.static_range(R):
         for part in tl.static_range(STEPS):
-            weight = _load_filter_row(w_ptr, co, r, part, R, S, CI, COLUMNS, CHANNELS, BLOCK_K)
-            filters += (weight.to(DOT_DTYPE),)  # type: ignore[assignment]
+            weight = _load_filter_row(w_ptr, co, r, part, SHAPE)
+            filters += (weight,)  # type: ignore[assignment]
+    out_h = reads.output_size[1]
+    out_w = reads.output_size[2]
     program = tl.program_id(0)
     offs_m = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, CHANNELS)
@@ -395,22 +284,17 @@ def conv_col2im_kernel(
         image = program // strips
         count = tl.minimum(segments - first, rows)
         column = 0
-    x_image = x_ptr + image.to(tl.int64) * x_stride_n
+    x_image = x_ptr + image.to(tl.int64) * reads.image_stride
     carried = ()
     for _ in tl.static_range(R - 1):
         carried += (tl.zeros((BLOCK_M, COLUMNS), dtype=tl.float32),)  # type: ignore[assignment]
     if PREFETCHES:
-        parts = _load_row(
-            x_image, first, column, 0, size_h, size_w, pad_h, pad_w, x_stride_w, x_stride_h,
-            segment, DIMS, S, DILATION_H, DILATION_W, CI, VECTOR, BLOCK_M, BLOCK_K, DOT_DTYPE,
-        )  # fmt: skip
+        parts = _load_row(x_image, first, column, 0, reads, segment, SHAPE, BLOCK_M)
     for step in range(count):
         # Prefetched rows are those of the next step; behind the last row they are read in vain.
         loaded = _load_row(
-            x_image, first, column, step + 1 if PREFETCHES else step, size_h, size_w, pad_h, pad_w,
-            x_stride_w, x_stride_h, segment, DIMS, S, DILATION_H, DILATION_W, CI, VECTOR, BLOCK_M,
-            BLOCK_K, DOT_DTYPE,
-        )  # fmt: skip
+            x_image, first, column, step + 1 if PREFETCHES else step, reads, segment, SHAPE, BLOCK_M
+        )
         if PREFETCHES:
             current = parts
             parts = loaded
@@ -423,7 +307,7 @@ def conv_col2im_kernel(
             else:
                 z = tl.zeros((BLOCK_M, COLUMNS), dtype=tl.float32)
             for part in tl.static_range(STEPS):
-                z = tl.dot(current[part], filters[(R - 1 - place_of) * STEPS + part].T, z)
+                z = multiply(current[part], filters[(R - 1 - place_of) * STEPS + part].T, z)
             moved += (z,)  # type: ignore[assignment]
         if R > 1:
             carried = moved[1:]
@@ -432,7 +316,7 @@ def conv_col2im_kernel(
             # Columns of no tap may be NaN, where x is not a number.
             z = tl.where((taps < S)[None, :], z, 0.0)
             tile = tl.sum(tl.reshape(z, (BLOCK_M, TAPS, CHANNELS)), axis=1)
-            tile = scale_and_shift(tile, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
+            tile = scale_and_shift(tile, columns, co, operands)
             if DIMS > 1:
                 line = image * image_pixels + (first + (step - (R - 1)) * DILATION_H) * out_w
                 begin = column
@@ -442,7 +326,5 @@ def conv_col2im_kernel(
             # The end of the segment stands for that of y.
             end = line + tl.minimum(begin + segment, out_w)
             finish_tile(
-                tile, line + begin, 0, end, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
-                image_pixels if RESIDUAL_PER_IMAGE else None, out_scale_ptr, amax_ptr, extra,
-                ACTIVATION, FUNCTION, DTYPE,
-            )  # fmt: skip
+                tile, line + begin, 0, end, co, co, y, None, operands, reads.output_size, FINISH
+            )

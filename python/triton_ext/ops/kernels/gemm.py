@@ -55,9 +55,13 @@ import triton_ext.language as tle
 from triton_ext.ops.core.stride_phases import StridePhases, three_dims
 from triton_ext.ops.kernels.epilogue import (
     column_parts,
+    element_type,
     finish_tile,
-    pixels_of_image,
+    is_descriptor,
+    multiply,
     scale_and_shift,
+    sum_dtype,
+    tap_count,
     tile_position,
 )
 
@@ -74,17 +78,17 @@ def _given(d, h, w, DIMS: tl.constexpr):
 
 
 @triton.jit
-def tap_offsets(tap, dilation, R: tl.constexpr, S: tl.constexpr):
+def tap_offsets(tap, dilation, FILTER: tl.constexpr):
     """Returns the im2col offsets of a tap of a filter ([T, [R, ]]S); the last is the fastest."""
     if len(dilation) == 1:
         return (tap * dilation[0],)
     elif len(dilation) == 2:
-        return (tap // S) * dilation[0], (tap % S) * dilation[1]
+        return (tap // FILTER[1]) * dilation[0], (tap % FILTER[1]) * dilation[1]
     else:
         return (
-            (tap // (R * S)) * dilation[0],
-            ((tap // S) % R) * dilation[1],
-            (tap % S) * dilation[2],
+            (tap // (FILTER[1] * FILTER[2])) * dilation[0],
+            ((tap // FILTER[2]) % FILTER[1]) * dilation[1],
+            (tap % FILTER[2]) * dilation[2],
         )
 
 
@@ -92,58 +96,30 @@ def tap_offsets(tap, dilation, R: tl.constexpr, S: tl.constexpr):
 def conv_fprop_kernel(
     x_desc,  # im2col: [BLOCK_M, BLOCK_K] tiles of x; tiled where X_IS_MATRIX
     w_desc,  # tiled: [BLOCK_N, 1, BLOCK_K] tiles of w [Co, T * R * S, Ci / GROUPS]
-    y_desc,  # tiled: [BLOCK_M, BLOCK_N // STORE_PARTS] tiles of y [M_GEMM, Co]; None: use y_ptr
-    y_ptr,  # y as a pointer, for a Co whose rows are not multiples of 16 bytes; None: use y_desc
-    bias_ptr,  # [Co] or None
-    scale_ptr,  # [Co] or None
-    tile_scale_ptr,  # one number for all channels, or None
-    residual_desc,  # as y_desc, or None
-    residual_ptr,  # [M_GEMM, Co] as a pointer, [N, Co] if RESIDUAL_PER_IMAGE, or None
-    out_scale_ptr,  # one number or None
-    amax_ptr,  # the bits of one fp32 as int32, or None
-    extra,  # further arguments of FUNCTION, a tuple; None for none
+    y,  # tiled: [BLOCK_M, BLOCK_N // store_parts] tiles of y [M_GEMM, Co]; or its pointer
+    residual_desc,  # as y, or None
+    operands,  # Operands of the epilogue
     m_gemm,
     co,
-    out_d,  # these four per spatial dimension, None for dimensions that are not there
-    out_h,
-    out_w,
-    stride_d,
-    stride_h,
-    stride_w,
-    pad_d,  # in front
-    pad_h,
-    pad_w,
-    dilation_d,
-    dilation_h,
-    dilation_w,
-    DIMS: tl.constexpr,  # spatial dimensions
-    T: tl.constexpr,
-    R: tl.constexpr,
-    S: tl.constexpr,
-    CHANNEL_BLOCKS: tl.constexpr,  # cdiv(Ci / GROUPS, BLOCK_K)
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_SIZE_M: tl.constexpr,
-    TAPS_INNER: tl.constexpr,  # whether taps are the inner loop, channels the outer
-    STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory of the epilogue
-    DTYPE: tl.constexpr,  # of y
-    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
-    ACTIVATION: tl.constexpr,
-    FUNCTION: tl.constexpr,  # the user's part of the epilogue, or None
-    ACC_DTYPE: tl.constexpr,  # fp32, int32 for int8
+    conv,  # ConvSizes
+    FILTER: tl.constexpr,  # taps per spatial dimension
     GROUPS: tl.constexpr,
     GROUP_CI: tl.constexpr,  # Ci / GROUPS
-    MASK_CHANNELS: tl.constexpr,  # whether a block of channels may reach into the next group
     X_IS_MATRIX: tl.constexpr,
-    RESIDUAL_PER_IMAGE: tl.constexpr,
+    CONFIG: tl.constexpr,  # ConvConfig
+    FINISH: tl.constexpr,  # Finish
 ):
-    image_pixels = pixels_of_image(out_d, out_h, out_w, DIMS) if RESIDUAL_PER_IMAGE else None
-    size = _given(out_d, out_h, out_w, DIMS)
-    stride = _given(stride_d, stride_h, stride_w, DIMS)
-    padding = _given(pad_d, pad_h, pad_w, DIMS)
-    dilation = _given(dilation_d, dilation_h, dilation_w, DIMS)
-    PARTS: tl.constexpr = 1 if y_desc is None else STORE_PARTS
+    # Assigning a tuple makes its type anew: Triton 3.6 types a parameter before it fills in the 1s
+    # of nested tuples, and takes them for None wherever it copies the scope.
+    operands = operands
+    conv = conv
+    BLOCK_M: tl.constexpr = CONFIG.block_m
+    BLOCK_N: tl.constexpr = CONFIG.block_n
+    BLOCK_K: tl.constexpr = CONFIG.block_k
+    PARTS: tl.constexpr = CONFIG.store_parts if is_descriptor(y) else 1
+    TAPS: tl.constexpr = tap_count(FILTER)
+    CHANNEL_BLOCKS: tl.constexpr = (GROUP_CI - 1) // BLOCK_K + 1
+    ACC_DTYPE: tl.constexpr = sum_dtype(x_desc.dtype)
     # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
     num_m = (m_gemm - 1) // BLOCK_M + 1
     if GROUPS == 1:
@@ -154,7 +130,7 @@ def conv_fprop_kernel(
         num_n = GROUPS * group_n
     # One flattened loop over tiles and K: the loads of the next tile overlap this one's epilogue.
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_position(tile, num_m, num_n, GROUP_SIZE_M)
+        tile_m, tile_n = tile_position(tile, num_m, num_n, CONFIG.group_size_m)
         row = tile_m * BLOCK_M
         if GROUPS == 1:
             column = tile_n * BLOCK_N
@@ -165,12 +141,12 @@ def conv_fprop_kernel(
             column = group * group_co + (tile_n % group_n) * BLOCK_N
             column_end = (group + 1) * group_co
             group_channel = group * GROUP_CI
-        start = tle.im2col_start(row, size, stride, padding)
+        start = tle.im2col_start(row, conv.output_size, conv.stride, conv.padding)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC_DTYPE)
-        for k in range(CHANNEL_BLOCKS * T * R * S):
-            if TAPS_INNER:
-                tap = k % (T * R * S)
-                channel = (k // (T * R * S)) * BLOCK_K
+        for k in range(CHANNEL_BLOCKS * TAPS):
+            if CONFIG.taps_inner:
+                tap = k % TAPS
+                channel = (k // TAPS) * BLOCK_K
             else:
                 tap = k // CHANNEL_BLOCKS
                 channel = (k % CHANNEL_BLOCKS) * BLOCK_K
@@ -178,22 +154,21 @@ def conv_fprop_kernel(
             if X_IS_MATRIX:
                 x = x_desc.load([row, x_channel])
             else:
-                offsets = tap_offsets(tap, dilation, R, S)
+                offsets = tap_offsets(tap, conv.dilation, FILTER)
                 x = tle.load_im2col(x_desc, start + (x_channel,), offsets)  # noqa: RUF005
-            if MASK_CHANNELS:
+            if GROUPS > 1 and GROUP_CI % BLOCK_K != 0:
+                # A block of channels may reach into the next group.
                 own = tl.arange(0, BLOCK_K) < GROUP_CI - channel
                 x = tl.where(own[None, :], x, tl.zeros_like(x))
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K)
-            acc = tl.dot(x.to(DOT_DTYPE), weight.to(DOT_DTYPE).T, acc, out_dtype=ACC_DTYPE)
-        if bias_ptr is not None or scale_ptr is not None or tile_scale_ptr is not None:
-            offs_n = column + tl.arange(0, BLOCK_N)
-            acc = scale_and_shift(acc, offs_n, column_end, bias_ptr, scale_ptr, tile_scale_ptr)
+            acc = multiply(x, weight.T, acc)
+        offs_n = column + tl.arange(0, BLOCK_N)
+        acc = scale_and_shift(acc, offs_n, column_end, operands)
         parts = column_parts(acc, PARTS)
         for part in tl.static_range(PARTS):
             finish_tile(
                 parts[part], row, column + part * (BLOCK_N // PARTS), m_gemm, co, column_end,
-                y_desc, y_ptr, residual_desc, residual_ptr, image_pixels, out_scale_ptr, amax_ptr,
-                extra, ACTIVATION, FUNCTION, DTYPE,
+                y, residual_desc, operands, conv.output_size, FINISH,
             )  # fmt: skip
 
 
@@ -306,18 +281,15 @@ def _num_steps(class_tiles, channel_blocks, CLASSES: tl.constexpr):
 
 
 @triton.jit
-def _tile_start(
-    tile, m_gemm, ci, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    GROUP_SIZE_M: tl.constexpr,
-):  # fmt: skip
+def _tile_start(tile, m_gemm, ci, GROUPS: tl.constexpr, CONFIG: tl.constexpr):
     """Class and group of a tile, its first row in the class, its first column in the group."""
     # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
-    num_m = (m_gemm - 1) // BLOCK_M + 1
-    num_n = tl.cdiv(ci, BLOCK_N)
+    num_m = (m_gemm - 1) // CONFIG.block_m + 1
+    num_n = tl.cdiv(ci, CONFIG.block_n)
     tiles = num_m * num_n
-    tile_m, tile_n = tile_position(tile % tiles, num_m, num_n, GROUP_SIZE_M)
+    tile_m, tile_n = tile_position(tile % tiles, num_m, num_n, CONFIG.group_size_m)
     number = tile // tiles
-    return number // GROUPS, number % GROUPS, tile_m * BLOCK_M, tile_n * BLOCK_N
+    return number // GROUPS, number % GROUPS, tile_m * CONFIG.block_m, tile_n * CONFIG.block_n
 
 
 @triton.jit
@@ -345,32 +317,33 @@ def _advance(digit, carry, limit):
 
 @triton.jit
 def _store(
-    acc, dx_desc, dx_ptr, bias_ptr, row, column, group, ci, pixels, mask_m,
-    GROUPS: tl.constexpr, CHANNEL_UNIT: tl.constexpr, DTYPE: tl.constexpr,
+    acc, dx, bias_ptr, row, column, group, ci, pixels, mask_m, GROUPS: tl.constexpr,
+    CHANNEL_UNIT: tl.constexpr,
 ):  # fmt: skip
     """Stores a tile, or a part of its columns; ``column`` and ``ci`` are of a group."""
     if bias_ptr is not None:
         offs_n = column + tl.arange(0, acc.shape[1])
         bias = tl.load(bias_ptr + group * ci + offs_n, mask=offs_n < ci, other=0.0)
         acc += bias.to(tl.float32)[None, :]
-    values = acc.to(DTYPE)
-    if dx_desc is None:
+    values = acc.to(element_type(dx))
+    if is_descriptor(dx):
+        dx.store([row, group * ci + column], values)
+    else:
         offs_n = column + tl.arange(0, acc.shape[1])
         # ci as a multiple of its divisor: Triton sees that whole vectors are in or out.
         units = ci // CHANNEL_UNIT
         mask = mask_m[:, None] & (offs_n // CHANNEL_UNIT < units)[None, :]
         first = (pixels.to(tl.int64) * GROUPS + group) * units * CHANNEL_UNIT
-        tl.store(dx_ptr + first[:, None] + offs_n[None, :], values, mask=mask)
-    else:
-        dx_desc.store([row, group * ci + column], values)
+        tl.store(dx + first[:, None] + offs_n[None, :], values, mask=mask)
 
 
 @triton.jit(do_not_specialize=["ci", "problem"])
 def conv_dgrad_kernel(
     dy_desc,  # im2col: [BLOCK_M, BLOCK_K] tiles of dy
     w_desc,  # tiled: [BLOCK_K, 1, BLOCK_N] tiles of w [Co, T * R * S, Ci / groups], or W_IS_NK
-    dx_desc,  # tiled: [BLOCK_M, BLOCK_N // STORE_PARTS] tiles of dx [pixels, Ci]; None: use dx_ptr
-    dx_ptr,  # dx as a pointer, for rows that are apart or not multiples of 16 bytes; or None
+    # Tiled: [BLOCK_M, BLOCK_N // store_parts] tiles of dx [pixels, Ci]; or its pointer, for rows
+    # that are apart or not multiples of 16 bytes.
+    dx,
     bias_ptr,  # [Ci] or None
     ci,  # of a group
     problem,  # DgradProblem
@@ -379,20 +352,15 @@ def conv_dgrad_kernel(
     GROUPS: tl.constexpr,
     CHANNEL_UNIT: tl.constexpr,  # a divisor of ci: 1 to 8
     W_IS_NK: tl.constexpr,  # whether w_desc is of [BLOCK_N, 1, BLOCK_K] tiles of w transposed
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_SIZE_M: tl.constexpr,
-    TAPS_INNER: tl.constexpr,  # whether taps are the inner loop, channels the outer
-    STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory of the epilogue
-    DTYPE: tl.constexpr,  # of dx
-    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; DTYPE on every GPU
+    CONFIG: tl.constexpr,  # ConvConfig
 ):
+    BLOCK_M: tl.constexpr = CONFIG.block_m
+    BLOCK_N: tl.constexpr = CONFIG.block_n
+    BLOCK_K: tl.constexpr = CONFIG.block_k
+    PARTS: tl.constexpr = CONFIG.store_parts
     TAP_STEP: tl.constexpr = CLASSES[3]
     DIVISOR: tl.constexpr = CLASSES[2]
-    # Assigning a tuple makes its type anew: Triton 3.6 types a parameter before it fills in the 1s
-    # of nested tuples, and takes them for None wherever it copies the scope.
-    problem = problem
+    problem = problem  # for Triton 3.6, as in conv_fprop_kernel
     class_tiles = ((problem.m_gemm - 1) // BLOCK_M + 1) * tl.cdiv(ci, BLOCK_N) * GROUPS
     walk_d, walk_h, walk_w = problem.walk_size
     lower_d, lower_h, lower_w = problem.lower
@@ -414,9 +382,7 @@ def conv_dgrad_kernel(
     # It is written by hand because Triton flattens loops of a constant number of steps only.
     for _ in range(_num_steps(class_tiles, problem.channel_blocks, CLASSES)):
         if is_new == 1:
-            number, group, row, column = _tile_start(
-                tile, problem.m_gemm, ci, GROUPS, BLOCK_M, BLOCK_N, GROUP_SIZE_M
-            )
+            number, group, row, column = _tile_start(tile, problem.m_gemm, ci, GROUPS, CONFIG)
             tile += tl.num_programs(0)
             w = row % walk_w + lower_w
             h = row // walk_w % walk_h + lower_h
@@ -449,8 +415,8 @@ def conv_dgrad_kernel(
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K).T
         else:
             weight = w_desc.load([channel, tap, column]).reshape(BLOCK_K, BLOCK_N)
-        acc = tl.dot(dy.to(DOT_DTYPE), weight.to(DOT_DTYPE), acc)
-        if TAPS_INNER:
+        acc = multiply(dy, weight, acc)
+        if CONFIG.taps_inner:
             s, carry = _advance(s, 1, count_w)
             r, carry = _advance(r, carry, count_h)
             t, carry = _advance(t, carry, count_d)
@@ -463,20 +429,19 @@ def conv_dgrad_kernel(
         left -= 1
         if left == 0:
             number, group, row, first_n = _tile_start(
-                stored_tile, problem.m_gemm, ci, GROUPS, BLOCK_M, BLOCK_N, GROUP_SIZE_M
+                stored_tile, problem.m_gemm, ci, GROUPS, CONFIG
             )
             pixels = None
             mask_m = None
-            if dx_desc is None:
+            if not is_descriptor(dx):
                 rows = tl.arange(0, BLOCK_M)
                 pixels, mask_m = _pixels(row + rows, number, problem, CLASSES)
                 mask_m = mask_m & (rows < problem.m_gemm - row)
-            parts = column_parts(acc, STORE_PARTS)
-            for part in tl.static_range(STORE_PARTS):
+            parts = column_parts(acc, PARTS)
+            for part in tl.static_range(PARTS):
                 _store(
-                    parts[part], dx_desc, dx_ptr, bias_ptr, row,
-                    first_n + part * (BLOCK_N // STORE_PARTS), group, ci, pixels, mask_m,
-                    GROUPS, CHANNEL_UNIT, DTYPE,
+                    parts[part], dx, bias_ptr, row, first_n + part * (BLOCK_N // PARTS), group, ci,
+                    pixels, mask_m, GROUPS, CHANNEL_UNIT,
                 )  # fmt: skip
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             stored_tile += tl.num_programs(0)

@@ -10,7 +10,7 @@ x; dy is read transposed, which WGMMA does for 16-bit types only.
 
     dw[co, tap, ci] = sum over pixels of dy[pixel, co] * x[im2col(pixel, tap), ci]
 
-A tile is [BLOCK_CO, BLOCK_CI] of TAPS_PER_TILE consecutive taps: a block of dy is loaded once for
+A tile is [BLOCK_CO, BLOCK_CI] of some consecutive taps: a block of dy is loaded once for
 all of them, and the blocks of x are nearly the same pixels, which then come from L2.  A 1x1 filter
 with stride 1 and no padding reads x as a matrix, through tiled loads.
 
@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -44,7 +45,13 @@ from triton_ext.ops.core.refusals import (
     range_refusals,
     refused,
 )
-from triton_ext.ops.kernels.epilogue import column_parts
+from triton_ext.ops.kernels.epilogue import (
+    column_parts,
+    element_type,
+    is_descriptor,
+    multiply,
+    tap_count,
+)
 from triton_ext.ops.kernels.gemm import tap_offsets
 
 # Bytes of an element of x and dy: WGMMA transposes 16-bit types only.
@@ -247,53 +254,59 @@ def _ci_blocks(config: WgradConfig, problem: ConvProblem) -> int:
 
 @triton.jit
 def _reduce_pixels(
-    x_desc, dy_desc, position, first, last, walk, FILTER: tl.constexpr, TAPS: tl.constexpr,
-    IS_MATRIX: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_CI: tl.constexpr,
-    BLOCK_PIXELS: tl.constexpr, TAPS_PER_TILE: tl.constexpr, DOT_DTYPE: tl.constexpr,
+    x_desc, dy_desc, position, first, last, conv, FILTER: tl.constexpr, IS_MATRIX: tl.constexpr,
+    CONFIG: tl.constexpr,
 ):  # fmt: skip
-    """Returns the accumulators of a tile, one per tap, over k iterations from first to last.
-
-    ``position`` is the tile's, ``walk`` the output size, stride, padding and dilation.
-    """
-    S: tl.constexpr = FILTER[len(FILTER) - 1]
-    R: tl.constexpr = FILTER[len(FILTER) - 2] if len(FILTER) > 1 else 1
+    """Returns the accumulators of a tile, one per tap, over k iterations from first to last."""
+    BLOCK_CO: tl.constexpr = CONFIG.block_co
+    BLOCK_CI: tl.constexpr = CONFIG.block_ci
+    TAPS_PER_TILE: tl.constexpr = CONFIG.taps
     co, ci, tap = position
-    size, stride, padding, dilation = walk
     accumulators = ()
     for _ in tl.static_range(TAPS_PER_TILE):
         accumulators += (tl.zeros((BLOCK_CO, BLOCK_CI), tl.float32),)  # type: ignore[assignment]
     for step in range(first, last):
-        pixel = step * BLOCK_PIXELS
-        dy = dy_desc.load([pixel, co]).to(DOT_DTYPE).T
-        start = tle.im2col_start(pixel, size, stride, padding)
+        pixel = step * CONFIG.block_pixels
+        dy = dy_desc.load([pixel, co]).T
+        start = tle.im2col_start(pixel, conv.output_size, conv.stride, conv.padding)
         added = ()
         for i in tl.static_range(TAPS_PER_TILE):
             if IS_MATRIX:
                 x = x_desc.load([pixel, ci])
             else:
                 # Taps past the last are the last.
-                offsets = tap_offsets(min(tap + i, TAPS - 1), dilation, R, S)
+                offsets = tap_offsets(min(tap + i, tap_count(FILTER) - 1), conv.dilation, FILTER)
                 x = tle.load_im2col(x_desc, start + (ci,), offsets)  # noqa: RUF005
-            acc = tl.dot(dy, x.to(DOT_DTYPE), accumulators[i])
+            acc = multiply(dy, x, accumulators[i])
             added += (acc,)  # type: ignore[assignment]
         accumulators = added
     return accumulators
 
 
+class WgradSizes(NamedTuple):
+    """Runtime arguments of both kernels."""
+
+    co: int
+    group_co: int  # Co / groups
+    group_ci: int  # Ci / groups
+    co_blocks: int  # blocks of output channels
+    whole_tiles: int  # tiles that are not split, the first ones
+    split_tiles: int  # the others
+    splits: int  # parts of each of them
+
+
 @triton.jit
 def _filter_pointers(
-    dw_ptr, offs_co, offs_ci, tap, channels, TAPS: tl.constexpr, GROUPED: tl.constexpr
+    dw_ptr, offs_co, offs_ci, tap, tiles, FILTER: tl.constexpr, GROUPED: tl.constexpr
 ):
-    """Returns pointers to elements of dw [Co, taps, Ci / groups], and a mask of those that exist.
-
-    ``channels`` are Co, and Co and Ci of a group.
-    """
-    co, group_co, group_ci = channels
+    """Returns pointers to elements of dw [Co, taps, Ci / groups], and which exist."""
+    group_ci = tiles.group_ci
+    TAPS: tl.constexpr = tap_count(FILTER)
     # Taps past the last have no rows.
-    mask_co = offs_co < tl.where(tap < TAPS, co, 0)
+    mask_co = offs_co < tl.where(tap < TAPS, tiles.co, 0)
     rows = (offs_co.to(tl.int64) * TAPS + tap) * group_ci
     if GROUPED:
-        group = offs_co // group_co
+        group = offs_co // tiles.group_co
         rows = rows - group * group_ci
         mask = mask_co[:, None] & (group[:, None] == (offs_ci // group_ci)[None, :])
     else:
@@ -302,103 +315,83 @@ def _filter_pointers(
 
 
 @triton.jit
-def _tile_position(
-    tile, co_blocks, channels, TAP_GROUPS: tl.constexpr, BLOCK_CO: tl.constexpr,
-    BLOCK_CI: tl.constexpr, TAPS_PER_TILE: tl.constexpr, GROUPED: tl.constexpr,
-):  # fmt: skip
+def _tile_position(tile, tiles, FILTER: tl.constexpr, CONFIG: tl.constexpr, GROUPED: tl.constexpr):
     """Returns a tile's first output channel, the fastest to change, input channel and tap."""
-    _, group_co, group_ci = channels
-    first_co = tile % co_blocks * BLOCK_CO
-    rest = tile // co_blocks
-    first_ci = rest // TAP_GROUPS * BLOCK_CI
+    TAP_GROUPS: tl.constexpr = (tap_count(FILTER) - 1) // CONFIG.taps + 1
+    first_co = tile % tiles.co_blocks * CONFIG.block_co
+    rest = tile // tiles.co_blocks
+    first_ci = rest // TAP_GROUPS * CONFIG.block_ci
     if GROUPED:
         # Rounded down to 8 channels, 16 bytes, on which TMA loads begin.
-        first_ci += first_co // group_co * group_ci // 8 * 8
-    return first_co, first_ci, rest % TAP_GROUPS * TAPS_PER_TILE
+        first_ci += first_co // tiles.group_co * tiles.group_ci // 8 * 8
+    return first_co, first_ci, rest % TAP_GROUPS * CONFIG.taps
 
 
 @triton.jit
 def conv_wgrad_kernel(
     x_desc,  # im2col: [BLOCK_PIXELS, BLOCK_CI] of x; tiled where IS_MATRIX
     dy_desc,  # tiled: [BLOCK_PIXELS, BLOCK_CO] of dy [pixels, Co]
-    dw_desc,  # tiled: [BLOCK_CO, 1, BLOCK_CI // STORE_PARTS] of dw [Co, taps, Ci]; None: use dw_ptr
-    dw_ptr,  # dw [Co, taps, Ci / groups] as a pointer; None: use dw_desc
-    part_ptr,  # workspace [parts, TAPS_PER_TILE, BLOCK_CO * BLOCK_CI] of fp32; None: no parts
-    co,  # Co
-    group_co,  # Co / groups
-    group_ci,  # Ci / groups
-    co_blocks,  # blocks of output channels
+    dw,  # tiled: [BLOCK_CO, 1, BLOCK_CI // store_parts] of dw [Co, taps, Ci]; or its pointer
+    part_ptr,  # workspace [parts, config.taps, BLOCK_CO * BLOCK_CI] of fp32; None: no parts
+    tiles,  # WgradSizes
     steps,  # of a tile
-    whole_tiles,  # tiles that are not split, the first ones
-    split_tiles,  # the others
-    splits,  # parts of each of them
-    size,  # output size per spatial dimension
-    stride,  # per spatial dimension
-    padding,  # in front of each spatial dimension
-    dilation,  # per spatial dimension
+    conv,  # ConvSizes
     FILTER: tl.constexpr,  # taps per spatial dimension
-    TAPS: tl.constexpr,  # taps of all dimensions
     GROUPED: tl.constexpr,  # whether there is more than one group
     IS_MATRIX: tl.constexpr,  # whether x is read as a matrix
     HAS_WHOLE: tl.constexpr,  # whether whole_tiles is not 0
     HAS_PARTS: tl.constexpr,  # whether split_tiles is not 0
-    BLOCK_CO: tl.constexpr,
-    BLOCK_CI: tl.constexpr,
-    BLOCK_PIXELS: tl.constexpr,
-    TAPS_PER_TILE: tl.constexpr,
-    NUM_WARPS: tl.constexpr,
-    STORE_PARTS: tl.constexpr,  # 1 or 2: halves the shared memory for whole tiles
-    DTYPE: tl.constexpr,  # of dw
-    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; that of x on every GPU
+    CONFIG: tl.constexpr,  # WgradConfig
 ):
-    TAP_GROUPS: tl.constexpr = (TAPS + TAPS_PER_TILE - 1) // TAPS_PER_TILE
+    # Assigning a tuple makes its type anew, as in gemm.py.
+    conv = conv
+    BLOCK_CO: tl.constexpr = CONFIG.block_co
+    BLOCK_CI: tl.constexpr = CONFIG.block_ci
     BLOCK: tl.constexpr = BLOCK_CO * BLOCK_CI
-    channels = (co, group_co, group_ci)
-    walk = (size, stride, padding, dilation)
+    PARTS: tl.constexpr = CONFIG.store_parts
+    NUM_WARPS: tl.constexpr = CONFIG.num_warps
+    TAPS_PER_TILE: tl.constexpr = CONFIG.taps
     program = tl.program_id(0)
     if HAS_WHOLE:
         # One flattened loop over tiles and k iterations: the loads of the next tile overlap the
         # stores of this one.
-        for tile in tl.range(program, whole_tiles, tl.num_programs(0), flatten=True):
-            position = _tile_position(
-                tile, co_blocks, channels, TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED
-            )
+        for tile in tl.range(program, tiles.whole_tiles, tl.num_programs(0), flatten=True):
+            position = _tile_position(tile, tiles, FILTER, CONFIG, GROUPED)
             accumulators = _reduce_pixels(
-                x_desc, dy_desc, position, 0, steps, walk, FILTER, TAPS, IS_MATRIX, BLOCK_CO,
-                BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
-            )  # fmt: skip
+                x_desc, dy_desc, position, 0, steps, conv, FILTER, IS_MATRIX, CONFIG
+            )
             first_co, first_ci, first_tap = position
             for i in tl.static_range(TAPS_PER_TILE):
                 acc = accumulators[i]
                 tap = first_tap + i
                 # TMA does not store what is past the last channel or tap.
-                if dw_desc is not None:
-                    parts = column_parts(acc, STORE_PARTS)
-                    for part in tl.static_range(STORE_PARTS):
-                        block = parts[part].to(DTYPE).reshape(BLOCK_CO, 1, BLOCK_CI // STORE_PARTS)
-                        dw_desc.store([first_co, tap, first_ci + part * block.shape[2]], block)
+                if is_descriptor(dw):
+                    parts = column_parts(acc, PARTS)
+                    for part in tl.static_range(PARTS):
+                        block = (
+                            parts[part].to(element_type(dw)).reshape(BLOCK_CO, 1, BLOCK_CI // PARTS)
+                        )
+                        dw.store([first_co, tap, first_ci + part * block.shape[2]], block)
                 else:
                     offs_co = first_co + tl.arange(0, BLOCK_CO)
                     offs_ci = first_ci + tl.arange(0, BLOCK_CI)
                     pointers, mask = _filter_pointers(
-                        dw_ptr, offs_co, offs_ci, tap, channels, TAPS, GROUPED
+                        dw, offs_co, offs_ci, tap, tiles, FILTER, GROUPED
                     )
-                    tl.store(pointers, acc.to(DTYPE), mask=mask)
+                    tl.store(pointers, acc.to(element_type(dw)), mask=mask)
     if HAS_PARTS:
         # Neighbouring programs have the same pixels of different tiles: L2 answers both at once.
-        for slot in tl.range(program, split_tiles * splits, tl.num_programs(0)):
-            part = slot // split_tiles
+        for slot in tl.range(program, tiles.split_tiles * tiles.splits, tl.num_programs(0)):
+            part = slot // tiles.split_tiles
             position = _tile_position(
-                whole_tiles + slot % split_tiles, co_blocks, channels,
-                TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
-            )  # fmt: skip
+                tiles.whole_tiles + slot % tiles.split_tiles, tiles, FILTER, CONFIG, GROUPED
+            )
             # The first steps % splits parts have one iteration more.
-            first = part * (steps // splits) + min(part, steps % splits)
-            last = (part + 1) * (steps // splits) + min(part + 1, steps % splits)
+            first = part * (steps // tiles.splits) + min(part, steps % tiles.splits)
+            last = (part + 1) * (steps // tiles.splits) + min(part + 1, steps % tiles.splits)
             accumulators = _reduce_pixels(
-                x_desc, dy_desc, position, first, last, walk, FILTER, TAPS, IS_MATRIX, BLOCK_CO,
-                BLOCK_CI, BLOCK_PIXELS, TAPS_PER_TILE, DOT_DTYPE,
-            )  # fmt: skip
+                x_desc, dy_desc, position, first, last, conv, FILTER, IS_MATRIX, CONFIG
+            )
             # A block is stored in the order of a WGMMA accumulator's threads and registers.  A row
             # is [repetition, warp, half, group of 4 lanes], a column [j, pair, element]; the line
             # is [repetition, j, warp, group, pair, half, element], of which a thread has the last
@@ -415,42 +408,31 @@ def conv_wgrad_kernel(
 def wgrad_reduce_kernel(
     part_ptr,  # as in conv_wgrad_kernel
     dw_ptr,  # dw [Co, taps, Ci / groups]
-    co,
-    group_co,
-    group_ci,
-    co_blocks,
-    whole_tiles,
-    split_tiles,
-    splits,  # parts of each
-    TAPS: tl.constexpr,
+    tiles,  # WgradSizes
+    FILTER: tl.constexpr,
     GROUPED: tl.constexpr,
-    BLOCK_CO: tl.constexpr,
-    BLOCK_CI: tl.constexpr,
-    TAPS_PER_TILE: tl.constexpr,
-    NUM_WARPS: tl.constexpr,  # of conv_wgrad_kernel
+    CONFIG: tl.constexpr,  # WgradConfig
     COLUMNS: tl.constexpr,  # columns per program, beside 16 rows
     UNROLL: tl.constexpr,  # parts whose loads are in flight together
     WAITS: tl.constexpr,  # whether it is launched before conv_wgrad_kernel ends
-    DTYPE: tl.constexpr,  # of dw
 ):
     """Adds a tile's parts in their order.
 
-    The grid is (16-row slices of a block times pieces of COLUMNS, TAPS_PER_TILE, tiles that are
+    The grid is (16-row slices of a block times pieces of COLUMNS, config.taps, tiles that are
     split).
     """
-    TAP_GROUPS: tl.constexpr = (TAPS + TAPS_PER_TILE - 1) // TAPS_PER_TILE
-    BLOCK: tl.constexpr = BLOCK_CO * BLOCK_CI
+    BLOCK_CI: tl.constexpr = CONFIG.block_ci
+    BLOCK: tl.constexpr = CONFIG.block_co * BLOCK_CI
+    NUM_WARPS: tl.constexpr = CONFIG.num_warps
     EIGHTHS: tl.constexpr = COLUMNS // 8
     PIECES: tl.constexpr = BLOCK_CI // COLUMNS
     rows = tl.program_id(0) // PIECES
     piece = tl.program_id(0) % PIECES
     turn = tl.program_id(1)
     tile = tl.program_id(2)
-    channels = (co, group_co, group_ci)
     first_co, first_ci, first_tap = _tile_position(
-        whole_tiles + tile, co_blocks, channels,
-        TAP_GROUPS, BLOCK_CO, BLOCK_CI, TAPS_PER_TILE, GROUPED,
-    )  # fmt: skip
+        tiles.whole_tiles + tile, tiles, FILTER, CONFIG, GROUPED
+    )
     # conv_wgrad_kernel has the order: [repetition, j, warp] and 128 elements for each.
     repetition = rows // NUM_WARPS
     j = piece * EIGHTHS + tl.arange(0, EIGHTHS)
@@ -459,16 +441,16 @@ def wgrad_reduce_kernel(
     if WAITS:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros((EIGHTHS, 128), dtype=tl.float32)
-    for part in range(0, splits, UNROLL):
+    for part in range(0, tiles.splits, UNROLL):
         for ahead in tl.static_range(UNROLL):
-            slot = ((part + ahead) * split_tiles + tile).to(tl.int64)
-            source = part_ptr + (slot * TAPS_PER_TILE + turn) * BLOCK + offsets
-            mask = tl.full((EIGHTHS, 128), part + ahead, tl.int32) < splits
+            slot = ((part + ahead) * tiles.split_tiles + tile).to(tl.int64)
+            source = part_ptr + (slot * CONFIG.taps + turn) * BLOCK + offsets
+            mask = tl.full((EIGHTHS, 128), part + ahead, tl.int32) < tiles.splits
             total += tl.load(source, mask=mask, other=0.0)
     values = total.reshape(EIGHTHS, 8, 4, 2, 2).permute(3, 1, 0, 2, 4).reshape(16, COLUMNS)
     offs_co = first_co + rows * 16 + tl.arange(0, 16)
     offs_ci = first_ci + piece * COLUMNS + tl.arange(0, COLUMNS)
     pointers, mask = _filter_pointers(
-        dw_ptr, offs_co, offs_ci, first_tap + turn, channels, TAPS, GROUPED
+        dw_ptr, offs_co, offs_ci, first_tap + turn, tiles, FILTER, GROUPED
     )
-    tl.store(pointers, values.to(DTYPE), mask=mask)
+    tl.store(pointers, values.to(dw_ptr.dtype.element_ty), mask=mask)

@@ -141,13 +141,13 @@ def prefetch_residual(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.c
     A hint: rows that do not begin with a line of the cache, 128 bytes (PTX ISA, prefetch), miss
     their last one; a residual per image is small and shared.  See finish_columns for epilogue.
     """
-    _, _, _, residual_ptr, _, m_gemm, co, image_size = epilogue
-    if residual_ptr is not None and image_size is None:
+    operands, m_gemm, co, image_size = epilogue
+    if operands.residual is not None and image_size is None:
         PIXELS: gl.constexpr = COLUMNS if CONFIG.rows_from_w else CONFIG.rows
         CHANNELS: gl.constexpr = CONFIG.rows if CONFIG.rows_from_w else COLUMNS
         pixel = column if CONFIG.rows_from_w else row
         channel = row if CONFIG.rows_from_w else column
-        LINE: gl.constexpr = 1024 // residual_ptr.dtype.element_ty.primitive_bitwidth
+        LINE: gl.constexpr = 1024 // operands.residual.dtype.element_ty.primitive_bitwidth
         LINES: gl.constexpr = max(CHANNELS // LINE, 1)
         layout: gl.constexpr = gl.BlockedLayout([1, 1], [32 // LINES, LINES], [4, 1], [1, 0])
         rows = pixel.to(gl.int64) + gl.arange(0, PIXELS, layout=gl.SliceLayout(1, layout))
@@ -155,7 +155,7 @@ def prefetch_residual(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.c
         offsets = gl.minimum(rows, m_gemm - 1)[:, None] * co + gl.minimum(columns, co - 1)[None, :]
         gl.inline_asm_elementwise(
             "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l",
-            [residual_ptr + offsets], gl.int32, False, 1,
+            [operands.residual + offsets], gl.int32, False, 1,
         )  # fmt: skip
 
 
@@ -190,24 +190,19 @@ def conv_fprop_kernel(
     w_main_desc,  # tiled: [BLOCK_N_MAIN, 1, BLOCK_K] of w [Co, T * R * S, Ci]
     w_rest_desc,  # tiled: [BLOCK_N_REST, 1, BLOCK_K] of w, None without a second accumulator
     y_desc,  # tiled: [ROWS, STORE_N] of y [M_GEMM, Co]
-    bias_ptr,  # [Co] or None
-    scale_ptr,  # [Co] or None
-    tile_scale_ptr,  # one number for all channels, or None
-    residual_ptr,  # [M_GEMM, Co], [N, Co] if RESIDUAL_PER_IMAGE, or None
-    out_scale_ptr,  # one number or None
+    operands,  # Operands of the epilogue
     problem,  # FpropProblem
     CONFIG: gl.constexpr,  # TileConfig
-    ACTIVATION: gl.constexpr,  # "none", or a name of ops.epilogue.ACTIVATIONS
-    RESIDUAL_PER_IMAGE: gl.constexpr,
+    FINISH: gl.constexpr,  # Finish
 ):
     """Computes y; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
     pixels = problem.co if CONFIG.rows_from_w else problem.m_gemm
     channels = problem.m_gemm if CONFIG.rows_from_w else problem.co
-    epilogue = typed((
-        bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, pixels, channels,
-        problem.output_size if RESIDUAL_PER_IMAGE else None,
-    ))  # fmt: skip
+    ACTIVATION: gl.constexpr = FINISH.activation
+    epilogue = typed(
+        (operands, pixels, channels, problem.output_size if FINISH.residual_per_image else None)
+    )
     shared = ring.allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, "fprop")
     specialize(
         fprop_consumer, (y_desc, shared, problem, epilogue, CONFIG, ACTIVATION),
@@ -426,14 +421,14 @@ def conv_dgrad_kernel(
     w_rest_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_REST] of w, None without a second accumulator
     dx_desc,  # tiled: [ROWS, STORE_N] of dx [pixels, Ci]; without stores if there are classes
     dx_ptr,  # dx
-    bias_ptr,  # [Ci] or None
+    operands,  # Operands of the epilogue: the bias [Ci] alone
     problem,  # DgradProblem
     CONFIG: gl.constexpr,  # TileConfig
     CLASSES: gl.constexpr,  # Classes
 ):
     """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
-    epilogue = typed((bias_ptr, None, None, None, None, problem.m_gemm, problem.ci, None))
+    epilogue = typed((operands, problem.m_gemm, problem.ci, None))
     shared = ring.allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG, "dgrad")
     specialize(
         dgrad_consumer, (dx_desc, dx_ptr, shared, problem, epilogue, CONFIG, CLASSES),

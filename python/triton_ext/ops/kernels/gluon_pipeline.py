@@ -27,7 +27,7 @@ from triton_ext.host.gluon_names import (
     async_store,
     reinterpret,
 )
-from triton_ext.ops.kernels.epilogue import activate, scale_and_shift
+from triton_ext.ops.kernels.epilogue import activate, product, scale_and_shift
 
 # ---- Shared memory and layouts -----------------------------------------------------------------
 
@@ -340,37 +340,32 @@ def finish_columns(values, row, column, epilogue, ACTIVATION: gl.constexpr):
     """Returns ``activation(values * scale + bias + residual) * out_scale``, in fp32.
 
     values [ROWS, STORE_N] are fp32, of a consumer's rows; row is their first output pixel, column
-    their first channel.  A pointer of the epilogue, a tuple as below, is None where there is no
-    such operand.  co is a multiple of 8.  Where image_size, output pixels per dimension, is not
+    their first channel.  epilogue has Operands, pixels and channels of the output, co a multiple
+    of 8, and image_size.  Where image_size, output pixels per dimension, is not
     None, the residual is [N, Co].  ACTIVATION is one of ``kernels.epilogue.activate``, or "none".
 
     A thread has pairs of neighbouring columns, so a residual is read 4 bytes at a time; the other
     half of each sector comes from L1.
     """
-    bias_ptr, scale_ptr, tile_scale_ptr, residual_ptr, out_scale_ptr, m_gemm, co, image_size = (
-        epilogue
-    )
+    operands, m_gemm, co, image_size = epilogue
     layout: gl.constexpr = values.type.layout
     # Tells the compiler what the host has checked: TMA stores rows of multiples of 16 bytes.
     co = co // 8 * 8
     offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, layout))
-    values = scale_and_shift(values, offs_n, co, bias_ptr, scale_ptr, tile_scale_ptr)
-    if residual_ptr is not None:
+    values = scale_and_shift(values, offs_n, co, operands)
+    if operands.residual is not None:
         rows = gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, layout))
         offs_m = row.to(gl.int64) + rows
         if image_size is not None:
-            image_pixels = image_size[0]
-            for dim in gl.static_range(1, len(image_size)):
-                image_pixels *= image_size[dim]
             # Rows whose number overflows are beyond the output.
-            offs_m = ((row + rows) // image_pixels).to(gl.int64)
+            offs_m = ((row + rows) // product(image_size)).to(gl.int64)
         offsets = offs_m[:, None] * co + offs_n[None, :]
         mask = (rows < m_gemm - row)[:, None] & (offs_n < co)[None, :]
-        values = values + gl.load(residual_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
+        values = values + gl.load(operands.residual + offsets, mask=mask, other=0.0).to(gl.float32)
     if ACTIVATION != "none":
         values = activate(values, ACTIVATION)
-    if out_scale_ptr is not None:
-        values = values * gl.load(out_scale_ptr).to(gl.float32)
+    if operands.out_scale is not None:
+        values = values * gl.load(operands.out_scale).to(gl.float32)
     return values
 
 

@@ -23,60 +23,38 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from triton_ext.ops.kernels.epilogue import finish_tile, pixels_of_image, scale_and_shift
+from triton_ext.ops.kernels.epilogue import finish_tile, scale_and_shift, sum_dtype, tap_count
 
 
 @triton.jit
 def conv_direct_kernel(
     x_ptr,  # x [N, ([D, ]H, )W, Ci], pixels of any stride, channels contiguous
     w_ptr,  # w [Co, T * R * S, Ci / groups], packed
-    y_desc,  # None
-    y_ptr,  # y [M_GEMM, Co], packed
-    bias_ptr,  # from here to extra: as for conv_fprop_kernel
-    scale_ptr,
-    tile_scale_ptr,
-    residual_desc,  # None
-    residual_ptr,
-    out_scale_ptr,
-    amax_ptr,
-    extra,
+    y,  # y [M_GEMM, Co], packed
+    operands,  # Operands of the epilogue
     m_gemm,
     co,
-    size_d,  # input pixels; these six per spatial dimension, None for dimensions that are not there
-    size_h,
-    size_w,
-    out_d,
-    out_h,
-    out_w,
-    stride_d,
-    stride_h,
-    stride_w,
-    pad_d,  # in front
-    pad_h,
-    pad_w,
-    dilation_d,
-    dilation_h,
-    dilation_w,
-    x_stride_d,  # in elements
-    x_stride_h,
-    x_stride_w,
-    x_stride_n,
+    reads,  # PixelReads
     DIMS: tl.constexpr,
-    T: tl.constexpr,
-    R: tl.constexpr,
-    S: tl.constexpr,
+    FILTER: tl.constexpr,  # taps per spatial dimension
     GROUP_CI: tl.constexpr,  # Ci / groups
     GROUP_CO: tl.constexpr,  # Co / groups
     IS_GRADIENT: tl.constexpr,  # strides are distances of the input's pixels, not the output's
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    DTYPE: tl.constexpr,  # of y
-    ACC_DTYPE: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    FUNCTION: tl.constexpr,
-    RESIDUAL_PER_IMAGE: tl.constexpr,
+    CONFIG: tl.constexpr,  # DirectConfig
+    FINISH: tl.constexpr,  # Finish
 ):
-    image_pixels = pixels_of_image(out_d, out_h, out_w, DIMS) if RESIDUAL_PER_IMAGE else None
+    # Assigning a tuple makes its type anew, as in gemm.py.
+    operands = operands
+    reads = reads
+    BLOCK_M: tl.constexpr = CONFIG.block_m
+    BLOCK_N: tl.constexpr = CONFIG.block_n
+    TAPS: tl.constexpr = tap_count(FILTER)
+    S: tl.constexpr = tap_count(FILTER, 1)
+    R: tl.constexpr = tap_count(FILTER, 2) // S
+    ACC_DTYPE: tl.constexpr = sum_dtype(x_ptr.dtype.element_ty)
+    size_d, size_h, size_w = reads.size
+    out_d, out_h, out_w = reads.output_size
+    stride_d, stride_h, stride_w = reads.stride
     num_n = (co - 1) // BLOCK_N + 1
     row = tl.program_id(0) // num_n * BLOCK_M
     column = tl.program_id(0) % num_n * BLOCK_N
@@ -86,57 +64,54 @@ def conv_direct_kernel(
     row_mask = tile_rows < m_gemm - row
     column_mask = columns < co
     # Where tap 0 reads.
-    w = rows % out_w * (1 if IS_GRADIENT else stride_w) - pad_w
+    w = rows % out_w * (1 if IS_GRADIENT else stride_w) - reads.low[2]
     rest = rows // out_w
     if DIMS > 1:
-        h = rest % out_h * (1 if IS_GRADIENT else stride_h) - pad_h
+        h = rest % out_h * (1 if IS_GRADIENT else stride_h) - reads.low[1]
         rest = rest // out_h
     if DIMS > 2:
-        d = rest % out_d * (1 if IS_GRADIENT else stride_d) - pad_d
+        d = rest % out_d * (1 if IS_GRADIENT else stride_d) - reads.low[0]
         rest = rest // out_d
-    images = x_ptr + rest * x_stride_n
+    images = x_ptr + rest * reads.image_stride
     channels = columns // GROUP_CO * GROUP_CI
-    weights = w_ptr + columns * (T * R * S * GROUP_CI)
+    weights = w_ptr + columns * (TAPS * GROUP_CI)
     ZERO: tl.constexpr = 0 if ACC_DTYPE.is_int() else 0.0
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC_DTYPE)
-    for line in range(T * R):
+    for line in range(TAPS // S):
         inside = row_mask
         lines = images
         if DIMS > 1:
-            this_h = h + line % R * dilation_h
+            this_h = h + line % R * reads.dilation[1]
             if IS_GRADIENT:
                 inside = inside & (this_h % stride_h == 0)
                 this_h = this_h // stride_h
             inside = inside & (this_h >= 0) & (this_h < size_h)
-            lines = lines + this_h * x_stride_h
+            lines = lines + this_h * reads.strides[1]
         if DIMS > 2:
-            this_d = d + line // R * dilation_d
+            this_d = d + line // R * reads.dilation[0]
             if IS_GRADIENT:
                 inside = inside & (this_d % stride_d == 0)
                 this_d = this_d // stride_d
             inside = inside & (this_d >= 0) & (this_d < size_d)
-            lines = lines + this_d * x_stride_d
+            lines = lines + this_d * reads.strides[0]
         for s in range(S):
-            this_w = w + s * dilation_w
+            this_w = w + s * reads.dilation[2]
             is_pixel = inside
             if IS_GRADIENT:
                 is_pixel = is_pixel & (this_w % stride_w == 0)
                 this_w = this_w // stride_w
             is_pixel = is_pixel & (this_w >= 0) & (this_w < size_w)
-            pixels = lines + this_w * x_stride_w
+            pixels = lines + this_w * reads.strides[2]
             for c in tl.static_range(GROUP_CI):
                 mask = is_pixel[:, None] & column_mask[None, :]
                 x = tl.load(pixels[:, None] + (channels + c)[None, :], mask=mask, other=ZERO)
                 tap = line * S + s
                 if IS_GRADIENT:
-                    tap = T * R * S - 1 - tap
+                    tap = TAPS - 1 - tap
                 weight = tl.load(weights + tap * GROUP_CI + c, mask=column_mask, other=ZERO)
                 acc += x.to(ACC_DTYPE) * weight.to(ACC_DTYPE)[None, :]
-    acc = scale_and_shift(acc, columns, co, bias_ptr, scale_ptr, tile_scale_ptr)
-    finish_tile(
-        acc, row, column, m_gemm, co, co, y_desc, y_ptr, residual_desc, residual_ptr,
-        image_pixels, out_scale_ptr, amax_ptr, extra, ACTIVATION, FUNCTION, DTYPE,
-    )  # fmt: skip
+    acc = scale_and_shift(acc, columns, co, operands)
+    finish_tile(acc, row, column, m_gemm, co, co, y, None, operands, reads.output_size, FINISH)
 
 
 # The bits of infinity: fp32 numbers without a sign that are larger as integers are NaN.
@@ -199,11 +174,7 @@ def repair_groups_kernel(
     x_ptr,  # x or dy [N, pixels, channels], pixels of any stride, channels side by side
     w_ptr,  # w [Co, TAPS, Ci / groups]
     y_ptr,  # [M_GEMM, columns]
-    bias_ptr,  # from here to out_scale_ptr: as for conv_fprop_kernel
-    scale_ptr,
-    tile_scale_ptr,
-    residual_ptr,
-    out_scale_ptr,
+    operands,  # Operands of the epilogue
     flags,  # how many there are
     m_gemm,
     columns,  # output channels
@@ -216,22 +187,20 @@ def repair_groups_kernel(
     dilation,
     strides,  # of the input, (n, d, h, w), in elements
     FLAGS: tl.constexpr,  # flags, rounded up to a power of two
-    R: tl.constexpr,
-    S: tl.constexpr,
-    TAPS: tl.constexpr,
+    FILTER: tl.constexpr,  # taps per spatial dimension
     GROUP_COLUMNS: tl.constexpr,  # output channels of a group
     GROUP_K: tl.constexpr,  # input channels of a group
     IS_TURNED: tl.constexpr,  # as in merge_filter_kernel
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    DTYPE: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    RESIDUAL_PER_IMAGE: tl.constexpr,
+    FINISH: tl.constexpr,  # Finish
 ):
+    TAPS: tl.constexpr = tap_count(FILTER)
+    S: tl.constexpr = tap_count(FILTER, 1)
+    R: tl.constexpr = tap_count(FILTER, 2) // S
     numbers = tl.arange(0, FLAGS)
     worst = tl.max(tl.load(flags_ptr + numbers, mask=numbers < flags, other=0), axis=0)
     if worst > _INFINITY:
-        image_pixels = out_size[0] * out_size[1] * out_size[2] if RESIDUAL_PER_IMAGE else None
         num_n = tl.cdiv(columns, BLOCK_N)
         for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
             row = tile // num_n * BLOCK_M
@@ -267,8 +236,7 @@ def repair_groups_kernel(
                     x = tl.load(pixels[:, None] + channels, mask=mask, other=0.0)
                     weight = tl.load(w_ptr + source, mask=mask_n, other=0.0)
                     acc += x.to(tl.float32) * weight.to(tl.float32)[None, :]
-            acc = scale_and_shift(acc, offs_n, columns, bias_ptr, scale_ptr, tile_scale_ptr)
+            acc = scale_and_shift(acc, offs_n, columns, operands)
             finish_tile(
-                acc, row, column, m_gemm, columns, columns, None, y_ptr, None, residual_ptr,
-                image_pixels, out_scale_ptr, None, None, ACTIVATION, None, DTYPE,
-            )  # fmt: skip
+                acc, row, column, m_gemm, columns, columns, y_ptr, None, operands, out_size, FINISH
+            )

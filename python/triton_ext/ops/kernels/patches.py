@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 
 import triton_ext.language as tle
+from triton_ext.ops.kernels.epilogue import multiply
 
 
 @triton.jit
@@ -30,29 +31,27 @@ def patch_dgrad_kernel(
     dx_ptr,  # [N, D, H, W * Ci]
     bias_ptr,  # [Ci] or None
     m_gemm,
-    walk_d,  # patches of dx, those at its end that are not whole among them
-    walk_h,
-    walk_w,
-    out_d,  # patches of dy
-    out_h,
-    out_w,
-    size_d,  # D
-    size_h,  # H
+    covering,  # patches of dx, (d, h, w), those at its end that are not whole among them
+    output_size,  # patches of dy
+    size,  # (D, H)
     row_units,  # W * Ci in units of UNIT
-    T: tl.constexpr,
-    R: tl.constexpr,
+    TAPS: tl.constexpr,  # T, R and S
     ROW: tl.constexpr,  # S * Ci
     CI: tl.constexpr,
     UNIT: tl.constexpr,  # a divisor of ROW and of W * Ci: 1 to 8
-    CHANNEL_BLOCKS: tl.constexpr,  # cdiv(Co, BLOCK_K)
+    CO: tl.constexpr,
     DY_IS_MATRIX: tl.constexpr,
     W_IS_NK: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    DTYPE: tl.constexpr,  # of dx
-    DOT_DTYPE: tl.constexpr,  # of the operands of tl.dot; DTYPE on every GPU
+    CONFIG: tl.constexpr,  # ConvConfig
 ):
+    BLOCK_M: tl.constexpr = CONFIG.block_m
+    BLOCK_N: tl.constexpr = CONFIG.block_n
+    BLOCK_K: tl.constexpr = CONFIG.block_k
+    T: tl.constexpr = TAPS[0]
+    R: tl.constexpr = TAPS[1]
+    walk_d, walk_h, walk_w = covering
+    out_d, out_h, out_w = output_size
+    size_d, size_h = size
     COLUMNS: tl.constexpr = T * R * ROW
     num_n: tl.constexpr = (COLUMNS - 1) // BLOCK_N + 1
     num_m = (m_gemm - 1) // BLOCK_M + 1
@@ -60,9 +59,9 @@ def patch_dgrad_kernel(
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
         row = tile // num_n * BLOCK_M
         column = tile % num_n * BLOCK_N
-        start = tle.im2col_start(row, (walk_d, walk_h, walk_w), (1, 1, 1), (0, 0, 0))
+        start = tle.im2col_start(row, covering, (1, 1, 1), (0, 0, 0))
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for block in range(CHANNEL_BLOCKS):
+        for block in range((CO - 1) // BLOCK_K + 1):
             channel = block * BLOCK_K
             if DY_IS_MATRIX:
                 dy = dy_desc.load([row, channel])
@@ -72,10 +71,10 @@ def patch_dgrad_kernel(
                 )
             if W_IS_NK:
                 weight = w_desc.load([column, channel])
-                acc = tl.dot(dy.to(DOT_DTYPE), weight.to(DOT_DTYPE).T, acc)
+                acc = multiply(dy, weight.T, acc)
             else:
                 weight = w_desc.load([channel, column])
-                acc = tl.dot(dy.to(DOT_DTYPE), weight.to(DOT_DTYPE), acc)
+                acc = multiply(dy, weight, acc)
         offs_m = row + tl.arange(0, BLOCK_M)
         offs_n = column + tl.arange(0, BLOCK_N)
         q = offs_m % walk_w
@@ -100,6 +99,5 @@ def patch_dgrad_kernel(
         image_row = (n.to(tl.int64) * size_d + p_d * T) * size_h + p_h * R
         first = image_row * row_units * UNIT + q.to(tl.int64) * ROW
         down = (t.to(tl.int64) * size_h + r) * row_units * UNIT
-        tl.store(
-            dx_ptr + first[:, None] + (down + offs_n % ROW)[None, :], values.to(DTYPE), mask=mask
-        )
+        pointers = dx_ptr + first[:, None] + (down + offs_n % ROW)[None, :]
+        tl.store(pointers, values.to(dx_ptr.dtype.element_ty), mask=mask)
