@@ -209,7 +209,7 @@ def _planned(layer: ZooLayer, arguments: argparse.Namespace, machine: Any, place
     if refused:
         return Work(layer, case, [], "; ".join(map(str, refused))[:300], {"chosen": True})
     offer = planner.torch_offer(case, machine)
-    told: dict[str, Any] = {"chosen": planner.is_torch_faster(case, place)}
+    told: dict[str, Any] = {"chosen": planner.torch_ratio(case, place)[0] < 1}
     if offer.times:
         told |= {
             "model_us": _number(offer.times[0][1].us),
@@ -424,6 +424,16 @@ def _device(arguments: argparse.Namespace) -> Any:
     )
 
 
+def _is_torch_faster(case: Any, machine: Any) -> bool:
+    """Returns the verdict of ``prefer="fastest"``, which may measure on its own."""
+    import torch
+    from triton_ext.ops.core.device import assumed_device
+    from triton_ext.ops.tuning import race
+
+    with assumed_device(machine):
+        return race.is_torch_faster(case, torch.device("cuda", torch.cuda.current_device()))
+
+
 @contextlib.contextmanager
 def _planning(machine: Any) -> Iterator[Any]:
     """Within, choices are made for a GPU; gives the torch device to ask for them."""
@@ -527,6 +537,8 @@ class Run:
             with watched(last_words, _HANG_SECONDS):
                 timing = measure(work, self._timer, self._arguments.rounds, self._arguments.dry_run)
             row |= {f"cudnn_{key}": value for key, value in _times(timing).items()}
+            if not self._arguments.dry_run:
+                row["torch"]["chosen"] = _is_torch_faster(work.case, self._machine)
         except Exception as error:  # the next layer may be measured
             row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
             self.failed += 1

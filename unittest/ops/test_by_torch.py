@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
@@ -17,6 +19,7 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.family import Expected
 from triton_ext.ops.core.tables import Entry, encode
 from triton_ext.ops.families.by_torch import TORCH, TorchConfig
+from triton_ext.ops.tuning import race
 
 from benchmarks.suites import select_layers
 
@@ -29,7 +32,7 @@ ROOFLINE_US = 2 * 32 * 56 * 56 * 64 * 64 * 9 / 700e6
 
 def is_torch_faster(case):
     with assumed_device(H200):
-        return planner.is_torch_faster.__wrapped__(case, torch.device("meta"))
+        return race.is_torch_faster(case, torch.device("meta"))
 
 
 def counted_us():
@@ -54,7 +57,7 @@ def test_its_time_is_above_the_roofline_and_counts_with_a_margin(direction):
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (case_of(problem_of(n=1, ci=64, co=64, size=(56, 56), groups=2)), "groups"),
+        (case_of(problem_of(ci=64, co=64, size=(9, 9), taps=(9, 9), groups=64)), "groups of one"),
         (case_of(problem_of(n=1, ci=19, co=64, size=(56, 56))), "no multiple of 8"),
         (case_of(epilogue=EpilogueSpec(activation="relu")), "epilogue"),
         (Case(direction="fprop", problem=LAYER, dtype=torch.float32), "no measured rate"),
@@ -104,6 +107,54 @@ def test_a_measured_kernel_counts_as_measured(monkeypatch):
         entry = Entry(kind=choice.family.kind, config=encode(choice.config), us=us, measured="")
         monkeypatch.setattr(planner, "entry_for", lambda *_, entry=entry: ("", entry.raw()))
         assert is_torch_faster(case) == is_faster
+
+
+def test_groups_of_several_channels_have_no_model_and_run_a_kernel_unless_they_are_raced():
+    case = case_of(problem_of(n=32, ci=128, co=128, size=(56, 56), padding=1, groups=32))
+    (expected,) = TORCH["fprop"].candidates(case, H200).values()
+    assert math.isnan(expected.us)
+    assert not is_torch_faster(case)
+
+
+@pytest.mark.parametrize(("torch_us", "us", "is_faster"), [(9.0, 10.0, True), (10.0, 9.0, False)])
+def test_times_that_were_measured_together_decide(monkeypatch, torch_us, us, is_faster):
+    case, choice = case_of(), planner.cheapest(case_of(), H200)
+    monkeypatch.setattr(planner, "measured", lambda *_: choice)
+    entry = Entry(
+        kind=choice.family.kind, config=encode(choice.config), us=us, torch_us=torch_us, measured=""
+    )
+    monkeypatch.setattr(planner, "entry_for", lambda *_: ("", entry.raw()))
+    with assumed_device(H200):
+        assert planner.torch_ratio(case, torch.device("meta")) == (torch_us / us, True)
+    monkeypatch.setattr(race, "_may_race", lambda _: True)  # and no race is needed
+    assert is_torch_faster(case) == is_faster
+
+
+@pytest.mark.parametrize(
+    ("ratio", "is_raced"), [(0.4, False), (0.6, True), (math.nan, True), (1.9, True), (2.1, False)]
+)
+def test_a_race_decides_where_the_models_are_not_sure(monkeypatch, ratio, is_raced):
+    races = []
+    monkeypatch.setattr(planner, "torch_ratio", lambda *_: (ratio, False))
+    monkeypatch.setattr(race, "_may_race", lambda _: True)
+    monkeypatch.setattr(race, "_race", lambda *_: races.append(1) or 0.9)
+    assert is_torch_faster(case_of()) == (is_raced or ratio < 1)
+    assert len(races) == is_raced
+
+
+def test_nothing_is_measured_where_that_would_change_results_or_break_a_graph(monkeypatch):
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert race._may_race(gpu)
+    assert not race._may_race(torch.device("cpu"))
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert not race._may_race(gpu)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
+    monkeypatch.setenv("TRITON_EXT_TUNING", "0")
+    assert not race._may_race(gpu)
+    monkeypatch.delenv("TRITON_EXT_TUNING")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert not race._may_race(gpu)
 
 
 def test_another_preference_is_refused():

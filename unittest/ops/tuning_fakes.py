@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.families.by_torch import TorchConfig
 from triton_ext.ops.tuning.measure import Compiled
 
 GPU = "NVIDIA Test GPU"
@@ -27,7 +28,7 @@ class InstantCompiler:
 
 
 class MadeUpClock:
-    """Times by a rule: a function of a trial that returns microseconds."""
+    """Times by a rule: a function of a trial that returns microseconds; torch takes 400."""
 
     def __init__(self, rule):
         self.rule = rule
@@ -37,6 +38,8 @@ class MadeUpClock:
         return trial
 
     def measure(self, trial):
+        if isinstance(trial.config, TorchConfig):
+            return 400.0
         self.measured.append(trial.config)
         return self.rule(trial)
 

@@ -124,7 +124,6 @@ def register(family: Family[Any]) -> None:
     FAMILIES.append(family)
     # Plans that were made before know nothing of it.
     make_plan.cache_clear()
-    is_torch_faster.cache_clear()
     dispatch_cache.clear()
 
 
@@ -191,22 +190,35 @@ def torch_offer(case: Case, device: Device) -> Offer:
     return replace(offer, times=times)
 
 
-@lru_cache(maxsize=4096)
-def is_torch_faster(case: Case, device: torch.device) -> bool:
-    """Tells whether torch takes less than a kernel does, even if its model errs as far as known."""
+def torch_ratio(case: Case, device: torch.device) -> tuple[float, bool]:
+    """Returns torch's time over that of the kernel that would be chosen.
+
+    It is infinite where a kernel goes first in any case: torch is refused, or no kernel takes the
+    case.  It is NaN where torch has no model.
+
+    Returns:
+        The ratio, and whether both times were measured in the same rounds.
+    """
     try:
         found = device_of(device, case.operator)
         check(case, device)
     except TritonExtError:
-        return False
+        return math.inf, False
     offer, choice = torch_offer(case, found), measured(case, found)
     _, raw = entry_for(case.dense, found)
+    if not offer.times:
+        return math.inf, False
     if choice is not None and raw is not None:
+        entry = Entry.of(raw)
+        if entry.torch_us:
+            return entry.torch_us / entry.us, True
         # The model errs by a quarter and more, a measurement does not.
-        us = Entry.of(raw).us / MEASURED_MARGIN
+        us = entry.us / MEASURED_MARGIN
     elif (choice := cheapest(case, found)) is not None:
         us = choice.family.candidates(case, found)[choice.config].counted_us
-    return choice is not None and any(expected.counted_us < us for _, expected in offer.times)
+    else:
+        return math.inf, False
+    return offer.times[0][1].counted_us / us, False
 
 
 def measured(case: Case, device: Device) -> Choice | None:

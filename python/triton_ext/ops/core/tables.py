@@ -180,6 +180,7 @@ class Entry:
         config: Its fields.
         us: Median time, in microseconds.
         model_us: That of the configuration that the model would have chosen; 0 if not measured.
+        torch_us: That of torch's own convolution in the same rounds; 0 if not measured.
         measured: When, in UTC, as in ``"2026-11-20T22:15:00.123456Z"``; compared as text.
         triton: Version of Triton that compiled it.
     """
@@ -188,6 +189,7 @@ class Entry:
     config: dict[str, Any] = field(hash=False)
     us: float
     model_us: float = 0.0
+    torch_us: float = 0.0
     measured: str
     triton: str = ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import itertools
 import math
@@ -25,7 +24,8 @@ from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import Entry, Table, TableError, TuningWarning, lookup
 from triton_ext.ops.tuning import measure
-from triton_ext.ops.tuning.measure import Clock, Compiled, CompilePool, Trial
+from triton_ext.ops.tuning.measure import Clock, Compiled, CompilePool
+from triton_ext.ops.tuning.race import measure_case
 from triton_ext.ops.tuning.store import reload, update_table
 
 #: Compiling one takes so many seconds of a core, most of the time of tuning.
@@ -66,6 +66,8 @@ class Outcome:
         text = f"{self.case}: {entry.us:.1f} us"
         if entry.model_us:
             text += f", {entry.model_us / entry.us:.3f}x of the model's choice"
+        if entry.torch_us:
+            text += f", {entry.torch_us / entry.us:.3f}x of torch"
         return f"{text} ({self.note})" if self.note else text
 
 
@@ -404,39 +406,22 @@ class _Run:
                     future.cancel()  # those of a compiler that goes on living
                 yield Outcome(case=work.case, key=work.key, note=_NO_TIME)
                 continue
-            outcome = self._measured(work, [future.result().error for future in waiting], clock)
-            if outcome.entry is not None:
-                self._keep(outcome.key, outcome.entry)
+            errors = [future.result().error for future in waiting]
+            entry, note, failures = measure_case(
+                work.case, work.configs, errors, self.device, self.machine, clock, self.rounds
+            )
+            outcome = Outcome(
+                case=work.case,
+                key=work.key,
+                entry=entry,
+                is_new=entry is not None,
+                note=note,
+                failures=failures,
+            )
+            if entry is not None:
+                self._keep(outcome.key, entry)
             self.progress.tuned(str(outcome))
             yield outcome
-
-    def _measured(self, work: Outcome, errors: Sequence[str], clock: Clock) -> Outcome:
-        """Returns the outcome of a case; candidates with an error did not compile."""
-        case, key, pairs = work.case, work.key, list(zip(work.configs, errors, strict=True))
-        failures = [f"{case} {config}: {error}" for config, error in pairs if error]
-        try:
-            tensors = measure.make_tensors(case, self.device)
-            trials = [Trial(case, each, self.device, tensors) for each, error in pairs if not error]
-            trials, wrong = measure.agreeing(trials)
-            times = measure.interleaved(trials, clock, self.rounds)
-        except torch.OutOfMemoryError:
-            return Outcome(case=case, key=key, note="no memory to measure in")
-        failures += wrong
-        if not trials:
-            return Outcome(case=case, key=key, note="no candidate runs", failures=tuple(failures))
-        best = min(range(len(trials)), key=times.__getitem__)
-        model_us = times[0] if trials[0].config == work.configs[0] else 0.0
-        config = trials[best].config
-        now = datetime.datetime.now(datetime.timezone.utc)
-        entry = Entry(
-            kind=tables.kind_of(config),
-            config=tables.encode(config),
-            us=round(times[best], 2),
-            model_us=round(model_us, 2),
-            measured=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            triton=importlib.metadata.version("triton"),
-        )
-        return Outcome(case=case, key=key, entry=entry, is_new=True, failures=tuple(failures))
 
     def _keep(self, key: str, entry: Entry) -> None:
         """Saves a choice, and tells this process, also where it cannot be saved."""
