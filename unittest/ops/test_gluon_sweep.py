@@ -57,7 +57,7 @@ def test_what_is_tried_is_legal_and_what_is_chosen_comes_first(kernel):
         assert found[: len(narrow)] == narrow
         assert len(set(found)) == len(found) > 50
         product = product_of(Case(direction=kernel, problem=problem, dtype=torch.float16))
-        assert not [c for c in found if product.refusals(c, 132)]
+        assert not [c for c in found if c.fit_refusals(product, 132)]
         may_turn = kernel == "fprop" and problem.is_pointwise
         assert any(c.rows_from_w for c in found) == may_turn
         times = [gluon_sweep.model_us(kernel, problem, config, 132) for config in narrow]

@@ -71,6 +71,12 @@ class EmulatedKernel(ABC):
         self.seed = seed
         self._host_features = host_features
 
+    @property
+    def arg_names(self) -> list[str]:
+        """Names of the kernel's parameters, as a ``JITFunction`` has them."""
+        names: list[str] = self.kernel.arg_names
+        return names
+
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         """A launch: call it with the kernel's arguments, constants and options."""
 

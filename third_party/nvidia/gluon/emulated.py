@@ -85,6 +85,9 @@ class Emulated(EmulatedKernel):
             if isinstance(type_, str) and type_.startswith("*")
         }
         constexprs = {(names.index(name),): given[name] for name in constants}
+        for name, value in given.items():
+            if name not in constants:
+                constexprs |= dict.fromkeys(_absent(value, (names.index(name),)))
         source = _source_class(is_gluon=is_gluon)(kernel, signature, constexprs, aligned)
         target = GPUTarget("cuda", self.capability, 32)
         return triton.compile(source, target=target, options=options)
@@ -128,9 +131,18 @@ def _type(name: str, value: Any, *, is_gluon: bool) -> Any:
     if hasattr(value, "dtype") and (hasattr(value, "data_ptr") or shape):
         return f"*{normalize_dtype(value.dtype)}"
     if isinstance(value, tuple):
-        types = [_type(name, each, is_gluon=is_gluon) for each in value]
+        # ``None`` in a tuple is compiled in, as at a launch.
+        types = ["constexpr" if v is None else _type(name, v, is_gluon=is_gluon) for v in value]
         return type(value)(*types) if hasattr(value, "_fields") else tuple(types)
     return scalar_type(name, value, "a CPU tensor, a descriptor, a tuple, an int or a float")
+
+
+def _absent(value: Any, path: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Returns the places in nested tuples where there is ``None``, as paths of indices."""
+    if not isinstance(value, tuple):
+        return []
+    found = [(*path, index) for index, each in enumerate(value) if each is None]
+    return found + [at for index, each in enumerate(value) for at in _absent(each, (*path, index))]
 
 
 def _descriptor_type(desc: Any, *, is_gluon: bool) -> str:
