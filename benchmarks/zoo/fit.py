@@ -116,7 +116,8 @@ def judge(layer: Layer) -> Judged:
     if by_table is not None:
         us = model_us = by_table["us"]
         model_us /= planner.MEASURED_MARGIN
-    torch = [expected for _, expected in planner.torch_offer(layer.case, layer.device).times]
+    offer = planner.torch_offer(layer.case, layer.device)
+    torch = [expected for _, expected in offer.times if not math.isnan(expected.us)]
     return Judged(
         ratios,
         None if choice is None else timed[choice] / min(timed.values()),

@@ -310,19 +310,22 @@ def _reference(operands: Operands, direction: str) -> tuple[Any, Function, Error
     return exact, baseline, measure_errors(baseline(), exact)
 
 
+def _inputs(case: Any, o: Operands) -> tuple[Any, Any]:
+    """Returns both operands of a case, the filter as modules have it."""
+    from triton_ext.ops.core.descriptors import in_filter_order
+
+    weight = in_filter_order(o.weight, case.problem.groups)
+    return {"fprop": (o.x, weight), "dgrad": (o.dy, weight), "wgrad": (o.x, o.dy)}[case.direction]
+
+
 def _call(case: Any, config: Any, operands: Operands) -> Function:
     """Returns a call of a configuration's plan."""
-    from triton_ext.ops.core.descriptors import in_filter_order
     from triton_ext.ops.core.epilogue import NO_OPERANDS
     from triton_ext.ops.core.planner import make_plan
     from triton_ext.ops.tuning.measure import run_plan
 
-    o = operands
-    # As ``nn`` modules keep it.
-    weight = in_filter_order(o.weight, case.problem.groups)
-    given = {"fprop": (o.x, weight), "dgrad": (o.dy, weight), "wgrad": (o.x, o.dy)}
-    tensors = (given[case.direction], NO_OPERANDS)
-    plan = make_plan(case, o.x.device, config)
+    tensors = (_inputs(case, operands), NO_OPERANDS)
+    plan = make_plan(case, operands.x.device, config)
     return lambda: run_plan(case, plan, tensors)
 
 
@@ -424,14 +427,14 @@ def _device(arguments: argparse.Namespace) -> Any:
     )
 
 
-def _is_torch_faster(case: Any, machine: Any) -> bool:
+def _is_torch_faster(work: Work, machine: Any) -> bool:
     """Returns the verdict of ``prefer="fastest"``, which may measure on its own."""
-    import torch
     from triton_ext.ops.core.device import assumed_device
     from triton_ext.ops.tuning import race
 
+    operands = _inputs(work.case, make_operands(work.layer.problem, work.layer.dtype))
     with assumed_device(machine):
-        return race.is_torch_faster(case, torch.device("cuda", torch.cuda.current_device()))
+        return race.is_torch_faster(work.case, operands[0].device, (*operands, None))
 
 
 @contextlib.contextmanager
@@ -538,7 +541,7 @@ class Run:
                 timing = measure(work, self._timer, self._arguments.rounds, self._arguments.dry_run)
             row |= {f"cudnn_{key}": value for key, value in _times(timing).items()}
             if not self._arguments.dry_run:
-                row["torch"]["chosen"] = _is_torch_faster(work.case, self._machine)
+                work.torch["chosen"] = _is_torch_faster(work, self._machine)
         except Exception as error:  # the next layer may be measured
             row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
             self.failed += 1

@@ -122,7 +122,8 @@ def _compute(
     if key is not None and how[1] != "ours":
         from triton_ext.ops.tuning.race import is_torch_faster  # it measures such calls itself
 
-        if is_torch_faster(c.case(), c.first.device):
+        tensors = (c.first, c.second, c.epilogue.bias)
+        if is_torch_faster(c.case(), c.first.device, tensors):
             return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
     if not words:
         y = operators.call(c)

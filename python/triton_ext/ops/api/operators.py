@@ -27,7 +27,11 @@ from torch.nn import functional as F
 
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
+from triton_ext.ops.core.descriptors import (
+    channels_last,
+    channels_last_strides,
+    empty_channels_last,
+)
 from triton_ext.ops.core.dispatch_cache import cast_operands, is_autocast
 from triton_ext.ops.core.epilogue import (
     PLAIN,
@@ -402,11 +406,11 @@ def _gradient(c: ConvCall) -> Tensor:
         dy, weight = c.first, c.second
         extra = [low + high for low, high in zip(padding[::2], padding[1::2], strict=True)]
         size = [pixels + more * is_padded for pixels, more in zip(x_shape[2:], extra, strict=True)]
-        # torch reads only the shape of the operand whose gradient it computes.
-        x = dy.new_empty(()).expand(*x_shape[:2], *size)
+        # torch reads shape and memory format of the operand whose gradient it computes.
+        x = empty_channels_last((*x_shape[:2], *size), dy.dtype, dy.device)
     else:
         x, dy = _pad(c.first, padding) if is_padded else c.first, c.second
-        weight = x.new_empty(()).expand(w_shape)
+        weight = empty_channels_last(w_shape, x.dtype, x.device)
     zeros, mask = [0] * len(stride), [is_dgrad, not is_dgrad, False]
     found = torch.ops.aten.convolution_backward(
         dy, x, weight, None, stride, sides, dilation, False, zeros, groups, mask

@@ -5,8 +5,9 @@ planner would choose, and measures both where the models are not sure.  Its mode
 matrix product: a launch, and the longer of the tiles of all multiprocessors and DRAM, mixed.
 Factors stand for the kinds of layers that take longer, fitted by direction to the zoo's rows (H100,
 cuDNN 9.19, bf16, 2026-11-27; ``python -m benchmarks zoo fit``).  Half of the layers predict the
-other half within 21 to 29 % (standard deviation).  Groups of several channels have no model.  Kinds
-of layers that cuDNN computes several times slower are refused.
+other half within 21 to 29 % (standard deviation).  Groups of several channels, and channels that
+are no multiple of 8, have no model.  Kinds of layers that cuDNN computes several times slower are
+refused.
 """
 
 from __future__ import annotations
@@ -112,11 +113,12 @@ def _expected_us(case: Case, device: Device) -> float:
     if not has_taps and case.direction != "dgrad":
         x = problem.batch * problem.in_channels * math.prod(problem.output_size)
     dram_us = (x + w + y) * case.dtype.itemsize / device.dram_bytes_per_us
-    if problem.groups not in (1, problem.in_channels):
+    # Not fitted: groups of several channels, and channels that cuDNN pads.
+    ci, co = problem.in_channels, problem.out_channels
+    if problem.groups not in (1, ci) or (ci % 8 and ci > 4) or co % 8:
         return math.nan
     if problem.groups > 1:
         return _DEPTHWISE_US + y * problem.taps / _DEPTHWISE_PER_US + dram_us
-    ci, co = problem.in_channels, problem.out_channels
     factors = (
         (fitted.taps, has_taps),
         (fitted.in_channels, ci % 64 > 0),
@@ -150,8 +152,6 @@ class _Torch(Family[TorchConfig]):
         is_fast = problem.groups == ci == co and problem.filter_size in _DEPTHWISE_FILTERS
         if problem.groups == ci > 1 and not (is_fast and case.direction == "fprop"):
             found.append("cuDNN is several times slower with groups of one channel")
-        if (ci % 8 and ci > 4) or co % 8:
-            found.append("cuDNN is several times slower with channels that are no multiple of 8")
         if replace(case.epilogue, bias=False, out_dtype=None) != PLAIN:
             found.append("its epilogue would be further kernels")
         if any(low != high for low, high in problem.padding):

@@ -28,6 +28,8 @@ from triton_ext.ops.tuning.measure import Clock, Trial
 _RACE_ROUNDS = 4
 # The models of torch and of a kernel are not taken to be off by more than this together.
 _SURE = 2.0
+# Operands of a call, and its bias.
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 _OPERATORS = {each.direction: each for each in (FPROP, DGRAD, WGRAD)}
 
 
@@ -39,10 +41,12 @@ def measure_case(
     machine: Device,
     clock: Clock,
     rounds: int,
+    tensors: Tensors | None = None,
 ) -> tuple[Entry | None, str, tuple[str, ...]]:
     """Measures candidates, and torch where it computes the same.
 
-    ``errors`` say why a candidate did not compile; they are empty for the others.
+    ``errors`` say why a candidate did not compile; they are empty for the others.  ``tensors`` are
+    operands and bias; by default some are drawn.
 
     Returns:
         The choice or None, why there is none, and why candidates are left out.
@@ -50,10 +54,13 @@ def measure_case(
     pairs = list(zip(configs, errors, strict=True))
     failures = [f"{case} {config}: {error}" for config, error in pairs if error]
     try:
-        tensors = measure.make_tensors(case, device)
-        trials = [Trial(case, each, device, tensors) for each, error in pairs if not error]
+        if tensors is None:
+            given = measure.make_tensors(case, device)
+        else:
+            given = tensors[:2], EpilogueArguments(*tensors[2:])
+        trials = [Trial(case, each, device, given) for each, error in pairs if not error]
         trials, wrong = measure.agreeing(trials)
-        torchs = _torch_trial(case, device, machine, tensors) if trials else []
+        torchs = _torch_trial(case, device, machine, given) if trials else []
         times = measure.interleaved(trials + torchs, clock, rounds)
     except torch.OutOfMemoryError:
         return None, "no memory to measure in", ()
@@ -105,17 +112,17 @@ def _torch_trial(case: Case, device: torch.device, machine: Device, tensors: Any
     return [trial]
 
 
-def is_torch_faster(case: Case, device: torch.device) -> bool:
+def is_torch_faster(case: Case, device: torch.device, tensors: Tensors | None = None) -> bool:
     """Tells whether torch takes less time for a case than the kernel that the planner chooses.
 
     Both are measured where no table has their times and their models are not sure.  That needs a
     GPU that may be used for it: no graph is being captured, algorithms need not be deterministic
     (``torch.use_deterministic_algorithms``), and ``TRITON_EXT_TUNING`` is not 0.  This process
-    keeps the times, as :func:`tune` does.
+    keeps the times, as :func:`tune` does.  ``tensors`` are the operands of a call, and its bias.
     """
     ratio, is_measured = planner.torch_ratio(case, device)
     is_sure = is_measured or ratio > _SURE or ratio < 1 / _SURE
-    return (ratio if is_sure or not _may_race(device) else _race(case.dense, device)) < 1
+    return (ratio if is_sure or not _may_race(device) else _race(case, device, tensors)) < 1
 
 
 def _may_race(device: torch.device) -> bool:
@@ -127,14 +134,18 @@ def _may_race(device: torch.device) -> bool:
     )
 
 
-def _race(case: Case, device: torch.device) -> float:
+def _race(case: Case, device: torch.device, tensors: Tensors | None) -> float:
     """Measures torch beside the planner's choice; returns torch's time over that of the choice."""
+    if case != case.dense:
+        case, tensors = case.dense, None
     machine = device_of(device, case.operator)
     choice = planner.measured(case, machine) or planner.cheapest(case, machine)
     assert choice is not None  # there is something to compare torch with
     with torch.cuda.device(device):
         clock = measure.EventClock(device)
-        found = measure_case(case, [choice.config], [""], device, machine, clock, _RACE_ROUNDS)
+        found = measure_case(
+            case, [choice.config], [""], device, machine, clock, _RACE_ROUNDS, tensors
+        )
     entry = found[0]
     if entry is None or not entry.torch_us:
         return math.inf
