@@ -22,12 +22,8 @@ PAGES = sorted(
 )
 # Pages that the build writes; in a checkout a link to one leads nowhere.
 GENERATED = re.compile(r"docs/reference/(?:commands|triton_ext[\w.]*)\.md")
-# Records, not pages that people read from the top.
-LONG = {
-    "docs/conformance.md",
-    "docs/im2col-in-an-hour.md",
-    "docs/tdm-waits.md",
-}
+# A table that tools/conformance.py writes, a line for each file of upstream's tests.
+LONG = {"docs/conformance.md"}
 MOST_LINES = 250
 #: Variables of others, or that name nothing that a user sets.
 NOT_OURS = {"TRITON_EXT_"}

@@ -14,7 +14,7 @@ __all__ = ["ROOT", "Command", "Page", "check"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 BLOCK = re.compile(r"^(?:<!-- from (\S+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: What a shell would find first.
+#: Commands that a page calls by name, put first in PATH.
 TOOLS = {"python": "", "triton-opt": " -m triton_ext.tools.opt"}
 
 
@@ -27,15 +27,15 @@ class Command:
 
 
 class Page:
-    """A page of docs/.
+    """A page of docs/, or the parts of one, read as one text.
 
     Args:
-        name: File name.
+        names: File names, in the order in which people read them.
     """
 
-    def __init__(self, name: str) -> None:
-        self.path = ROOT / "docs" / name
-        self.text = self.path.read_text(encoding="utf-8")
+    def __init__(self, *names: str) -> None:
+        self.paths = [ROOT / "docs" / name for name in names]
+        self.text = "\n".join(path.read_text(encoding="utf-8") for path in self.paths)
         self.blocks = [match.groups() for match in BLOCK.finditer(self.text)]
 
     def programs(self) -> dict[str, str]:
@@ -66,18 +66,20 @@ class Page:
 
     def broken_links(self) -> list[str]:
         """The links that lead nowhere."""
-        prose = re.sub(r"`[^`\n]*`", "", BLOCK.sub("", self.text))
+        return [target for path in self.paths for target in self._broken(path)]
+
+    def _broken(self, path: pathlib.Path) -> list[str]:
+        text = path.read_text(encoding="utf-8")
+        prose = re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text))
         headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
         anchors = {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in headings}
         targets = re.findall(r"\]\(([^)]+)\)", prose)
+        here = {target for target in targets if target.startswith("#")}
         return [
             target
             for target in targets
-            if (target[1:] not in anchors if target.startswith("#") else not self._exists(target))
+            if (target[1:] not in anchors if target in here else not _exists(path, target))
         ]
-
-    def _exists(self, target: str) -> bool:
-        return (self.path.parent / target.partition("#")[0]).exists()
 
     def write_programs(self, folder: pathlib.Path) -> None:
         """Puts the programs into a folder, with the tools that its commands call."""
@@ -89,6 +91,10 @@ class Page:
             tool = tools / name
             tool.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
             tool.chmod(0o755)
+
+
+def _exists(page: pathlib.Path, target: str) -> bool:
+    return (page.parent / target.partition("#")[0]).exists()
 
 
 def check(command: Command, folder: pathlib.Path, **variables: str) -> None:

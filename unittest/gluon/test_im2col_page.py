@@ -1,17 +1,18 @@
-"""docs/im2col-in-an-hour.md is true: its programs run, or compile, and print what it says."""
+"""docs/im2col-in-an-hour.md and its parts are true: their programs run, and print what they say."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from pages import Page, check
+from pages import ROOT, Page, check
 from triton_ext.host import capabilities
 
 pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
-PAGE = Page("im2col-in-an-hour.md")
+PARTS = sorted(path.name for path in (ROOT / "docs" / "im2col").glob("*.md"))
+PAGE = Page("im2col-in-an-hour.md", *(f"im2col/{name}" for name in PARTS))
 SECTIONS = PAGE.sections()
 #: What is shown of compiled code; the rest runs anywhere.
 COMPILED = capabilities()["im2col-copies"]

@@ -1,4 +1,4 @@
-"""docs/tdm-waits.md is true: its programs run, print what it says, and quote the examples."""
+"""docs/tdm-waits.md and its second part are true: what runs, what is printed, what is quoted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from triton_ext.host import capabilities
 
 pytest.importorskip("numpy")
 
-PAGE = Page("tdm-waits.md")
+PAGE = Page("tdm-waits.md", "tdm-waits/2-pipelines.md")
 NEEDED = capabilities()["amd-partitioned-shared"]
 
 

@@ -7,7 +7,7 @@ poison.  A missing wait shows on every run, not on one in a thousand.
 
 The waves of a workgroup run in step; the partitions of ``ttg.warp_specialize`` take turns, and for
 NVIDIA's GPUs what they do to shared memory has to be in order.  Tensors have their values and no
-layout.  What is left out stands in ``docs/tdm-waits.md`` and ``docs/gluon-conv.md``.
+layout.  What is left out stands in ``docs/tdm-waits/2-pipelines.md`` and ``docs/gluon-conv.md``.
 
 Needs numpy: ``pip install 'triton-ext[interpreter]'``.
 """

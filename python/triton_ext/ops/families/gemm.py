@@ -267,7 +267,7 @@ class _Read(NamedTuple):
 
 
 def _stores_through_tma(case: Case, column_unit: int) -> bool:
-    """Whether tiles of y are boxes of TMA: of rows of 16 bytes, inside of their group."""
+    """Tells whether tiles of y are boxes of TMA: of rows of 16 bytes, inside of their group."""
     co, groups = case.problem.out_channels, case.problem.groups
     if co * case.output_dtype.itemsize % ROW_BYTES:
         return False

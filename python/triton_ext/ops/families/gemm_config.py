@@ -93,7 +93,7 @@ class ConvConfig:
     def fits(
         self, element_bytes: int, output: OutputTile | None = None, available: int = SMEM_BYTES
     ) -> bool:
-        """Whether the configuration fits the shared memory that a CTA can use."""
+        """Tells whether the configuration fits the shared memory that a CTA can use."""
         # 1 KiB for mbarriers and alignment.
         return self.smem_bytes(element_bytes, output) + 1024 <= available
 
@@ -294,7 +294,7 @@ def expected_times(
         tile, stages = crossing if crosses else inside, shipped.num_stages - less
         config = replace(shipped, block_k=block_k or shipped.block_k, num_stages=stages)
         is_masked = groups > 1 and product.channels % config.block_k
-        # What both cost is measured with all stages.
+        # The cost of both is measured with all stages.
         if tile is None or stages < 2 or (less and (crosses or is_masked)):
             continue
         if config.fits(size, tile, device.smem_bytes):

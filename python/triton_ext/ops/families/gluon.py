@@ -115,7 +115,7 @@ def product_of(case: Case) -> Product:
     if case.direction == "dgrad":
         return product
     problem, x_strides = _read(case)
-    # Whether pixels of x [N, Ci, *input_size] are rows of a matrix, and y's the same.
+    # Pixels of x [N, Ci, *input_size] may be rows of a matrix, and y's the same.
     order = TO_LAST[problem.dims][-2::-1]
     sizes, strides = ([values[i] for i in order] for values in (problem.x_shape, x_strides))
     is_matrix = problem.is_pointwise and row_stride_of(sizes, strides) is not None

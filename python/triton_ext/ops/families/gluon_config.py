@@ -49,7 +49,7 @@ class TileConfig:
     # them out.
     element_bytes: int = field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
     out_bytes: int = field(default=ELEMENT_BYTES, metadata={"omit": ELEMENT_BYTES})
-    # Whether pixels and output channels change places in all of the above, for x that is a matrix.
+    # Pixels and output channels change places in all of the above, for x that is a matrix.
     # Columns may be 96 or 144, rows may not: what splits evenly over the multiprocessors may need
     # them in either.
     rows_from_w: bool = field(default=False, metadata={"omit": False})
@@ -71,7 +71,7 @@ class TileConfig:
 
     @property
     def joins(self) -> bool:
-        """Whether fprop has one WGMMA for both accumulators; dgrad never has."""
+        """True where fprop has one WGMMA for both accumulators; dgrad never has."""
         # A WGMMA has at most 256 columns (PTX ISA, wgmma shapes).
         fits = 0 < self.block_n_rest < self.block_n_main and self.block_n <= 256
         if not fits or not capabilities()["wgmma-join"].available:
@@ -161,7 +161,7 @@ class TileConfig:
         found += power_refusals(self, rows=(64, 128), block_n_main=(16, 256))
         if self.block_n_rest:
             found += power_refusals(self, block_n_rest=(16, 256))
-        # What is narrower than a swizzle row of 32 bytes has another layout in shared memory.
+        # A tile narrower than a swizzle row of 32 bytes has another layout in shared memory.
         least = max(16, 32 // out_size)
         found += power_refusals(self, block_k=(32 // size, 128 // size), store_n=(least, 256))
         for n in self.widths:
@@ -253,7 +253,7 @@ def keep_filter(config: TileConfig, steps: int) -> TileConfig | None:
     return replace(kept, stages=4 + spare_bytes // (config.x_bytes + 16))
 
 
-# What an element of a tile takes longer to be stored in dgrad's stride phases.
+# An element of a tile takes so much longer to be stored in dgrad's stride phases.
 _PHASE_STORE_NS = 0.03
 # Launches were measured with a part of DRAM's time in them.
 _LESS_LAUNCH_US = 0.8

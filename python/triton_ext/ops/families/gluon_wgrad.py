@@ -253,7 +253,7 @@ class WgradWork:
 
     @property
     def is_split(self) -> bool:
-        """Whether there are tiles in several parts."""
+        """True where there are tiles in several parts."""
         return self.partition.rest > 0 and self.parts > 1
 
     @property

@@ -46,7 +46,7 @@ _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
 # expects of an H100, with a stride 1.01 to 1.09.  dgrad: 1.06 times over 20 configurations
 # (H100, Triton 3.9.0, bf16, 2026-11-27).
 _CORRECTION = {"fprop": 1.27, "dgrad": 1.06}
-# What the kernel without tensor cores computes in a microsecond: 6 TFLOP/s over 32 groups of 8
+# The kernel without tensor cores computes so much in a microsecond: 6 TFLOP/s over 32 groups of 8
 # channels (H200, Triton 3.9.0, bf16, 2026-11-23).
 _DIRECT_FLOPS_PER_US = 6e6
 
