@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import NamedTuple
 
 import pytest
 
@@ -189,3 +190,27 @@ def test_operands_of_another_convolution_are_errors(start, tap, match, fresh_tri
     with pytest.raises(EmulationError, match=match) as caught:
         xnv.emulated(copy_pixels)[(1,)](x_desc, torch.ones(1), y_desc, *start, TAP=tap)
     assert "load_im2col(x_desc" in caught.value.source_line
+
+
+class Optional(NamedTuple):
+    scale: object
+    bias: object
+
+
+@triton.jit
+def _scaled(x_ptr, operands, y_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    y = tl.load(x_ptr + at)
+    if operands.scale is not None:
+        y *= operands.scale
+    if operands.bias is not None:
+        y += tl.load(operands.bias + at)
+    tl.store(y_ptr + at, y)
+
+
+@pytest.mark.parametrize(("scale", "has_bias"), [(None, True), (3, False), (3, True)])
+def test_a_tuple_of_arguments_may_hold_none(scale, has_bias):
+    x, bias = torch.arange(32.0), torch.arange(32.0) if has_bias else None
+    y = torch.empty(32)
+    xnv.emulated(_scaled)[(1,)](x, Optional(scale, bias), y, N=32)
+    assert torch.equal(y, x * (scale or 1) + (bias if has_bias else 0))
