@@ -84,6 +84,7 @@ class Emulated(EmulatedKernel):
             for name, type_ in signature.items()
             if isinstance(type_, str) and type_.startswith("*")
         }
+        constexprs: dict[tuple[int, ...], Any]
         constexprs = {(names.index(name),): given[name] for name in constants}
         for name, value in given.items():
             if name not in constants:
