@@ -8,9 +8,6 @@ table goes before ours.  Tables are read once, when a plan is made, and kept;
     TRITON_EXT_TUNING_DIR   folder of the user's tables; else $XDG_DATA_HOME/triton-ext/tuning, else
                             ~/.local/share/triton-ext/tuning
     TRITON_EXT_TUNING=0     no table is looked at, models choose alone
-
-Merging takes of two entries the newer one; the order in which files are merged does not matter.
-A date that is none, or is in the future, is older than every other.
 """
 
 from __future__ import annotations
@@ -52,8 +49,7 @@ _LARGEST_BYTES = 1 << 28  # of a file; ours have a few hundred bytes per entry
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
-# Text of a file in messages: escaped, and cut.
-_shown = _REPR.repr
+_shown = _REPR.repr  # text of a file in messages: escaped, and cut
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:T\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)?", re.ASCII)
 # Clocks of machines that share a table differ by less.
@@ -270,7 +266,8 @@ def shipped_path(gpu: str) -> pathlib.Path:
 def merged(first: Mapping[str, RawEntry], second: Mapping[str, RawEntry]) -> dict[str, RawEntry]:
     """Returns the entries of both; of two for one key the newer one.
 
-    The order and the number of times that tables are merged make no difference.
+    A date that is none, or is in the future, is older than every other.  The order and the number
+    of times that tables are merged make no difference.
     """
     result = dict(first)
     tomorrow = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + _DAY_SECONDS))
@@ -335,19 +332,15 @@ def parse_table(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
     """Returns the table that a file holds; errors as :func:`read_table`."""
     try:
         document = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_float=_finite,
-            parse_constant=_finite,
+            data.decode(), object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite
         )
     except (ValueError, RecursionError) as error:
         raise TableError(f"{path}: is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise TableError(f"{path}: is no table of triton-ext's tuning")
-    schema = document.get("schema")
+    schema, name, entries = map(document.get, ("schema", "gpu", "entries"))
     if type(schema) is not int or schema != SCHEMA:
         raise TableError(f"{path}: has schema {_shown(schema)}, this version has {SCHEMA}")
-    name, entries = document.get("gpu"), document.get("entries")
     if not isinstance(name, str) or not isinstance(entries, dict):
         raise TableError(f"{path}: has no GPU or no entries")
     if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
@@ -364,9 +357,8 @@ def parse_table(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object of JSON; readers do not agree on what one with a name twice means."""
-    found = dict(pairs)
+    found, names = dict(pairs), [name for name, _ in pairs]
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"an object has {_shown(twice)} twice")
     return found
@@ -382,16 +374,10 @@ def _finite(text: str) -> float:
 
 def _is_deeper(value: object, depth: int) -> bool:
     """Tells whether objects and lists are nested more often; writing them would need a stack."""
-    level: list[object] = [value]
-    for _ in range(depth):
-        inner: list[object] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
-        level = inner
-    return any(isinstance(each, (dict, list)) for each in level)
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return depth == 0 or any(_is_deeper(each, depth - 1) for each in inner)
 
 
 # ---- Look-up ------------------------------------------------------------------------------------
