@@ -35,7 +35,7 @@ def hopper_with_three_multiprocessors(fresh_triton_cache, monkeypatch):
 
     def launch(self, tensors, variant=None):
         kernel = xnv.emulated(self.kernel)[self.grid]
-        kernel(*tensors, *self.scalars, **self.constants, **self.options)
+        kernel(*self.arguments(tensors), **self.constants, **self.options)
 
     def device_of(device, operator):
         return Device(3, (9, 0), 227 * 1024)

@@ -81,7 +81,9 @@ def test_a_prefetch_changes_nothing():
     x, _, z, _ = run("\n".join([*lines, "$read v a", "$keep v"]))
     np.testing.assert_array_equal(z, block(x))
     offsets = prefetch.replace("true :", "true returnOffsets :") + " -> tensor<8xi64, #b>"
-    with pytest.raises(EmulationError, match=r"does not know 'amdg\.tdm_prefetch' with a result"):
+    with pytest.raises(
+        EmulationError, match=r"does not support 'amdg\.tdm_prefetch' with a result"
+    ):
         run("\n".join([lines[0], f"%offsets = {offsets}"]))
 
 

@@ -140,7 +140,7 @@ def test_one_installation_found_twice_is_no_clash(registered, monkeypatch):
     ("target", "message"),
     [
         ("no_such_module:X", "cannot be loaded from 'no_such_module:X': No module named"),
-        ("pass_helpers:Nothing", "cannot be loaded from 'pass_helpers:Nothing'"),
+        ("pass_helpers:Missing", "cannot be loaded from 'pass_helpers:Missing'"),
         ("pass_helpers:TEXT", "is not a subclass of triton_ext.passes.Pass"),
         ("pass_helpers:Mark", "calls itself 'test-mark'"),
     ],
