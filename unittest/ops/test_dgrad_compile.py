@@ -24,9 +24,9 @@ import triton
 import triton.language as tl
 from compiled_gemm import compile_conv_dgrad
 from dgrad_cases import HALVES, draw, reference
-from emulated import EmulatedKernel
 from planned import plan_dgrad
 from problem_cases import channels_last, problem_of
+from triton_ext.gluon import nvidia as xnv
 from triton_ext.host import capabilities
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
@@ -160,7 +160,7 @@ def emulate(monkeypatch, problem, config, dtype=torch.float16, programs=3, seed=
     from triton_ext.emulator import Program
 
     monkeypatch.setattr(planner, "device_of", lambda *_: Device(programs, (9, 0), SMEM_BYTES))
-    monkeypatch.setattr(row_copy, "row_copy_kernel", EmulatedKernel(row_copy.row_copy_kernel))
+    monkeypatch.setattr(row_copy, "row_copy_kernel", xnv.emulated(row_copy.row_copy_kernel))
     dy, weight = channels_last(problem.y_shape, dtype, 1), channels_last(problem.w_shape, dtype, 2)
     groups = problem.groups
     ci, co = problem.in_channels // groups, problem.out_channels // groups

@@ -12,10 +12,11 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
 
 import torch
-from emulated import EmulatedKernel, emulate
+from emulated import emulate
 from family_plans import H200, META, compiled, configs_of
 from patch_cases import check, draw
 from problem_cases import problem_of
+from triton_ext.gluon import nvidia as xnv
 from triton_ext.host import capabilities
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
@@ -81,7 +82,7 @@ def test_the_stem_of_a_convnext_is_bound_by_stores_of_8_bytes():
 @pytest.mark.parametrize("number", range(60 if NIGHTLY else 4))
 def test_drawn_in_the_emulator(number, monkeypatch, fresh_triton_cache):
     emulate(monkeypatch)
-    kernel = EmulatedKernel(patches.patch_dgrad_kernel)
+    kernel = xnv.emulated(patches.patch_dgrad_kernel)
     monkeypatch.setattr(patches, "patch_dgrad_kernel", kernel)
     rng = random.Random(number)
     dtype = (torch.float16, torch.bfloat16)[number % 2]

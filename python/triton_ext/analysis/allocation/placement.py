@@ -131,7 +131,7 @@ class Problem:
     def cliques(self) -> list[tuple[int, ...]]:
         """Sets of simultaneously live items, one for each operation where an item begins.
 
-        Of each concurrent region, the heaviest set is taken.
+        They hold the heaviest set of each concurrent region.
         """
         items = self.items
         sized = sorted((i for i, item in enumerate(items) if item.size), key=self._start)
