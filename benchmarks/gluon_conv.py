@@ -225,16 +225,20 @@ FUNCTIONS = {
 
 def chosen_config(kernel: str, shape: ConvShape, num_sms: int) -> str:
     """Returns the configuration with which the Gluon kernel runs the shape."""
+    import torch
+    from triton_ext.ops.core.case import Case
     from triton_ext.ops.core.device import KNOWN
     from triton_ext.ops.core.stride_phases import StridePhases
-    from triton_ext.ops.families.gluon_wgrad import ranked_work
+    from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
 
     from examples.gluon.hopper import dgrad, fprop
 
     taps = shape.r * shape.s
     if kernel == "wgrad":
         device = dataclasses.replace(KNOWN["h200"], num_sms=num_sms)
-        return str(ranked_work(shape.problem(), device)[0][0])
+        case = Case(direction="wgrad", problem=shape.problem(), dtype=torch.float16)
+        choice = next(iter(GLUON_WGRAD.candidates(case, device)))
+        return str(choice.tiles(case.problem, num_sms))
     if kernel in ("fprop", "clusters"):
         chosen = fprop.choose_config(shape.m_gemm, shape.co, shape.ci, taps, num_sms)
         others = clustered(shape, num_sms) if kernel == "clusters" else []

@@ -102,9 +102,7 @@ class Choice:
 
     def tiles(self, problem: Any, num_sms: int) -> Any:
         """The tiles of a problem."""
-        from triton_ext.ops.families.wgrad import WgradTiles
-
-        return WgradTiles.make(self.config, problem, num_sms, self.part_rounds)
+        return self.entry().tiles(problem, num_sms)
 
     def __str__(self) -> str:
         c = self.config
@@ -146,9 +144,7 @@ class GluonChoice:
 
     def tiles(self, problem: Any, num_sms: int) -> Any:
         """The tiles of a problem, and who computes them."""
-        from triton_ext.ops.families.gluon_wgrad import WgradWork
-
-        return WgradWork.make(self.entry(), problem, num_sms)
+        return self.entry().tiles(problem, num_sms)
 
     def __str__(self) -> str:
         return f"{self.config}_{'a' if self.add_in_place else 'k'}"
@@ -188,7 +184,7 @@ def _jit_candidates(problem: Any, num_sms: int, narrow: bool) -> dict[Any, tuple
             choice = Choice(config, part_rounds)
             tiles = choice.tiles(problem, num_sms)
             # More rounds may give the same parts.
-            has_whole = tiles.partition.tiles > tiles.partition.split_tiles
+            has_whole = tiles.partition.tiles > tiles.split_tiles
             if config.taps <= problem.taps and _fits(config, has_whole):
                 found.setdefault(tiles, (_estimate_us(tiles), choice))
     return found
@@ -216,7 +212,7 @@ def _is_for_gluon(problem: Any, num_sms: int) -> bool:
 def _gluon_candidates(
     problem: Any, num_sms: int, narrow: bool
 ) -> dict[Any, tuple[float, Candidate]]:
-    from triton_ext.ops.families.gluon_wgrad import CONFIGS
+    from triton_ext.ops.families.gluon_wgrad import CONFIGS, tile_refusals
 
     wide = [] if narrow else list(_gluon_tiles())
     found: dict[Any, tuple[float, Candidate]] = {}
@@ -224,7 +220,7 @@ def _gluon_candidates(
         for in_place in (False, True):
             choice = GluonChoice(config, in_place)
             work = choice.tiles(problem, num_sms)
-            if not work.refusals() and (work.is_split or not in_place):
+            if not tile_refusals(work) and (work.split_tiles or not in_place):
                 found[work] = (_gluon_estimate_us(work), choice)
     return found
 
