@@ -30,7 +30,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us, outside_share
 from triton_ext.ops.core.packing import filling_us
-from triton_ext.ops.core.plan import TO_LAST, ConvSizes, DgradPlan, ForwardPlan
+from triton_ext.ops.core.plan import TO_LAST, ConvSizes, DgradPlan, ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
@@ -353,7 +353,6 @@ class GemmDgrad(_Gemm):
             ],
             round_f32_to_tf32=is_nk,
         )
-        m_gemm = n * math.prod(dim.walk_size for dim in dims)
         w_rows, w_columns = problem.out_channels, ci + missing_ci
         w_block = [config.block_k, 1, config.block_n]
         if is_nk:
@@ -375,9 +374,10 @@ class GemmDgrad(_Gemm):
             launcher=Launcher(
                 kernel=conv_dgrad_kernel,
                 grid=(product_of(case).programs(config, device.num_sms), 1, 1),
-                scalars=(ci, DgradProblem.of(dims, m_gemm, math.ceil(co / config.block_k))),
+                scalars=(DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),),
                 constants={
                     "DIMS": problem.dims,
+                    "FILTER": three(problem.filter_size, 1),
                     "CLASSES": Classes.of(dims),
                     "GROUPS": groups,
                     "CHANNEL_UNIT": math.gcd(ci, 8),

@@ -33,6 +33,7 @@ from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Product
 from triton_ext.ops.families.gluon_config import TileConfig, expected_times
+from triton_ext.ops.kernels.gemm import Classes, DgradProblem
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
@@ -233,26 +234,17 @@ class GluonFprop(_Gluon):
         if row_step is not None:
             matrix = tiled(case.dtype, [m_gemm, row_ci], row_step, x_block)
         shape, out_shape = [n_gemm, problem.taps, column_ci], [conv.m_gemm, co]
-        blocks = ([width, 1, config.block_k] for width in config.fprop_boxes)
+        w_blocks = ([width, 1, config.block_k] for width in config.fprop_boxes)
         out = tiled(case.output_dtype, out_shape, co, config.y_block)
-        ones = (1,) * (3 - problem.dims)
-        kernel_problem = gluon_conv.FpropProblem(
-            m_gemm=m_gemm,
-            co=n_gemm,
-            channel_blocks=math.ceil(ci / config.block_k),
-            filter_size=(*ones, *conv.filter_size),
-            dilation=(*ones, *conv.dilation),
-            output_size=conv.output_size,
-            stride=conv.stride,
-            padding=tuple(low for low, _ in conv.padding),
-        )
+        blocks = math.ceil(ci / config.block_k)
+        kernel_problem = gluon_conv.FpropProblem.of(conv, m_gemm, n_gemm, blocks)
         return ForwardPlan.make(
             case,
             config,
             _Operands(
                 pixels=x_desc,
                 matrix=matrix,
-                columns=[tiled(case.dtype, shape, column_step, block) for block in blocks],
+                columns=[tiled(case.dtype, shape, column_step, block) for block in w_blocks],
                 rows_from_w=config.rows_from_w,
                 dims=problem.dims if case.packing is None else None,
             ),
@@ -309,8 +301,8 @@ class GluonDgrad(_Gluon):
             stores_aligned=True,
             launcher=launcher(
                 gluon_conv.conv_dgrad_kernel, product_of(case).programs(config, device.num_sms),
-                gluon_conv.DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
-                CONFIG=config, CLASSES=gluon_conv.Classes.of(dims),
+                DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
+                CONFIG=config, CLASSES=Classes.of(dims),
             ),
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ from triton_ext.host.gluon_names import (
     async_store,
     reinterpret,
 )
-from triton_ext.ops.kernels.epilogue import activate, product, scale_and_shift
+from triton_ext.ops.kernels.epilogue import activate, product, scale_and_shift, tile_position
 
 # ---- Shared memory and layouts -----------------------------------------------------------------
 
@@ -142,16 +142,12 @@ def tile_counts(m_gemm, n_gemm, CONFIG: gl.constexpr):
 @gluon.jit
 def tile_origin(tile, m_gemm, n_gemm, CONFIG: gl.constexpr):
     """First row and first column of a tile: GROUP_M rows of tiles, column by column."""
-    GROUP_M: gl.constexpr = CONFIG.group_m
     num_m, num_n = tile_counts(m_gemm, n_gemm, CONFIG)
     if CONFIG.filter_steps > 0:
         # The number of CTAs is a multiple of num_n: each stays in its columns.
         return (tile // num_n) * CONFIG.block_m, (tile % num_n) * CONFIG.block_n
-    width = GROUP_M * num_n
-    first_m = (tile // width) * GROUP_M
-    group_m = min(num_m - first_m, GROUP_M)
-    rest = tile % width
-    return (first_m + rest % group_m) * CONFIG.block_m, (rest // group_m) * CONFIG.block_n
+    tile_m, tile_n = tile_position(tile, num_m, num_n, CONFIG.group_m)
+    return tile_m * CONFIG.block_m, tile_n * CONFIG.block_n
 
 
 @gluon.jit
