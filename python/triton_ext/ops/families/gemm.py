@@ -7,8 +7,9 @@ tiles of its own, with the k iterations of its own taps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from triton_ext import backends
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
+    Describe,
     Layout,
     aligned_rows,
     matrix_row_stride,
@@ -52,10 +54,6 @@ from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
-
-# Shape, strides and block of a descriptor: lists that nobody changes, made once because making them
-# takes as long as a descriptor.
-_Tiled = tuple[list[int], list[int], list[int]]
 
 # dgrad fills groups up to multiples of so many channels, which are an operand of a matrix product
 # with every Triton, of 16 and of 32 bits.
@@ -109,6 +107,52 @@ class _Gemm(Family[ConvConfig]):
         refuse(f"{case.operator}: configuration {config}", found)
 
 
+def tiled(shape: list[int], row: int, block: list[int], **options: bool) -> Describe:
+    """Returns what makes the descriptor of a tensor whose rows begin ``row`` elements apart."""
+    strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
+    return partial(TensorDescriptor, shape=shape, strides=strides, block_shape=block, **options)
+
+
+def phase_descriptor(
+    descriptor: Any, case: Case, shape: tuple[int, ...], strides: tuple[int, ...], block: list[int],
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Returns the im2col descriptor of dy, channels last, over whose pixels all phases go."""
+    dims, size = phases_of(case.problem), case.problem.output_size
+    return descriptor(
+        Layout(shape, strides, case.dtype), shape, strides, block,
+        pixel_box_lower_corner=[dim.lower for dim in dims],
+        pixel_box_upper_corner=[
+            dim.lower + dim.walk_size - out for dim, out in zip(dims, size, strict=True)
+        ],
+        **options,
+    )  # fmt: skip
+
+
+def described_inputs(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    pixels: Describe,  # describes x [N, *input_size, Ci], or dy
+    matrix: Describe | None,  # describes the product's rows as a matrix, where im2col is it
+    columns: Sequence[Describe | None],  # describe its columns
+    dims: int | None,  # of tensors in torch's order; ``None`` for packed, channels-last rows
+    fill: Callable[..., tuple[torch.Tensor, ...]] | None = None,  # adds channels to both
+    rows_from_w: bool = False,  # whether rows are the filter, and columns the pixels
+) -> tuple[Any, ...]:
+    """Returns a kernel's descriptors of the rows and columns of its product."""
+    if dims is not None:
+        x, weight = x.permute(TO_LAST[dims]), weight.permute(TO_LAST[dims])
+        if fill is not None:
+            x, weight = fill(x, weight)
+        weight = aligned_rows(weight)
+    rows_desc = pixels(x)  # also where it is not used: it checks the address
+    rows, others = (weight, x) if rows_from_w else (x, weight)
+    if matrix is not None:
+        rows_desc = matrix(rows)
+    return rows_desc, *(None if describe is None else describe(others) for describe in columns)
+
+
 # ---- fprop -------------------------------------------------------------------------------------
 
 
@@ -144,24 +188,23 @@ class Gemm(_Gemm):
         self._check(config, case, device)
         read, packing, dtype = _Read.of(case), case.packing, case.dtype
         problem, conv = read.problem, read.problem.geometry
-        x_block = [config.block_m, config.block_k]
         x_desc = Im2ColDescriptor.for_conv(
             Layout(read.shape, read.strides, dtype),
             conv.filter_size,
             stride=conv.stride,
             padding=conv.padding,
             dilation=conv.dilation,
-            block_shape=x_block,
+            block_shape=(x_block := [config.block_m, config.block_k]),
             round_f32_to_tf32=dtype == torch.float32,
         )
-        row_stride = matrix_row_stride(x_desc)
+        row_stride, x_matrix = matrix_row_stride(x_desc), None
+        if row_stride is not None:
+            x_rows = [conv.m_gemm, read.shape[-1]]
+            x_matrix = tiled(x_rows, row_stride, x_block, **rounding(dtype))
         co, groups, taps, ci = problem.out_channels, problem.groups, problem.taps, read.group_ci
         if packing is not None:
             _, *rows, ci = packing.weight_shape
             taps = math.prod(rows)
-        x_tiles = None
-        if row_stride is not None:
-            x_tiles = ([conv.m_gemm, read.shape[-1]], [row_stride, 1], x_block)
         launcher = Launcher(
             kernel=conv_fprop_kernel,
             grid=(product_of(case).programs(config, device.num_sms), 1, 1),
@@ -176,19 +219,19 @@ class Gemm(_Gemm):
             },
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         )
-        operands = _Operands(
-            problem=case.problem,
-            x_desc=x_desc,
-            x_tiles=x_tiles,
-            w_tiles=([co, taps, ci], [taps * ci, ci, 1], [config.block_n, 1, config.block_k]),
-            rounding=rounding(dtype),
-            fill=FilledChannels(read.missing, read.missing) if read.missing else None,
-            is_packed=packing is not None,
+        w_block = [config.block_n, 1, config.block_k]
+        inputs = partial(
+            described_inputs,
+            pixels=x_desc.with_base,
+            matrix=x_matrix,
+            columns=[tiled([co, taps, ci], ci, w_block, **rounding(dtype))],
+            dims=problem.dims if packing is None else None,
+            fill=partial(_filled, FilledChannels(read.missing, read.missing), groups),
         )
         return ForwardPlan.make(
             case,
             config,
-            operands,
+            inputs,
             launcher,
             # TMA does not stop at the end of a group: its tiles have to.
             y_block=config.store_block if _stores_through_tma(case, config.block_n) else None,
@@ -196,48 +239,23 @@ class Gemm(_Gemm):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Operands:
-    """Descriptors of x and w, without memory."""
+def _filled(
+    fill: FilledChannels, groups: int, x_rows: torch.Tensor, w_rows: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Returns x and the weight with zeros behind the channels of each group, where TMA needs some.
 
-    problem: ConvProblem
-    x_desc: Im2ColDescriptor  # im2col descriptor of x [N, *input_size, Ci], channels padded
-    x_tiles: _Tiled | None  # of the descriptor of x as a matrix; None where it is not read so
-    w_tiles: _Tiled  # of the descriptor of w [Co, taps, Ci / groups]
-    rounding: dict[str, bool]  # options of both tiled descriptors
-    # Adds zeros to the channels of each group, of x and of the weight; None where TMA takes
-    # them.  It wants rows of multiples of 16 bytes, and an im2col copy that begins at a channel
-    # between two such multiples is an illegal instruction (measured on an H200).
-    fill: FilledChannels | None
-    is_packed: bool  # whether both are packed, channels-last rows already
-
-    def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[Any, Any]:
-        """Returns the kernel's x and w."""
-        if not self.is_packed:
-            to_last = TO_LAST[self.problem.dims]
-            x, weight = x.permute(to_last), weight.permute(to_last)
-            if self.fill is not None:
-                x, weight = self._filled(self.fill, x, weight)
-            weight = aligned_rows(weight)
-        # Also where it is not used: it checks the address.
-        x_desc = self.x_desc.with_base(x)
-        if self.x_tiles is not None:
-            x_desc = TensorDescriptor(x, *self.x_tiles, **self.rounding)
-        return x_desc, TensorDescriptor(weight, *self.w_tiles, **self.rounding)
-
-    def _filled(
-        self, fill: FilledChannels, x_rows: torch.Tensor, w_rows: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        groups = self.problem.groups
-        if groups == 1:
-            return fill.fill(x_rows, w_rows)
-        # Groups are further pixels of a row, where pixels lie side by side.
-        *pixels, channels = x_rows.shape
-        if x_rows.stride(-2) != channels or x_rows.stride(-1) != 1:
-            x_rows = x_rows.contiguous()
-        rows = x_rows.unflatten(-1, (groups, -1)).flatten(-3, -2)
-        rows, w_rows = fill.fill(rows, w_rows)
-        return rows.view(*pixels, -1), w_rows
+    It wants rows of multiples of 16 bytes, and an im2col copy that begins at a channel between two
+    such multiples is an illegal instruction (measured on an H200).
+    """
+    if groups == 1 or not fill.missing[0]:
+        return fill.fill(x_rows, w_rows)
+    # Groups are further pixels of a row, where pixels lie side by side.
+    *pixels, channels = x_rows.shape
+    if x_rows.stride(-2) != channels or x_rows.stride(-1) != 1:
+        x_rows = x_rows.contiguous()
+    rows = x_rows.unflatten(-1, (groups, -1)).flatten(-3, -2)
+    rows, w_rows = fill.fill(rows, w_rows)
+    return rows.view(*pixels, -1), w_rows
 
 
 class _Read(NamedTuple):
@@ -341,35 +359,33 @@ class GemmDgrad(_Gemm):
         strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
         if missing_co or problem is not case.problem:
             strides = packed_strides(shape)
-        dims = phases_of(problem)
-        dy_desc = Im2ColDescriptor(
-            Layout(shape, strides, dtype),
-            shape,
-            strides,
-            [config.block_m, config.block_k],
-            pixel_box_lower_corner=[dim.lower for dim in dims],
-            pixel_box_upper_corner=[
-                dim.lower + dim.walk_size - out for dim, out in zip(dims, size, strict=True)
-            ],
-            round_f32_to_tf32=is_nk,
+        dims, dy_block = phases_of(problem), [config.block_m, config.block_k]
+        dy_desc = phase_descriptor(
+            Im2ColDescriptor, case, shape, strides, dy_block, round_f32_to_tf32=is_nk
         )
         w_rows, w_columns = problem.out_channels, ci + missing_ci
         w_block = [config.block_k, 1, config.block_n]
         if is_nk:
             w_rows, w_columns, w_block = ci, w_rows + missing_co, w_block[::-1]
         through_tma = _is_packed(case) and (groups == 1 or ci % config.block_n == 0)
+        describe_dx: Describe = lambda dx: dx  # noqa: E731
+        if through_tma:
+            pixels, row = n * math.prod(problem.input_size), problem.in_channels
+            describe_dx = tiled([pixels, row], row, config.store_block)
+        fill = FilledChannels(missing_co, missing_co if is_nk else missing_ci)
+        inputs = partial(
+            described_inputs,
+            pixels=dy_desc.with_base,
+            matrix=None,
+            columns=[tiled([w_rows, taps, w_columns], w_columns, w_block, **rounding(dtype))],
+            dims=problem.dims,
+            fill=partial(_filled_dy, fill, co - case.problem.out_channels // groups, groups),
+        )
         return DgradPlan(
             problem=case.problem,
             dtype=dtype,
             config=config,
-            describe=_describe(
-                case.problem,
-                dy_desc,
-                ([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
-                config.store_block if through_tma else None,
-                co - case.problem.out_channels // groups,
-                FilledChannels(missing_co, missing_co if is_nk else missing_ci),
-            ),
+            describe=lambda dy, weight, dx: (*inputs(dy, weight), describe_dx(dx)),
             stores_aligned=through_tma,
             launcher=Launcher(
                 kernel=conv_dgrad_kernel,
@@ -409,39 +425,20 @@ def _is_packed(case: Case) -> bool:
     return set(problem.stride) == {1} and row_bytes % ROW_BYTES == 0
 
 
-def _describe(
-    problem: ConvProblem,  # the convolution
-    # im2col descriptor of dy [N, *output_size, Co], channels padded, without memory.
-    dy_desc: Im2ColDescriptor,
-    w_tiles: _Tiled,  # of the descriptor of w
-    # The block of the descriptor of dx [pixels, Ci]; None where it is stored through a pointer.
-    dx_tile: list[int] | None,
-    missing_group_co: int,  # zeros to add to the output channels of each group
-    # Adds zeros to the channels of dy and of the weight, so that rows are multiples of 16
-    # bytes.
-    fill: FilledChannels,
-) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
-    """Returns what describes dy, weight and dx to the kernel."""
-    to_last, ci, groups = TO_LAST[problem.dims], problem.in_channels, problem.groups
+def _filled_dy(
+    fill: FilledChannels, missing: int, groups: int, dy_rows: torch.Tensor, w_rows: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Returns dy and w as the kernel reads them, each group with so many output channels more.
 
-    def described(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
-        dy_rows = dy.permute(to_last)
-        if missing_group_co:
-            by_group = dy_rows.unflatten(-1, (groups, -1))
-            dy_rows = pad(by_group, (0, missing_group_co)).flatten(-2)
-            more = (0, 0) * (weight.dim() - 1) + (0, missing_group_co)
-            weight = pad(weight.unflatten(0, (groups, -1)), more).flatten(0, 1)
-        # [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups].
-        is_nk = dy.dtype == torch.float32
-        w_rows = weight.movedim(0, -1) if is_nk else weight.permute(to_last)
-        dy_rows, w_rows = fill.fill(dy_rows, w_rows)
-        w_desc = TensorDescriptor(aligned_rows(w_rows), *w_tiles, **rounding(dy.dtype))
-        if dx_tile is None:
-            return dy_desc.with_base(dy_rows), w_desc, dx
-        dx_desc = TensorDescriptor(dx, [dx.numel() // ci, ci], [ci, 1], dx_tile)
-        return dy_desc.with_base(dy_rows), w_desc, dx_desc
-
-    return described
+    w is [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups]; ``fill`` makes rows of
+    both multiples of 16 bytes.
+    """
+    if missing:
+        dy_rows = pad(dy_rows.unflatten(-1, (groups, -1)), (0, missing)).flatten(-2)
+        more = (0, 0) * (w_rows.dim() - 1) + (0, missing)
+        w_rows = pad(w_rows.unflatten(0, (groups, -1)), more).flatten(0, 1)
+    is_nk = dy_rows.dtype == torch.float32
+    return fill.fill(dy_rows, w_rows.transpose(0, -1) if is_nk else w_rows)
 
 
 GEMM: Gemm = Gemm()

@@ -353,7 +353,7 @@ class FilledChannels:
     """
 
     def __init__(self, *missing: int) -> None:
-        self._missing = missing
+        self.missing = missing
         self._launchers: dict[tuple[object, ...], CopyLauncher] = {}
 
     def fill(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -364,7 +364,7 @@ class FilledChannels:
         """
         filled = [
             t.new_empty((*t.shape[:-1], t.shape[-1] + more)) if more else t
-            for t, more in zip(tensors, self._missing, strict=True)
+            for t, more in zip(tensors, self.missing, strict=True)
         ]
         copies = [pair for pair in zip(tensors, filled, strict=True) if pair[0] is not pair[1]]
         if copies:
