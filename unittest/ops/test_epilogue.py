@@ -104,7 +104,7 @@ def test_shared_memory_is_what_the_model_says(config, through_tma, capability, f
     for spec in (EpilogueSpec(residual=True), FULL, per_image):
         fp8 = spec is FULL
         whole = capability == 100 or not through_tma
-        tile = OutputTile(element_bytes=4, through_pointers=True, whole=True)
+        tile = OutputTile(element_bytes=4, whole=True)
         if through_tma:
             tile = OutputTile(
                 element_bytes=1 if fp8 else 2,

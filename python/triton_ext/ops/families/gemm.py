@@ -17,16 +17,9 @@ from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
+from triton_ext.ops.core import descriptors
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import (
-    ROW_BYTES,
-    Describe,
-    Layout,
-    aligned_rows,
-    matrix_row_stride,
-    packed_strides,
-    rounding,
-)
+from triton_ext.ops.core.descriptors import ROW_BYTES, Describe, Layout
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
@@ -36,14 +29,8 @@ from triton_ext.ops.core.plan import TO_LAST, ConvSizes, DgradPlan, ForwardPlan,
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
-from triton_ext.ops.families.gemm_config import (
-    ConvConfig,
-    OutputTile,
-    Product,
-    channel_block,
-    expected_times,
-    pointer_store_ns,
-)
+from triton_ext.ops.families import gemm_config
+from triton_ext.ops.families.gemm_config import ConvConfig, OutputTile, Product
 from triton_ext.ops.kernels.gemm import (
     Classes,
     DgradProblem,
@@ -145,7 +132,7 @@ def described_inputs(
         x, weight = x.permute(TO_LAST[dims]), weight.permute(TO_LAST[dims])
         if fill is not None:
             x, weight = fill(x, weight)
-        weight = aligned_rows(weight)
+        weight = descriptors.aligned_rows(weight)
     rows_desc = pixels(x)  # also where it is not used: it checks the address
     rows, others = (weight, x) if rows_from_w else (x, weight)
     if matrix is not None:
@@ -170,7 +157,7 @@ class Gemm(_Gemm):
         # Steps that end where the group does, or few long ones whose last one is masked.
         blocks = {read.block_k}
         if product.groups > 1:
-            blocks.add(channel_block(read.group_ci, product.element_bytes, 1))
+            blocks.add(gemm_config.channel_block(read.group_ci, product.element_bytes, 1))
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
         if read.missing:
             copies_us = H200.launch_us
@@ -178,7 +165,7 @@ class Gemm(_Gemm):
         crossing = _output_tile(case, device, False)
         output = _output_tile(case, device, True) if _stores_through_tma(case, 16) else crossing
         for block_k in sorted(blocks):
-            times |= expected_times(
+            times |= gemm_config.expected_times(
                 product, device, block_k,
                 output=output, crossing=crossing, dram_us=dram_us(case, device),
             )  # fmt: skip
@@ -197,10 +184,10 @@ class Gemm(_Gemm):
             block_shape=(x_block := [config.block_m, config.block_k]),
             round_f32_to_tf32=dtype == torch.float32,
         )
-        row_stride, x_matrix = matrix_row_stride(x_desc), None
+        row_stride, x_matrix = descriptors.matrix_row_stride(x_desc), None
         if row_stride is not None:
             x_rows = [conv.m_gemm, read.shape[-1]]
-            x_matrix = tiled(x_rows, row_stride, x_block, **rounding(dtype))
+            x_matrix = tiled(x_rows, row_stride, x_block, **descriptors.rounding(dtype))
         co, groups, taps, ci = problem.out_channels, problem.groups, problem.taps, read.group_ci
         if packing is not None:
             _, *rows, ci = packing.weight_shape
@@ -224,7 +211,7 @@ class Gemm(_Gemm):
             described_inputs,
             pixels=x_desc.with_base,
             matrix=x_matrix,
-            columns=[tiled([co, taps, ci], ci, w_block, **rounding(dtype))],
+            columns=[tiled([co, taps, ci], ci, w_block, **descriptors.rounding(dtype))],
             dims=problem.dims if packing is None else None,
             fill=partial(_filled, FilledChannels(read.missing, read.missing), groups),
         )
@@ -279,8 +266,8 @@ class _Read(NamedTuple):
         group_ci += missing
         shape = (problem.batch, *problem.input_size, problem.groups * group_ci)
         strides = tuple(case.strides_of_x[i] for i in TO_LAST[problem.dims])
-        block_k = channel_block(group_ci, size, problem.groups)
-        strides = packed_strides(shape) if missing else strides
+        block_k = gemm_config.channel_block(group_ci, size, problem.groups)
+        strides = descriptors.packed_strides(shape) if missing else strides
         return cls(problem, group_ci, missing, shape, strides, block_k)
 
 
@@ -298,7 +285,7 @@ def _output_tile(case: Case, device: Device, through_tma: bool) -> OutputTile:
     if not through_tma:
         # Where pointers are more than one, accumulators take their order in fp32.
         more = epilogue.residual or epilogue.amax or epilogue.function is not None
-        return OutputTile(element_bytes=4 if more else size, through_pointers=True, whole=True)
+        return OutputTile(element_bytes=4 if more else size, whole=True)
     residual_bytes = max(size, 2) if epilogue.residual else 0
     if epilogue.residual_per_image:
         # It comes through pointers, and meets the accumulators in the order of either, in fp32.
@@ -326,15 +313,15 @@ class GemmDgrad(_Gemm):
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
         product, problem, size = product_of(case), _padded(case.problem), case.dtype.itemsize
         groups, co = product.groups, product.channels
-        pointer_ns = pointer_store_ns(product.columns, size)
+        pointer_ns = gemm_config.pointer_store_ns(product.columns, size)
         # Measured: what goes through pointers takes less than its parts.
         whole = _is_packed(case) and groups == 1 and device.capability >= (10, 0)
         crossing = OutputTile(element_bytes=size, whole=whole, element_ns=pointer_ns)
-        times = expected_times(
+        times = gemm_config.expected_times(
             product,
             device,
             # A 128-byte row, or a part of one that stays in its group.
-            channel_block(co, size, groups) if groups > 1 else 128 // size,
+            gemm_config.channel_block(co, size, groups) if groups > 1 else 128 // size,
             output=replace(crossing, element_ns=0.0) if _is_packed(case) else crossing,
             crossing=crossing,
             dram_us=dram_us(case, device),
@@ -358,7 +345,7 @@ class GemmDgrad(_Gemm):
         shape = (n, *size, problem.out_channels + missing_co)
         strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
         if missing_co or problem is not case.problem:
-            strides = packed_strides(shape)
+            strides = descriptors.packed_strides(shape)
         dims, dy_block = phases_of(problem), [config.block_m, config.block_k]
         dy_desc = phase_descriptor(
             Im2ColDescriptor, case, shape, strides, dy_block, round_f32_to_tf32=is_nk
@@ -377,7 +364,9 @@ class GemmDgrad(_Gemm):
             described_inputs,
             pixels=dy_desc.with_base,
             matrix=None,
-            columns=[tiled([w_rows, taps, w_columns], w_columns, w_block, **rounding(dtype))],
+            columns=[
+                tiled([w_rows, taps, w_columns], w_columns, w_block, **descriptors.rounding(dtype))
+            ],
             dims=problem.dims,
             fill=partial(_filled_dy, fill, co - case.problem.out_channels // groups, groups),
         )

@@ -14,19 +14,12 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 
 from triton_ext.errors import LaunchError
+from triton_ext.ops.core import loads
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import Operand
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.loads import (
-    Rows,
-    dram_us,
-    kernel_us,
-    outside_share,
-    row_shares,
-    step_us,
-)
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
     Refusals,
@@ -301,16 +294,16 @@ REDUCE_US, REDUCE_US_PER_MIB = 3.1, 0.53
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
 
-def _rows(tiles: WgradTiles, problem: ConvProblem) -> Rows:
+def _rows(tiles: WgradTiles, problem: ConvProblem) -> loads.Rows:
     """Returns the rows of boxes that a k iteration loads."""
     config, ci, co = tiles.config, problem.in_channels, problem.out_channels
     every = problem.taps * math.ceil(ci / BLOCK_C)
     blocks = every / math.ceil(every / config.x_blocks)  # of a tile, in the mean
-    of_x = row_shares(ci, BLOCK_C, math.ceil(ci / BLOCK_C), ci * ELEMENT_BYTES, ELEMENT_BYTES)
-    outside, x = outside_share(problem), of_x.times(blocks)
+    of_x = loads.row_shares(ci, BLOCK_C, math.ceil(ci / BLOCK_C), ci * ELEMENT_BYTES, ELEMENT_BYTES)
+    outside, x = loads.outside_share(problem), of_x.times(blocks)
     dy_boxes = tiles.co_tiles * config.dy_blocks
-    dy = row_shares(co, BLOCK_C, dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES)
-    x = x.times(1 - outside).plus(Rows(outside=blocks * outside + config.x_blocks - blocks))
+    dy = loads.row_shares(co, BLOCK_C, dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES)
+    x = x.times(1 - outside).plus(loads.Rows(outside=blocks * outside + config.x_blocks - blocks))
     return x.plus(dy.times(config.dy_blocks)).times(config.step_pixels)
 
 
@@ -318,8 +311,8 @@ def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device, read_us
     """Returns the time that the model expects; as that of the ``@triton.jit`` kernels."""
     partition, tile_kib = tiles.partition, tiles.config.tile_elements * 4 / 1024
     busy = partition.programs / device.num_sms
-    step = step_us(_STEP_US[tiles.config], _rows(tiles, problem), busy)
-    time = kernel_us(LAUNCH_US, partition.most_steps * step, read_us)
+    step = loads.step_us(_STEP_US[tiles.config], _rows(tiles, problem), busy)
+    time = loads.kernel_us(LAUNCH_US, partition.most_steps * step, read_us)
     time += partition.rounds * tile_kib * STORE_US_PER_KIB
     if tiles.split_tiles and tiles.add_in_place:
         time += ADD_US + (tiles.parts - 1) * tile_kib * ADD_US_PER_KIB
@@ -363,7 +356,7 @@ class GluonWgrad(Family[WgradTileChoice]):
         return tile_refusals(config.tiles(case.problem, device.num_sms))
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:
-        problem, read_us = case.problem, dram_us(case, device)
+        problem, read_us = case.problem, loads.dram_us(case, device)
         return ranked(
             {
                 choice: Expected.of(expected_us(tiles, problem, device, read_us))

@@ -17,6 +17,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
+from triton_ext.ops.core import loads
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
@@ -29,14 +30,6 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
-from triton_ext.ops.core.loads import (
-    Rows,
-    dram_us,
-    kernel_us,
-    outside_share,
-    row_shares,
-    step_us,
-)
 from triton_ext.ops.core.packing import RowPacking, filling_us
 from triton_ext.ops.core.plan import ConvSizes
 from triton_ext.ops.core.problem import ConvProblem
@@ -117,19 +110,21 @@ MOST_PART_ROUNDS = 4
 _LAUNCH_US, _SEGMENT, _REDUCE_US, _REDUCE_US_PER_MIB = 7.2, 0.11, 0.8, 0.4
 
 
-def _rows(tiles: WgradTiles, problem: ConvProblem) -> Rows:
+def _rows(tiles: WgradTiles, problem: ConvProblem) -> loads.Rows:
     """Returns the rows of boxes that a k iteration loads."""
-    config, pixels, outside = tiles.config, tiles.config.block_pixels, outside_share(problem)
+    config, pixels, outside = tiles.config, tiles.config.block_pixels, loads.outside_share(problem)
     ci, co, groups = problem.in_channels, problem.out_channels, problem.groups
     width, dy_width = (min(_BOX_CHANNELS, each) for each in (config.block_ci, config.block_co))
     boxes = math.ceil((ci if groups == 1 else width) / config.block_ci)
     boxes, dy_boxes = boxes * (config.block_ci // width), config.block_co // dy_width
     # A block of another group's channels is loaded, too; rows of a group begin where it does.
-    x = row_shares(ci, width, boxes, ci // groups * ELEMENT_BYTES, ELEMENT_BYTES)
+    x = loads.row_shares(ci, width, boxes, ci // groups * ELEMENT_BYTES, ELEMENT_BYTES)
     x = x.times(config.block_ci // width * config.taps * pixels)
-    dy = row_shares(co, dy_width, tiles.co_tiles * dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES)
+    dy = loads.row_shares(
+        co, dy_width, tiles.co_tiles * dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES
+    )
     dy = dy.times(dy_boxes * pixels)
-    return x.times(1 - outside).plus(Rows(outside=x.inside * outside)).plus(dy)
+    return x.times(1 - outside).plus(loads.Rows(outside=x.inside * outside)).plus(dy)
 
 
 def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device, read_us: float) -> float:
@@ -139,9 +134,9 @@ def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device, read_us
     """
     partition, cost = tiles.partition, _COSTS[tiles.config]
     busy = partition.programs / device.num_sms
-    busiest_us = partition.most_steps * step_us(cost.step_us, _rows(tiles, problem), busy)
+    busiest_us = partition.most_steps * loads.step_us(cost.step_us, _rows(tiles, problem), busy)
     busiest_us += partition.rounds * cost.tile_us * _SEGMENT
-    time = kernel_us(_LAUNCH_US, busiest_us, read_us)
+    time = loads.kernel_us(_LAUNCH_US, busiest_us, read_us)
     if tiles.slots:
         time += _REDUCE_US + tiles.workspace_elements * 4 / 2**20 * _REDUCE_US_PER_MIB
     return time
@@ -366,7 +361,7 @@ class Wgrad(Family[WgradChoice]):
         return config.config.refusals() or smem_refusals(config.config.smem_bytes(), device)
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradChoice, Expected]:
-        computed, read_us, size = _computed(case), dram_us(case, device), case.dtype.itemsize
+        computed, read_us, size = _computed(case), loads.dram_us(case, device), case.dtype.itemsize
         if case.packing is None:
             pixels = case.problem.batch * math.prod(case.problem.input_size)
             copies_us = filling_us(pixels, case.problem.in_channels, size) + filling_dy_us(case)

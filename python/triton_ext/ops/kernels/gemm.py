@@ -55,17 +55,7 @@ import triton.language as tl
 
 import triton_ext.language as tle
 from triton_ext.ops.core.stride_phases import StridePhases, three_dims
-from triton_ext.ops.kernels.epilogue import (
-    column_parts,
-    element_type,
-    finish_tile,
-    is_descriptor,
-    multiply,
-    scale_and_shift,
-    sum_dtype,
-    tap_count,
-    tile_position,
-)
+from triton_ext.ops.kernels import epilogue
 
 
 @triton.jit
@@ -118,10 +108,10 @@ def conv_fprop_kernel(
     BLOCK_M: tl.constexpr = CONFIG.block_m
     BLOCK_N: tl.constexpr = CONFIG.block_n
     BLOCK_K: tl.constexpr = CONFIG.block_k
-    PARTS: tl.constexpr = CONFIG.store_parts if is_descriptor(y) else 1
-    TAPS: tl.constexpr = tap_count(FILTER)
+    PARTS: tl.constexpr = CONFIG.store_parts if epilogue.is_descriptor(y) else 1
+    TAPS: tl.constexpr = epilogue.tap_count(FILTER)
     CHANNEL_BLOCKS: tl.constexpr = (GROUP_CI - 1) // BLOCK_K + 1
-    ACC_DTYPE: tl.constexpr = sum_dtype(x_desc.dtype)
+    ACC_DTYPE: tl.constexpr = epilogue.sum_dtype(x_desc.dtype)
     # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
     num_m = (m_gemm - 1) // BLOCK_M + 1
     if GROUPS == 1:
@@ -132,7 +122,7 @@ def conv_fprop_kernel(
         num_n = GROUPS * group_n
     # One flattened loop over tiles and K: the loads of the next tile overlap this one's epilogue.
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_position(tile, num_m, num_n, CONFIG.group_size_m)
+        tile_m, tile_n = epilogue.tile_position(tile, num_m, num_n, CONFIG.group_size_m)
         row = tile_m * BLOCK_M
         if GROUPS == 1:
             column = tile_n * BLOCK_N
@@ -163,12 +153,12 @@ def conv_fprop_kernel(
                 own = tl.arange(0, BLOCK_K) < GROUP_CI - channel
                 x = tl.where(own[None, :], x, tl.zeros_like(x))
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K)
-            acc = multiply(x, weight.T, acc)
+            acc = epilogue.multiply(x, weight.T, acc)
         offs_n = column + tl.arange(0, BLOCK_N)
-        acc = scale_and_shift(acc, offs_n, column_end, operands)
-        parts = column_parts(acc, PARTS)
+        acc = epilogue.scale_and_shift(acc, offs_n, column_end, operands)
+        parts = epilogue.column_parts(acc, PARTS)
         for part in tl.static_range(PARTS):
-            finish_tile(
+            epilogue.finish_tile(
                 parts[part], row, column + part * (BLOCK_N // PARTS), m_gemm, co, column_end,
                 y, residual_desc, operands, conv.output_size, FINISH,
             )  # fmt: skip
@@ -304,7 +294,7 @@ def _tile_start(tile, problem, GROUPS: tl.constexpr, CONFIG: tl.constexpr):
     num_m = (problem.m_gemm - 1) // CONFIG.block_m + 1
     num_n = tl.cdiv(problem.n_gemm, CONFIG.block_n)
     tiles = num_m * num_n
-    tile_m, tile_n = tile_position(tile % tiles, num_m, num_n, CONFIG.group_size_m)
+    tile_m, tile_n = epilogue.tile_position(tile % tiles, num_m, num_n, CONFIG.group_size_m)
     number = tile // tiles
     return number // GROUPS, number % GROUPS, tile_m * CONFIG.block_m, tile_n * CONFIG.block_n
 
@@ -341,8 +331,8 @@ def _store(
         offs_n = column + tl.arange(0, acc.shape[1])
         bias = tl.load(bias_ptr + group * ci + offs_n, mask=offs_n < ci, other=0.0)
         acc += bias.to(tl.float32)[None, :]
-    values = acc.to(element_type(dx))
-    if is_descriptor(dx):
+    values = acc.to(epilogue.element_type(dx))
+    if epilogue.is_descriptor(dx):
         dx.store([row, group * ci + column], values)
     else:
         offs_n = column + tl.arange(0, acc.shape[1])
@@ -431,7 +421,7 @@ def conv_dgrad_kernel(
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K).T
         else:
             weight = w_desc.load([channel, tap, column]).reshape(BLOCK_K, BLOCK_N)
-        acc = multiply(dy, weight, acc)
+        acc = epilogue.multiply(dy, weight, acc)
         if CONFIG.taps_inner:
             s, carry = _advance(s, 1, count_w)
             r, carry = _advance(r, carry, count_h)
@@ -447,7 +437,7 @@ def conv_dgrad_kernel(
             number, group, row, first_n = _tile_start(stored_tile, problem, GROUPS, CONFIG)
             pixels = None
             mask_m = None
-            if not is_descriptor(dx):
+            if not epilogue.is_descriptor(dx):
                 rows = tl.arange(0, BLOCK_M)
                 number_d, number_h, number_w = _class_position(number, CLASSES)
                 residues = (
@@ -457,7 +447,7 @@ def conv_dgrad_kernel(
                 )
                 mask_m = rows < problem.m_gemm - row
                 pixels, mask_m = class_pixels(row + rows, mask_m, residues, problem, CLASSES)
-            parts = column_parts(acc, PARTS)
+            parts = epilogue.column_parts(acc, PARTS)
             for part in tl.static_range(PARTS):
                 _store(
                     parts[part], dx, bias_ptr, row, first_n + part * (BLOCK_N // PARTS), group,

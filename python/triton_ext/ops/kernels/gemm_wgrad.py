@@ -45,13 +45,7 @@ from triton_ext.ops.core.refusals import (
     range_refusals,
     refused,
 )
-from triton_ext.ops.kernels.epilogue import (
-    column_parts,
-    element_type,
-    is_descriptor,
-    multiply,
-    tap_count,
-)
+from triton_ext.ops.kernels import epilogue
 from triton_ext.ops.kernels.gemm import tap_offsets
 
 # Bytes of an element of x and dy: WGMMA transposes 16-bit types only.
@@ -261,9 +255,11 @@ def _reduce_pixels(
                 x = x_desc.load([pixel, ci])
             else:
                 # Taps past the last are the last.
-                offsets = tap_offsets(min(tap + i, tap_count(FILTER) - 1), conv.dilation, FILTER)
+                offsets = tap_offsets(
+                    min(tap + i, epilogue.tap_count(FILTER) - 1), conv.dilation, FILTER
+                )
                 x = tle.load_im2col(x_desc, start + (ci,), offsets)  # noqa: RUF005
-            acc = multiply(dy, x, accumulators[i])
+            acc = epilogue.multiply(dy, x, accumulators[i])
             added += (acc,)  # type: ignore[assignment]
         accumulators = added
     return accumulators
@@ -287,7 +283,7 @@ def _filter_pointers(
 ):
     """Returns pointers to elements of dw [Co, taps, Ci / groups], and which exist."""
     group_ci = tiles.group_ci
-    TAPS: tl.constexpr = tap_count(FILTER)
+    TAPS: tl.constexpr = epilogue.tap_count(FILTER)
     # Taps past the last have no rows.
     mask_co = offs_co < tl.where(tap < TAPS, tiles.co, 0)
     rows = (offs_co.to(tl.int64) * TAPS + tap) * group_ci
@@ -303,7 +299,7 @@ def _filter_pointers(
 @triton.jit
 def _tile_position(tile, tiles, FILTER: tl.constexpr, CONFIG: tl.constexpr, GROUPED: tl.constexpr):
     """Returns a tile's first output channel, the fastest to change, input channel and tap."""
-    TAP_GROUPS: tl.constexpr = (tap_count(FILTER) - 1) // CONFIG.taps + 1
+    TAP_GROUPS: tl.constexpr = (epilogue.tap_count(FILTER) - 1) // CONFIG.taps + 1
     first_co = tile % tiles.co_tiles * CONFIG.block_co
     rest = tile // tiles.co_tiles
     first_ci = rest // TAP_GROUPS * CONFIG.block_ci
@@ -351,11 +347,13 @@ def conv_wgrad_kernel(
                 acc = accumulators[i]
                 tap = first_tap + i
                 # TMA does not store what is past the last channel or tap.
-                if is_descriptor(dw):
-                    parts = column_parts(acc, PARTS)
+                if epilogue.is_descriptor(dw):
+                    parts = epilogue.column_parts(acc, PARTS)
                     for part in tl.static_range(PARTS):
                         block = (
-                            parts[part].to(element_type(dw)).reshape(BLOCK_CO, 1, BLOCK_CI // PARTS)
+                            parts[part]
+                            .to(epilogue.element_type(dw))
+                            .reshape(BLOCK_CO, 1, BLOCK_CI // PARTS)
                         )
                         dw.store([first_co, tap, first_ci + part * block.shape[2]], block)
                 else:
@@ -364,7 +362,7 @@ def conv_wgrad_kernel(
                     pointers, mask = _filter_pointers(
                         dw, offs_co, offs_ci, tap, tiles, FILTER, GROUPED
                     )
-                    tl.store(pointers, acc.to(element_type(dw)), mask=mask)
+                    tl.store(pointers, acc.to(epilogue.element_type(dw)), mask=mask)
     if HAS_PARTS:
         # Neighbouring programs have the same pixels of different tiles: L2 answers both at once.
         for slot in tl.range(program, tiles.split_tiles * tiles.splits, tl.num_programs(0)):
