@@ -100,6 +100,16 @@ def tiled(shape: list[int], row: int, block: list[int], **options: bool) -> Desc
     return partial(TensorDescriptor, shape=shape, strides=strides, block_shape=block, **options)
 
 
+def im2col_of(
+    descriptor: Any, problem: ConvProblem, x: Layout, block: list[int], **options: bool
+) -> Any:
+    """Returns the im2col descriptor of x [N, *input_size, Ci], without memory."""
+    return descriptor.for_conv(
+        x, problem.filter_size, problem.stride, problem.padding, problem.dilation,
+        block_shape=block, **options,
+    )  # fmt: skip
+
+
 def phase_descriptor(
     descriptor: Any, case: Case, shape: tuple[int, ...], strides: tuple[int, ...], block: list[int],
     **options: Any,
@@ -175,15 +185,11 @@ class Gemm(_Gemm):
         self._check(config, case, device)
         read, packing, dtype = _Read.of(case), case.packing, case.dtype
         problem, conv = read.problem, read.problem.geometry
-        x_desc = Im2ColDescriptor.for_conv(
-            Layout(read.shape, read.strides, dtype),
-            conv.filter_size,
-            stride=conv.stride,
-            padding=conv.padding,
-            dilation=conv.dilation,
-            block_shape=(x_block := [config.block_m, config.block_k]),
-            round_f32_to_tf32=dtype == torch.float32,
-        )
+        x_block, is_fp32 = [config.block_m, config.block_k], dtype == torch.float32
+        x_desc = im2col_of(
+            Im2ColDescriptor, problem, Layout(read.shape, read.strides, dtype), x_block,
+            round_f32_to_tf32=is_fp32,
+        )  # fmt: skip
         row_stride, x_matrix = descriptors.matrix_row_stride(x_desc), None
         if row_stride is not None:
             x_rows = [conv.m_gemm, read.shape[-1]]

@@ -80,10 +80,8 @@ def im2col_of(
 ) -> Any:
     """Returns the im2col descriptor of x [N, Ci, *input_size], with so many channels in memory."""
     strides = tuple(strides[i] for i in TO_LAST[problem.dims])
-    return TensorDescriptorIm2Col.for_conv(
-        Layout((problem.batch, *problem.input_size, ci), strides, dtype),
-        problem.filter_size, problem.stride, problem.padding, problem.dilation, block_shape=block,
-    )  # fmt: skip
+    x = Layout((problem.batch, *problem.input_size, ci), strides, dtype)
+    return gemm.im2col_of(TensorDescriptorIm2Col, problem, x, block)
 
 
 def tiled(

@@ -110,22 +110,14 @@ class WgradTileConfig:
 
     @property
     def row_groups(self) -> int:
-        """Blocks of rows in a stage."""
+        """Blocks of rows in a stage: of all consumers, or of each."""
         return 1 if self.share == "rows" else self.consumers
-
-    def row_group(self, consumer: int) -> int:
-        """Returns the number of a consumer's block of rows in a stage."""
-        return 0 if self.share == "rows" else consumer
 
     @property
     def column_groups(self) -> tuple[int, int]:
-        """Columns of first accumulators in a stage, and of second ones."""
+        """Columns of first accumulators in a stage, of all consumers or of each; of second ones."""
         main = 1 if self.share == "columns" else self.consumers
         return main, self.rest_consumers if self.share == "rows" else main
-
-    def column_group(self, consumer: int) -> int:
-        """Returns the number of a consumer's columns in a stage."""
-        return 0 if self.share == "columns" else consumer
 
     @property
     def step_pixels(self) -> int:

@@ -10,11 +10,10 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
 from triton_ext.ops.core import loads
@@ -34,7 +33,7 @@ from triton_ext.ops.core.packing import RowPacking, filling_us
 from triton_ext.ops.core.plan import ConvSizes
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES, Refusals, refuse, refused, smem_refusals
-from triton_ext.ops.families.gemm import tap_refusals
+from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Cost
 from triton_ext.ops.kernels.gemm_wgrad import (
     ELEMENT_BYTES,
@@ -278,7 +277,11 @@ class WgradPlan(FilterGradientPlan):
 
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
         """Returns the launches of a call; dw [Co, *filter_size, Ci / groups] is dense."""
-        x_desc, dy_desc = self.described(x, dy)
+        dy = self.dy_operand.rows(dy)
+        if dy.data_ptr() % ROW_BYTES:
+            # The plan was made for these strides: there may be gaps between pixels.
+            dy = aligned_copy(dy)
+        inputs = (self.describe_x(self.x_operand.rows(x)), self.describe_dy(dy))
         described = dw if self.describe_dw is None else self.describe_dw(dw)
         parts, flags = None, ()
         if self.workspace_elements:
@@ -286,16 +289,8 @@ class WgradPlan(FilterGradientPlan):
         if self.flags is not None:
             # Where no CTA waits, the kernel does not read them.
             flags = (zeroed_flags(x.device, self.flags) if self.flags else parts.view(torch.int32),)
-        first = (self.launcher, (x_desc, dy_desc, described, parts, *flags))
+        first = (self.launcher, (*inputs, described, parts, *flags))
         return [first] if self.reducer is None else [first, (self.reducer, (parts, dw))]
-
-    def described(self, x: torch.Tensor, dy: torch.Tensor) -> tuple[Any, Any]:
-        """Returns the descriptors of x and dy, of copies where the kernel reads copies."""
-        dy = self.dy_operand.rows(dy)
-        if dy.data_ptr() % ROW_BYTES:
-            # The plan was made for these strides: there may be gaps between pixels.
-            dy = aligned_copy(dy)
-        return self.describe_x(self.x_operand.rows(x)), self.describe_dy(dy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +343,7 @@ class Wgrad(Family[WgradChoice]):
     reads_packed = True
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
-        found = tap_refusals(case)
+        found = gemm.tap_refusals(case)
         if case.dtype not in DTYPES["wgrad"]:
             found += refused(
                 f"dtype {case.dtype}: expected float16 or bfloat16, WGMMA transposes 16-bit "
@@ -408,26 +403,17 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
     pixels = problem.batch * math.prod(problem.output_size)
     is_matrix = problem.is_pointwise and x.pixel_stride > 0
     block = [config.block_pixels, config.block_ci]
-    describe_x = x.matrix(pixels, block)
+    describe_x = gemm.tiled([pixels, x.channels], x.pixel_stride, block)
     if pixels and not is_matrix:
         shape = (problem.batch, *problem.input_size, x.channels)
-        describe_x = Im2ColDescriptor.for_conv(
-            Layout(shape, packed_strides(shape) if x.is_copied else x_strides, case.dtype),
-            problem.filter_size,
-            stride=problem.stride,
-            padding=problem.padding,
-            dilation=problem.dilation,
-            block_shape=block,
-        ).with_base
+        strides = packed_strides(shape) if x.is_copied else x_strides
+        layout = Layout(shape, strides, case.dtype)
+        describe_x = gemm.im2col_of(Im2ColDescriptor, problem, layout, block).with_base
     describe_dw = None
     if stores_through_tma(problem, case.output_dtype.itemsize):
-        taps, row = problem.taps, problem.in_channels
-        describe_dw = partial(
-            TensorDescriptor,
-            shape=[problem.out_channels, taps, row],
-            strides=[taps * row, row, 1],
-            block_shape=[config.block_co, 1, config.block_ci // config.store_parts],
-        )
+        shape = [problem.out_channels, problem.taps, problem.in_channels]
+        dw_block = [config.block_co, 1, config.block_ci // config.store_parts]
+        describe_dw = gemm.tiled(shape, problem.in_channels, dw_block)
     launcher, reducer = _launchers(problem, tiles, is_matrix)
     return WgradPlan(
         problem=problem,
@@ -436,7 +422,9 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
         x_operand=x,
         dy_operand=dy,
         describe_x=describe_x,
-        describe_dy=dy.matrix(pixels, [config.block_pixels, config.block_co]),
+        describe_dy=gemm.tiled(
+            [pixels, dy.channels], dy.pixel_stride, [config.block_pixels, config.block_co]
+        ),
         describe_dw=describe_dw,
         launcher=launcher,
         workspace_elements=tiles.workspace_elements,

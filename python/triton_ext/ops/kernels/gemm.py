@@ -59,17 +59,6 @@ from triton_ext.ops.kernels import epilogue
 
 
 @triton.jit
-def _given(d, h, w, DIMS: tl.constexpr):
-    """Returns a value per spatial dimension of a problem, the last of three."""
-    if DIMS == 1:
-        return (w,)
-    elif DIMS == 2:
-        return h, w
-    else:
-        return d, h, w
-
-
-@triton.jit
 def tap_offsets(tap, dilation, FILTER: tl.constexpr):
     """Returns the im2col offsets of a tap of a filter ([T, [R, ]]S); the last is the fastest."""
     if len(dilation) == 1:
@@ -364,6 +353,7 @@ def conv_dgrad_kernel(
     BLOCK_N: tl.constexpr = CONFIG.block_n
     BLOCK_K: tl.constexpr = CONFIG.block_k
     PARTS: tl.constexpr = CONFIG.store_parts
+    MISSING: tl.constexpr = 3 - DIMS
     TAP_STEP: tl.constexpr = CLASSES.tap_step
     DIVISOR: tl.constexpr = CLASSES.divisor
     problem = problem  # for Triton 3.6, as in conv_fprop_kernel
@@ -415,8 +405,8 @@ def conv_dgrad_kernel(
         at_d = offset_d - t * (problem.dilation[0] // DIVISOR[0])
         at_h = offset_h - r * (problem.dilation[1] // DIVISOR[1])
         at_w = offset_w - s * (problem.dilation[2] // DIVISOR[2])
-        start = (n,) + _given(d, h, w, DIMS) + (channel,)  # noqa: RUF005
-        dy = tle.load_im2col(dy_desc, start, _given(at_d, at_h, at_w, DIMS))
+        start = (n,) + (d, h, w)[MISSING:] + (channel,)  # noqa: RUF005
+        dy = tle.load_im2col(dy_desc, start, (at_d, at_h, at_w)[MISSING:])
         if W_IS_NK:
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K).T
         else:

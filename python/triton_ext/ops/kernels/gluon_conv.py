@@ -76,7 +76,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from triton_ext.host.gluon_names import specialize, typed
-from triton_ext.ops.core.plan import three
 from triton_ext.ops.kernels import gluon_pipeline as ring
 from triton_ext.ops.kernels.gemm import class_pixels
 
@@ -96,10 +95,7 @@ class FpropProblem(NamedTuple):
     @classmethod
     def of(cls, conv: Any, m_gemm: int, n_gemm: int, channel_blocks: int) -> FpropProblem:
         """Returns the argument for the geometry of a convolution."""
-        taps, dilation = three(conv.filter_size, 1), three(conv.dilation, 1)
-        low = tuple(low for low, _ in conv.padding)
-        sizes = (taps, dilation, conv.output_size, conv.stride, low)
-        return cls(m_gemm, n_gemm, channel_blocks, *sizes)  # type: ignore[arg-type]
+        return cls(m_gemm, n_gemm, channel_blocks, **ring.conv_fields(conv))
 
 
 # ---- Stride phases: CLASSES is None in fprop ---------------------------------------------------
@@ -271,7 +267,7 @@ def consumer(
     DIRECTION: gl.constexpr = "fprop" if CLASSES is None else "dgrad"
     FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
     TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
-    FIRST_ROW: gl.constexpr = CONFIG.row_group(ME) * CONFIG.rows
+    FIRST_ROW: gl.constexpr = ME % CONFIG.row_groups * CONFIG.rows
     first_step = gl.to_tensor(0)
     if FIRST_TILE == 1:
         first_step += num_steps_of(0, problem, CONFIG, CLASSES)

@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host import gluon_names as names
+from triton_ext.ops.core.plan import ConvSizes, three
 from triton_ext.ops.kernels.epilogue import activate, product, scale_and_shift, tile_position
 
 # ---- Shared memory and layouts -----------------------------------------------------------------
@@ -70,6 +71,12 @@ def smem_layout(block: Sequence[int], element_bytes: int = 2) -> Any:
     """Returns the layout in shared memory of a block, on the host; dtypes of a size have one."""
     dtype = {1: gl.float8e5, 2: gl.float16, 4: gl.float32}[element_bytes]
     return gl.NVMMASharedLayout.get_default_for(list(block), dtype)
+
+
+def conv_fields(conv: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the last fields of a kernel's problem, for a convolution or its geometry."""
+    taps, dilation = three(conv.filter_size, 1), three(conv.dilation, 1)
+    return {**ConvSizes.of(conv)._asdict(), "filter_size": taps, "dilation": dilation}
 
 
 @gluon.jit
@@ -238,7 +245,7 @@ def column_operand(
         smem = shared.rest_smem.index(block * PIECES + NUMBER)
     else:
         if DIRECTION == "wgrad":
-            block = block * CONFIG.column_groups[NUMBER] + CONFIG.column_group(ME)
+            block = block * CONFIG.column_groups[NUMBER] + ME % CONFIG.column_groups[0]
         smem = shared.main_smem.index(block) if NUMBER == 0 else shared.rest_smem.index(block)
     if DIRECTION != "wgrad":
         smem = smem.reshape([smem.shape[0], smem.shape[2]])
@@ -252,7 +259,7 @@ def multiply_stage(
     shared, stage, step, accs, ME: gl.constexpr, CONFIG: gl.constexpr, DIRECTION: gl.constexpr
 ):
     """Starts the WGMMAs of a stage, and waits for those of the stage before."""
-    rows = shared.rows_smem.index(stage * CONFIG.row_groups + CONFIG.row_group(ME))
+    rows = shared.rows_smem.index(stage * CONFIG.row_groups + ME % CONFIG.row_groups)
     if DIRECTION == "wgrad":
         rows = rows.permute((1, 0))
     block = step if CONFIG.filter_steps > 0 else stage

@@ -94,7 +94,7 @@ class WgradProblem(NamedTuple):
     @classmethod
     def make(cls, tiles: WgradTiles, problem: ConvProblem) -> WgradProblem:
         """Returns the argument for a convolution and its tiles."""
-        partition, ones = tiles.partition, (1,) * (3 - problem.dims)
+        partition = tiles.partition
         return cls(
             co=problem.out_channels,
             ci=problem.in_channels,
@@ -106,11 +106,7 @@ class WgradProblem(NamedTuple):
             splits=partition.splits,
             parts=partition.slots,
             add_in_place=int(tiles.add_in_place),
-            filter_size=(*ones, *problem.filter_size),
-            dilation=(*ones, *problem.dilation),
-            output_size=problem.output_size,
-            stride=problem.stride,
-            padding=tuple(low for low, _ in problem.padding),
+            **ring.conv_fields(problem),
         )
 
 
