@@ -18,7 +18,7 @@ Not handled: epilogues with a function, which may hide NaN, or that report the l
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -26,12 +26,12 @@ from typing import Any, ClassVar
 import torch
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
+from triton_ext.ops.core.descriptors import row_stride_of
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments, Operands
+from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, InputGradientPlan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, Plan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
 from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD, Sampling
@@ -135,15 +135,8 @@ class Merged(Family[MergedConfig]):
     def bind(self, config: MergedConfig, case: Case, device: Device) -> Any:
         refuse(f"{case.operator}: groups are not merged", self.refusals(case, device, config))
         merged, family = next(self._computing(config, case))
-
-        def bind(each: Case) -> Any:
-            epilogue = replace(each.epilogue, amax=merged.epilogue.amax)
-            inner = family.bind(config.config, replace(each, epilogue=epilogue), device)
-            return MergedPlan.make(case, inner, config.factor, family, device)
-
-        if case.direction == "dgrad":
-            return InputGradientPlan.of(case.problem, merged, bind)
-        return bind(merged)
+        inner = family.bind(config.config, merged, device)
+        return MergedPlan.make(case, inner, config.factor, family, device)
 
     def _computing(self, config: MergedConfig, case: Case) -> Iterator[tuple[Case, Family[Any]]]:
         """Yields the case of merged groups that a configuration's family computes, and this."""
@@ -218,14 +211,12 @@ def _merging_us(case: Case, factor: int, family: Family[Any]) -> float:
     return 2 * H200.launch_us + (filter_bytes + looked_at) / H200.copy_bytes_per_us
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedPlan:
+@dataclass(slots=True, kw_only=True)
+class MergedPlan(Plan):
     """A convolution over merged groups: fprop, or dgrad as :class:`ForwardPlan` computes it."""
 
-    problem: ConvProblem  # as it was asked for
-    inner: Any  # the plan of the merged groups
+    inner: ForwardPlan  # of the merged groups
     config: Any  # its configuration
-    out_dtype: torch.dtype  # of the output
     w_shape: tuple[int, ...]  # of the merged filter, [rows, channels, *taps]
     flags: int  # numbers that say whether outputs are to be repaired; 0 for integers
     looks: bool  # whether the kernel that writes the filter looks at the pixels
@@ -234,7 +225,7 @@ class MergedPlan:
 
     @classmethod
     def make(
-        cls, case: Case, inner: Any, factor: int, family: Family[Any], device: Device
+        cls, case: Case, inner: ForwardPlan, factor: int, family: Family[Any], device: Device
     ) -> MergedPlan:
         """Returns the plan of a case, whose merged groups ``inner`` computes, of ``family``."""
         problem = case.problem
@@ -279,20 +270,16 @@ class MergedPlan:
     @property
     def launcher(self) -> Launcher:
         """That of the inner plan."""
-        found: Launcher = self.inner.launcher
-        return found
+        return self.inner.launcher
 
-    def run(
+    def _run(
         self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        operands: EpilogueArguments = NO_OPERANDS,
-        out: torch.Tensor | None = None,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        operands: EpilogueArguments,
+        out: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Launches the kernels; as :meth:`ForwardPlan.run`, over x or dy."""
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.run(x, weight, operands, out)
+        x, weight = first, second
         w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
         rows, channels, *taps = self.w_shape
         merged = torch.empty((rows, *taps, channels), device=x.device, dtype=w_rows.dtype)
@@ -300,25 +287,15 @@ class MergedPlan:
         if self.flags:
             flags = torch.empty((self.flags,), device=x.device, dtype=torch.int32)
         looked_at = x if self.looks else None
-        self.merging.launch((w_rows, merged, looked_at, flags), _alignment(w_rows, looked_at))
+        self.merging.launch((w_rows, merged, looked_at, flags))
         merged = merged.movedim(-1, 1)
-        if isinstance(self.inner, ForwardPlan):
-            if flags is not None and self.inner.epilogue.amax:
-                operands = operands._replace(amax=flags)
-            y = self.inner.run(x, merged, operands, out)
-            others = self.inner.checked(operands)._replace(amax=None)
-        else:
-            y = self.inner.run(x, merged, out, operands.bias)
-            others = Operands(operands.bias)
+        others = self.inner.operands(operands)
+        if flags is not None and self.inner.epilogue.amax:
+            operands = operands._replace(amax=flags)
+        y: torch.Tensor = self.inner.run(x, merged, operands, out)
         if self.repairing is not None:
-            tensors = (x, w_rows, y, *others)
-            self.repairing.launch((flags, *tensors), _alignment(*tensors))
+            self.repairing.launch((flags, x, w_rows, y, *others))
         return y
-
-
-def _alignment(*tensors: torch.Tensor | None) -> Hashable:
-    """Returns what Triton specializes on."""
-    return tuple(None if t is None else (t.dtype, t.data_ptr() % ROW_BYTES == 0) for t in tensors)
 
 
 def _repairing(case: Case, flags: int, device: Device) -> Launcher:

@@ -36,7 +36,6 @@ from triton_ext.ops.core.descriptors import ROW_BYTES, Operand, packed_strides
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.packing import MARGIN, PackingCost, RowPacking, packing_refusals
-from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, beyond_keys, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
@@ -239,12 +238,6 @@ class AsFprop(_Rewrite[AsFpropConfig]):
     def passed_over(self, case: Case, device: Device) -> str:
         return "" if case.packing is not None else self._cost(case, device).too_slow
 
-    def plan(
-        self, case: Case, rewritten: Case, bind: Callable[[Case], ForwardPlan]
-    ) -> InputGradientPlan:
-        # The copy that packs the filter reads it from its ends.
-        return InputGradientPlan.of(case.problem, rewritten, bind, swaps_channels=True)
-
 
 class OperandSwap(_Rewrite[SwappedConfig]):
     """wgrad of the convolution over dy, whose rows are packed."""
@@ -284,7 +277,7 @@ class OperandSwap(_Rewrite[SwappedConfig]):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SwappedWgradPlan(PackedWgradPlan):
     """A gradient of a filter as that of a packed one [Ci, S * C', ([T, ]R, )1], whose input is dy.
 

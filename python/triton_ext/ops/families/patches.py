@@ -27,7 +27,7 @@ from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
-from triton_ext.ops.core.plan import TO_LAST, DgradPlan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
 from triton_ext.ops.families.gemm_config import (
@@ -116,7 +116,7 @@ class Patches(Family[PatchConfig]):
             times = {tiles: max(us, least_us) / _MOST_EXPECTED for tiles, us in times.items()}
         return ranked({PatchConfig(tiles): Expected.of(us) for tiles, us in times.items()})
 
-    def bind(self, config: PatchConfig, case: Case, device: Device) -> DgradPlan:
+    def bind(self, config: PatchConfig, case: Case, device: Device) -> ForwardPlan:
         problem, dtype, tiles = case.problem, case.dtype, config.config
         to_last, ones = TO_LAST[problem.dims], (1,) * (3 - problem.dims)
         taps, size = (*ones, *problem.filter_size), (*ones, *problem.input_size)
@@ -151,7 +151,7 @@ class Patches(Family[PatchConfig]):
         # Fills up channels of dy, and rows of w, to multiples of 16 bytes.
         filling = FilledChannels(missing_co, missing_co if is_fp32 else missing_columns)
 
-        def describe(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
+        def describe(dy: torch.Tensor, weight: torch.Tensor) -> tuple[Any, ...]:
             dy_rows = dy.permute(to_last)
             dy_rows = dy_rows.unflatten(0, (-1, *ones)) if ones else dy_rows
             w_rows = weight.permute(to_last).reshape(co, -1)
@@ -169,7 +169,7 @@ class Patches(Family[PatchConfig]):
                 dy_tiles = TensorDescriptor(dy_rows, matrix, [row_stride, 1], block, **options)
             w_strides = [w_rows.shape[1], 1]
             w_tiles = TensorDescriptor(w_rows, [*w_rows.shape], w_strides, w_block, **options)
-            return dy_tiles, w_tiles, dx
+            return dy_tiles, w_tiles
 
         m_gemm = problem.batch * math.prod(covering)
         num_tiles = math.ceil(m_gemm / tiles.block_m) * math.ceil(columns / tiles.block_n)
@@ -189,14 +189,7 @@ class Patches(Family[PatchConfig]):
             },
             options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
         )
-        return DgradPlan(
-            problem=problem,
-            dtype=dtype,
-            config=tiles,
-            describe=describe,
-            stores_aligned=False,
-            launcher=launcher,
-        )
+        return ForwardPlan.make(case, tiles, describe, launcher)
 
 
 def _output_tile(element_bytes: int) -> OutputTile:

@@ -240,8 +240,7 @@ class CopyLauncher:
     def launch(self, *pairs: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Launches; each copy has a source and a target."""
         tensors = (*(each.view(self._bits) for pair in pairs for each in pair), *self._others)
-        aligned = tuple(t is not None and t.data_ptr() % ROW_BYTES == 0 for t in tensors[::2])
-        self.launcher.launch(tensors, aligned)
+        self.launcher.launch(tensors)
 
 
 class RowCopies:
@@ -279,6 +278,7 @@ class RowCopies:
         packing, pairs, strides = self.packing, [], None
         x_copy = None if x is None else self._x_copy
         if weight is not None:
+            weight = weight.transpose(0, 1) if packing.is_turned else weight
             rows = weight.permute(TO_LAST[weight.dim() - 2])
             is_packed = self._weight_is_packed and rows.is_contiguous()
             if is_packed and rows.data_ptr() % ROW_BYTES == 0:
