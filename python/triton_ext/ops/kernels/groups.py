@@ -25,7 +25,6 @@ import triton.language as tl
 
 from triton_ext.ops.kernels.epilogue import finish_tile, scale_and_shift, sum_dtype, tap_count
 
-
 # The bits of infinity: fp32 numbers without a sign that are larger as integers are NaN.
 _INFINITY = tl.constexpr(0x7F800000)
 _NAN = tl.constexpr(0x7FFFFFFF)
