@@ -101,8 +101,8 @@ class Case:
 # ---- Cases -------------------------------------------------------------------------------------
 
 
-# One of each kind in the suite "shapes" for torch.compile, which tunes for half a minute each: stages
-# of ResNet-50, a strided one, a U-Net, a 1x1.
+# One of each kind in the suite "shapes" for torch.compile, which tunes for half a minute each:
+# stages of ResNet-50, a strided one, a U-Net, a 1x1.
 _COMPILED = ("0", "1", "2", "3", "8", "10", "17")
 
 
