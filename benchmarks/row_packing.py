@@ -159,7 +159,7 @@ def functions_of(layer: FewChannels, dtype: str) -> tuple[dict[str, Function], d
         copies = plan.row_copies
         configs[name] = str(plan.config)
         functions[name] = lambda plan=plan: plan.run(x, weight)
-        functions[f"{name}_copies"] = lambda copies=copies: (copies.x(x), copies.weight(weight))
+        functions[f"{name}_copies"] = lambda copies=copies: copies.pack(x, weight)
     refused = FEW_CHANNELS.refusals(case, machine)
     for number, config in enumerate(() if refused else FEW_CHANNELS.candidates(case, machine)):
         name = f"gather_{number}" if number else "gather"
