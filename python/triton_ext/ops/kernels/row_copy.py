@@ -258,7 +258,6 @@ class RowCopies:
             weight, of the packing's shape.
         """
         packing, problem, copies = self.packing, self.packing.problem, []
-        columns = {"column": problem.filter_size[-2]} if packing.columns else {}
         if weight is not None:
             rows, shape = weight.permute(TO_LAST[problem.dims]), packing.weight_shape
             # Windows may have the order and the elements of a channels-last weight.
@@ -266,25 +265,27 @@ class RowCopies:
                 rows.is_contiguous()
                 and rows.data_ptr() % ROW_BYTES == 0
                 and rows.numel() == math.prod(shape)
-                and not (columns or packing.is_turned)
+                and not (packing.columns or packing.is_turned)
             ):
                 weight = rows.view(shape)
             else:
                 # The short copy first: the long one hides it.
                 weight = weight.new_empty(shape)
-                target_h = 1 if columns else None
-                row = (shape[-1], packing.channels, packing.is_turned, target_h)
-                copies.append((RowCopy(*row, **columns), rows, weight))
+                copy = RowCopy(shape[-1], packing.channels, packing.is_turned)
+                if packing.columns:
+                    copy = copy._replace(target_h=1, column=problem.filter_size[-2])
+                copies.append((copy, rows, weight))
         if x is not None and packing.is_copied:
             rows, x = x.permute(TO_LAST[problem.dims]), x.new_empty(packing.memory_shape)
-            low_h = 0
-            if columns:
-                low_h = problem.padding[-2][0]
-                columns["target_h"] = problem.output_size[-2]
-                columns["step_h"], columns["dilation_h"] = problem.stride[-2], problem.dilation[-2]
-            row = packing.row_pixels * packing.channels, packing.channels
-            low = low_h, problem.padding[-1][0]
-            copies.append((RowCopy(*row, low=low, **columns), rows, x))
+            low_w, channels = problem.padding[-1][0], packing.channels
+            copy = RowCopy(packing.row_pixels * channels, channels, low=(0, low_w))
+            if packing.columns:
+                copy = copy._replace(
+                    target_h=problem.output_size[-2], low=(problem.padding[-2][0], low_w),
+                    step_h=problem.stride[-2], dilation_h=problem.dilation[-2],
+                    column=problem.filter_size[-2],
+                )  # fmt: skip
+            copies.append((copy, rows, x))
         if copies:
             copy_rows(*copies)
         return x if x is None else x.as_strided(packing.x_shape, packing.strides), weight
