@@ -16,7 +16,7 @@ import torch
 from emulated import emulate
 from family_plans import H200, META, case_of, compiling_for
 from fprop_cases import ACTIVATIONS, check, convolve
-from interpreted import assert_passes_in_the_interpreter, run_python
+from interpreted import assert_passes_in_the_interpreter
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
 from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
@@ -521,23 +521,3 @@ def test_two_copies_are_one_kernel(device, fresh_triton_cache):
     assert ptx.count(".entry") == 1
     stores = copy_ptx(device, (16, 16, 1)).count("st.global.v4")
     assert ptx.count("st.global.v4") == 2 * stores
-
-
-# --- benchmark ----------------------------------------------------------------------------------
-
-
-def test_a_dry_run_of_the_benchmark_needs_no_gpu():
-    arguments = (
-        "-m",
-        "benchmarks",
-        "row_packing",
-        "--dry-run",
-        "--shapes",
-        "resnet_stem_32",
-        "vae_in",
-    )
-    result = run_python(*arguments, timeout_s=120)
-    assert result.returncode == 0, result.stderr
-    assert "chosen=rows taps_k_gemm=784 rows_k_gemm=224" in result.stdout
-    assert "layer=vae_in chosen=gather" in result.stdout
-    assert run_python(*arguments, "none", timeout_s=120).returncode == 2
