@@ -339,11 +339,11 @@ def _replay_of(
     for launched in launches:
         found = []
         for argument in launched[1]:
-            tensor: Any = getattr(argument, "base", argument)
-            place: int | None = nothing if tensor is None else places.get(tensor.data_ptr())
-            if place is None and not flags and _are_flags(tensor):
-                flags, place = tensor.numel(), flag_place
-                places[tensor.data_ptr()] = place
+            base: Any = getattr(argument, "base", argument)
+            place: int | None = nothing if base is None else places.get(base.data_ptr())
+            if place is None and not flags and _are_flags(base):
+                flags, place = base.numel(), flag_place
+                places[base.data_ptr()] = place
             if place is None:
                 return None
             found.append(place)
