@@ -138,7 +138,7 @@ def test_text_of_a_pipeline(registered):
         assert "test.mark = 9 : i32" in compiled().asm["ttgir"]
     with pytest.raises(PipelineError, match="there is no pass 'no-such-pass'"):
         plugin.add_pass("ttgir", "no-such-pass")
-    with pytest.raises(ValueError, match="passes can run behind 'ttir' and 'ttgir', not 'llir'"):
+    with pytest.raises(ValueError, match="passes can run after 'ttir' and 'ttgir', not 'llir'"):
         plugin.add_pass("llir", "test-mark")
 
 

@@ -146,7 +146,7 @@ def test_a_missing_file_is_a_sentence(capsys):
         (["--pass-pipeline=builtin.module(cse"], "expected"),
         (["--pass-pipeline=a", "--cse"], "cannot be used together with single passes ('-cse')"),
         (["--pass-pipeline=tt.func(cse)"], "its binding cannot run it on tt.func"),
-        (["--cse", "--host=none"], "Triton's own passes are not there: --host=none was given"),
+        (["--cse", "--host=none"], "Triton's own passes are not available: --host=none was given"),
         (["--cse", "--pass-provider=ext"], "--pass-provider=ext leaves out Triton's own passes"),
         (["--triton-ext-lower-im2col", "--pass-provider=host"], "there is no pass 'triton-ext"),
         (["--triton-ext-partition-shared", "--pass-provider=host"], "--pass-provider=host leaves"),
