@@ -265,16 +265,16 @@ def add_pass(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> None
 
 
 def remove_pass(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> None:
-    """Takes out what :func:`add_pass` added last with an equal pipeline.
+    """Removes the equal pipeline that :func:`add_pass` added last.
 
     Raises:
-        ValueError: There is nothing like that.
+        ValueError: No equal pipeline was added.
     """
     pipeline = str(PassManager(passes))
     found = [entry for entry in _extra if (entry.stage, entry.pipeline) == (stage, pipeline)]
     if not found:
-        there = ", ".join(f"{entry.pipeline} behind {entry.stage}" for entry in _extra) or "nothing"
-        raise ValueError(f"{pipeline} does not run after {stage!r}; these do: {there}")
+        there = ", ".join(f"{entry.pipeline} after {entry.stage}" for entry in _extra) or "none"
+        raise ValueError(f"{pipeline} was not added after {stage!r}; added are: {there}")
     _drop(found[-1])
 
 

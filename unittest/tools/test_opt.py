@@ -367,7 +367,7 @@ def test_what_the_host_prints_and_we_cannot_read_is_an_error(capsys, tmp_path, m
     monkeypatch.setattr(HostProcess, "run", odd)
     status, out, err = run(capsys, tmp_path, HOST_MODULE, "-cse", "-triton-ext-lower-im2col")
     assert (status, out) == (1, "")
-    assert re.match(r"<printed by triton (\S+)>:2:3: error: what triton \1 printed cannot", err)
+    assert re.match(r"<printed by triton (\S+)>:2:3: error: the output of triton \1 cannot", err)
 
 
 @pytest.mark.parametrize("name", ['a"b.mlir', "a\\b.mlir"])
