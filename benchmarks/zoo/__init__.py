@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", choices=PARTS, default=PARTS[0])
-    parser.add_argument("--suite", choices=SUITES, help="layers of a suite instead of the zoo's")
+    parser.add_argument(
+        "--suite", choices=(*SUITES, "all"), help="layers of a suite instead of the zoo's"
+    )
     parser.add_argument("--direction", choices=DIRECTIONS, default="fprop")
     parser.add_argument(
         "--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16",
