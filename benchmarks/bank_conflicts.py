@@ -33,7 +33,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.conv_runs import has_gpu
 from benchmarks.harness import (
     ROOT,
     add_out_argument,
@@ -42,6 +41,7 @@ from benchmarks.harness import (
     read_count,
     write_rows,
 )
+from benchmarks.options import has_gpu
 
 __all__ = [
     "CASES",

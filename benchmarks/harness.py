@@ -42,9 +42,7 @@ __all__ = [
     "GraphTimer",
     "Timer",
     "Timing",
-    "add_conv_arguments",
     "add_out_argument",
-    "add_time_limit",
     "collect_environment",
     "complain",
     "emit",
@@ -107,53 +105,6 @@ def read_positive(text: str) -> float:
     if not number > 0:
         raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
     return number
-
-
-def add_time_limit(parser: argparse.ArgumentParser) -> None:
-    """Declares when a case stops."""
-    parser.add_argument(
-        "--time-limit",
-        type=read_positive,
-        default=480.0,
-        metavar="S",
-        help="seconds to stop after (480)",
-    )
-
-
-def add_conv_arguments(
-    parser: argparse.ArgumentParser,
-    shapes: str = "indices into the table, or N,H,W,Ci,Co,R,S,stride; all of the table by default",
-) -> None:
-    """Declares what all benchmarks of convolutions have in common."""
-    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
-    parser.add_argument(
-        "--shapes",
-        nargs="+",
-        metavar="SHAPE",
-        help=shapes,
-    )
-    parser.add_argument(
-        "--rounds",
-        type=read_count,
-        default=8,
-        help="measurements per variant; even is fair (%(default)s)",
-    )
-    parser.add_argument(
-        "--target-ms", type=read_positive, default=20.0, help="GPU time of a measurement (20)"
-    )
-    add_time_limit(parser)
-    parser.add_argument(
-        "--graph", action="store_true", help="repeat through CUDA graphs (warm L2, no launch gaps)"
-    )
-    parser.add_argument(
-        "--no-prefill",
-        action="store_true",
-        help="do not hide host time behind a spin kernel; measures as triton.testing.do_bench does",
-    )
-    add_out_argument(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
-    )
 
 
 #: How the names of files end that write_rows writes.

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conv_variants import DIRECTIONS, case_of
 from benchmarks.harness import ROOT, Deadline, emit, end_group, read_positive, run_at_once
+from benchmarks.operands import DIRECTIONS, case_of
 from benchmarks.reproduce import end_on_sigterm
 
 __all__ = ["add_arguments", "draw_problems", "find_checker", "run", "shares_of", "verdict"]

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conv_runs import has_gpu, make_timer, prepare_torch
 from benchmarks.harness import (
     Deadline,
-    add_conv_arguments,
     collect_environment,
     emit,
     geometric_mean,
@@ -25,6 +23,7 @@ from benchmarks.harness import (
     time_interleaved,
     write_rows,
 )
+from benchmarks.options import add_timing_arguments, has_gpu, make_timer, prepare_torch
 
 __all__ = ["LAYERS", "Layer", "add_arguments", "run"]
 
@@ -97,7 +96,7 @@ LAYERS: dict[str, Layer] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    add_conv_arguments(parser, f"names of layers: {', '.join(LAYERS)}; all by default")
+    add_timing_arguments(parser, f"names of layers: {', '.join(LAYERS)}; all by default")
     parser.set_defaults(dtype="bfloat16", rounds=4, target_ms=4.0)
 
 
@@ -235,7 +234,7 @@ def run(arguments: argparse.Namespace) -> int:
         emit(line)
     emit("bytes: those that our passes read and write where nothing stays in L2")
     emit()
-    timer = make_timer(arguments, arguments.target_ms)
+    timer = make_timer(arguments)
     rows, missing = measure_each(
         layers,
         lambda layer: _measure(layer, arguments, timer),

@@ -33,8 +33,8 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.conv_runs import has_gpu
 from benchmarks.harness import ROOT, emit, end_group
+from benchmarks.options import has_gpu
 from benchmarks.readings import Reading, Rows, load_rows
 from benchmarks.reproduce_cases import CASES, Case, Figure, Step
 
@@ -232,7 +232,8 @@ def _run_step(case: Case, step: Step, seconds: float, place: Place) -> str:
     """Runs a command; returns what went wrong, in one word or two, and nothing if all is well."""
     out = place.path_of(case, step).resolve()
     limit = max(1.0, seconds - OVERHEAD_SECONDS)
-    words = [word.format(out=out, limit=f"{limit:.0f}") for word in step.command]
+    told = {"out": out, "limit": f"{limit:.0f}", "minutes": f"{limit / 60:.2f}"}
+    words = [word.format(**told) for word in step.command]
     if place.dry_run:
         words += step.dry
     with (place.folder / f"{case.name}.log").open("ab") as log:
@@ -304,11 +305,12 @@ def run_case(case: Case, seconds: float, place: Place) -> list[Finding]:
         if trouble:
             break
     took = time.monotonic() - begin
+    rows[".seconds"] = [{"seconds": took}]
     found = [_finding(case, figure, rows, trouble, took) for figure in case.figures]
     if not case.figures:
         first = trouble.partition(" ")[0]
         result = "DONE" if not trouble else first if first in ("CRASH", "TIMEOUT") else "FAIL"
-        count = sum(map(len, rows.values()))
+        count = sum(map(len, rows.values())) - 1
         found = [Finding(name=case.name, figure=RAN.name, result=result, rows=count,
                          seconds=took, note=trouble)]  # fmt: skip
     return found
@@ -507,9 +509,7 @@ def run(arguments: argparse.Namespace) -> int:
         if value is not None and not value > 0:
             emit(f"--{name.replace('_', '-')} {value}: expected a number of seconds above 0")
             return 2
-    if arguments.dry_run:
-        cases = [case for case in cases if case.has_dry_run]
-    elif not has_gpu():
+    if not arguments.dry_run and not has_gpu():
         return 2
     end_on_sigterm()
     folder = arguments.out or pathlib.Path("reproduced.dry" if arguments.dry_run else "reproduced")

