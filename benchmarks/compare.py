@@ -179,25 +179,15 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Results of one layer.
+    """Results of one layer."""
 
-    Attributes:
-        layer: The layer.
-        names: The variants.
-        refused: Why the package does not take it; empty if it does.
-        errors: Of every variant that computes the layer, against fp32.
-        wrong: Variants whose error is too large to be timed.
-        timings: By variant; empty where a result was wrong or refused.
-        chosen: Family of the kernel that ``ours`` runs.
-    """
-
-    layer: Layer
-    names: Sequence[str]
-    refused: str
-    errors: dict[str, Errors]
-    wrong: tuple[str, ...]
-    timings: dict[str, Timing]
-    chosen: str = ""
+    layer: Layer  # the layer
+    names: Sequence[str]  # the variants
+    refused: str  # why the package does not take it; empty if it does
+    errors: dict[str, Errors]  # of every variant that computes the layer, against fp32
+    wrong: tuple[str, ...]  # variants whose error is too large to be timed
+    timings: dict[str, Timing]  # by variant; empty where a result was wrong or refused
+    chosen: str = ""  # family of the kernel that ``ours`` runs
 
     def ratio(self, name: str) -> float | None:
         """Time of a variant over that of the last one."""

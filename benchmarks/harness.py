@@ -32,33 +32,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
-__all__ = [
-    "TABLES",
-    "Deadline",
-    "Environment",
-    "Errors",
-    "EventTimer",
-    "FakeTimer",
-    "GraphTimer",
-    "Timer",
-    "Timing",
-    "add_out_argument",
-    "collect_environment",
-    "complain",
-    "emit",
-    "end_group",
-    "geometric_mean",
-    "measure_each",
-    "measure_errors",
-    "milliseconds",
-    "out_problem",
-    "read_count",
-    "read_positive",
-    "run_at_once",
-    "time_interleaved",
-    "write_json",
-    "write_rows",
-]
+__all__ = ["TABLES", "Deadline", "Environment", "Errors", "EventTimer", "FakeTimer",
+           "GraphTimer", "Timer", "Timing", "add_out_argument", "collect_environment",
+           "complain", "emit", "end_group", "geometric_mean", "measure_each",
+           "measure_errors", "milliseconds", "out_problem", "read_count",
+           "read_positive", "run_at_once", "time_interleaved", "write_json",
+           "write_rows"]  # fmt: skip
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNKNOWN = "unknown"
@@ -294,16 +273,11 @@ def collect_environment(dry_run: bool = False) -> Environment:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of one variant, one per round.
+    """Times of one variant, one per round."""
 
-    Attributes:
-        rounds_ms: Median time of a call in each round, in milliseconds.
-        host_us: Time that the host needs to enqueue a call, in microseconds; 0 in a CUDA graph.
-        host_bound: Whether the GPU had to wait for the host, so that the times are too long.
-    """
-
-    rounds_ms: tuple[float, ...]
-    host_us: float
+    rounds_ms: tuple[float, ...]  # median time of a call in each round, in milliseconds
+    host_us: float  # time that the host needs to enqueue a call, in microseconds; 0 in a CUDA graph
+    # Whether the GPU had to wait for the host, so that the times are too long.
     host_bound: bool = False
 
     @property
@@ -504,15 +478,10 @@ class FakeTimer:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Distance of a result from a reference in higher precision.
+    """Distance of a result from a reference in higher precision."""
 
-    Attributes:
-        l2: Norm of the difference over the norm of the reference.
-        maximum: Largest difference over the largest absolute value of the reference.
-    """
-
-    l2: float
-    maximum: float
+    l2: float  # norm of the difference over the norm of the reference
+    maximum: float  # largest difference over the largest absolute value of the reference
 
     def within(self, other: Errors) -> bool:
         """Returns whether this is at most twice ``other``, plus the floor; NaN is not."""

@@ -34,19 +34,12 @@ FLOOR = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A normalization and what follows it.
+    """A normalization and what follows it."""
 
-    Attributes:
-        name: For the table.
-        shape: Of x, [N, C, H, W].
-        groups: Of GroupNorm; 0 for BatchNorm.
-        with_residual: Whether a tensor is added in front of the activation.
-    """
-
-    name: str
-    shape: tuple[int, int, int, int]
-    groups: int = 0
-    with_residual: bool = False
+    name: str  # for the table
+    shape: tuple[int, int, int, int]  # of x, [N, C, H, W]
+    groups: int = 0  # of GroupNorm; 0 for BatchNorm
+    with_residual: bool = False  # whether a tensor is added in front of the activation
 
     @property
     def activation(self) -> str:

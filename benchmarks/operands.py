@@ -25,23 +25,15 @@ FP8_LIMIT = Errors(l2=1e-2, maximum=5e-3)
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Tensors of a problem in torch's order, in channels-last memory.
+    """Tensors of a problem in torch's order, in channels-last memory."""
 
-    Attributes:
-        problem: What is computed from them.
-        x: [N, Ci, *input_size], standard normal.
-        weight: [Co, Ci / groups, *filter_size], normal with variance 1 / (taps * Ci / groups).
-        dy: [N, Co, *output_size], standard normal.
-        bias: [Co] of an epilogue, which adds dy as the residual and has a ReLU; ``None`` without.
-        scale: [1], which brings fp8 weights of variance 1 to the others' variance, about.
-    """
-
-    problem: ConvProblem
-    x: Any
-    weight: Any
-    dy: Any
+    problem: ConvProblem  # what is computed from them
+    x: Any  # [N, Ci, *input_size], standard normal
+    weight: Any  # [Co, Ci / groups, *filter_size], normal with variance 1 / (taps * Ci / groups)
+    dy: Any  # [N, Co, *output_size], standard normal
+    # [Co] of an epilogue, which adds dy as the residual and has a ReLU; ``None`` without.
     bias: Any = None
-    scale: Any = None
+    scale: Any = None  # [1], which brings fp8 weights of variance 1 to the others' variance, about
 
     def as_type(self, dtype: Any) -> Operands:
         """Returns the same numbers in another type, the weight scaled."""

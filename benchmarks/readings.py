@@ -24,21 +24,13 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A figure as it was read.
+    """A figure as it was read."""
 
-    Attributes:
-        value: NaN where there is nothing to read.
-        count: Rows that it is of.
-        spread: Of the median row; NaN if there is none.
-        wrong: Rows with a wrong result.
-        note: What else there is to say, such as the worst row.
-    """
-
-    value: float = math.nan
-    count: int = 0
-    spread: float = math.nan
-    wrong: int = 0
-    note: str = ""
+    value: float = math.nan  # NaN where there is nothing to read
+    count: int = 0  # rows that it is of
+    spread: float = math.nan  # of the median row; NaN if there is none
+    wrong: int = 0  # rows with a wrong result
+    note: str = ""  # what else there is to say, such as the worst row
 
 
 #: Reads rows by suffix, or by the names of sources.

@@ -28,23 +28,14 @@ MODELS = ("resnet50", "convnext", "unet", "vae")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number that a case gives.
+    """A number that a case gives."""
 
-    Attributes:
-        name: What it is.
-        read: Reads it out of rows, by the suffix of the step that wrote them.
-        reach: The goal; ``None`` for none.
-        stretch: What would be better still.
-        less_is_better: Whether the goal is an upper limit.
-        expected: Rows that it is of when all is there.
-    """
-
-    name: str
-    read: Reader
-    reach: float | None = None
-    stretch: float | None = None
-    less_is_better: bool = False
-    expected: int = 1
+    name: str  # what it is
+    read: Reader  # reads it out of rows, by the suffix of the step that wrote them
+    reach: float | None = None  # the goal; ``None`` for none
+    stretch: float | None = None  # what would be better still
+    less_is_better: bool = False  # whether the goal is an upper limit
+    expected: int = 1  # rows that it is of when all is there
 
     def reaches(self, value: float) -> bool:
         """Returns whether a value is as good as the goal."""
@@ -55,46 +46,27 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command behind Python's name.
+    """A command behind Python's name."""
 
-    Attributes:
-        command: Words; ``{out}`` is the file to write, ``{limit}`` and ``{minutes}`` what to keep
-            to.
-        suffix: Of that file, behind the name of the case.
-        on_other_triton: Whether it runs with the release of ``--other-triton``.
-        dry: What else a dry run says.
-    """
-
+    # Words; ``{out}`` is the file to write, ``{limit}`` and ``{minutes}`` what to keep to.
     command: tuple[str, ...]
-    suffix: str = ".csv"
-    on_other_triton: bool = False
-    dry: tuple[str, ...] = ("--dry-run",)
+    suffix: str = ".csv"  # of that file, behind the name of the case
+    on_other_triton: bool = False  # whether it runs with the release of ``--other-triton``
+    dry: tuple[str, ...] = ("--dry-run",)  # what else a dry run says
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Commands of one name.
+    """Commands of one name."""
 
-    Attributes:
-        name: For ``--only``.
-        about: What it measures.
-        steps: Commands, one after another.
-        figures: Figures read from their output; empty if running is all.
-        seconds: Time limit, about twice the expected time.
-        gpus: Number of GPUs.
-        shares_host: Whether cases on other GPUs may run at the same time: no host time is measured.
-        sources: Files of other cases that the figures are read from.
-        tells_by_status: Whether exit status 1 means the same as the rows: something is wrong.
-    """
-
-    name: str
-    about: str
-    steps: tuple[Step, ...]
-    figures: tuple[Figure, ...] = ()
-    seconds: float = 300.0
-    gpus: int = 1
-    shares_host: bool = False
-    sources: tuple[str, ...] = ()
+    name: str  # for ``--only``
+    about: str  # what it measures
+    steps: tuple[Step, ...]  # commands, one after another
+    figures: tuple[Figure, ...] = ()  # figures read from their output; empty if running is all
+    seconds: float = 300.0  # time limit, about twice the expected time
+    gpus: int = 1  # number of GPUs
+    sources: tuple[str, ...] = ()  # files of other cases that the figures are read from
+    # Whether exit status 1 means the same as the rows: something is wrong.
     tells_by_status: bool = False
 
 
@@ -226,7 +198,6 @@ def _models(task: str, model: str) -> Case:
                    of_modes("peak_mib", "ours+compile", "compile"), _PEAK, None, True),
         ),
         seconds=240,
-        shares_host=True,
         tells_by_status=True,
     )  # fmt: skip
 
@@ -271,7 +242,6 @@ def _curves(model: str) -> Case:
         ),
         # Weights and moments of the UNet are 7 GB, which are saved and loaded twice.
         seconds=280 if model == "unet" else 200,
-        shares_host=True,
         tells_by_status=True,
     )  # fmt: skip
 

@@ -20,15 +20,10 @@ __all__ = ["SUITES", "Layer", "select_layers"]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution of a network.
+    """A convolution of a network."""
 
-    Attributes:
-        suite: Name of the suite.
-        problem: What it computes.
-    """
-
-    suite: str
-    problem: ConvProblem
+    suite: str  # name of the suite
+    problem: ConvProblem  # what it computes
 
     @property
     def name(self) -> str:

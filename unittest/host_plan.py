@@ -21,7 +21,6 @@ FOLDER = pathlib.Path(__file__).parent
 ONE_HOST: Mapping[str, tuple[str, ...]] = {
     "it runs the benchmarks of the tree, not the package": (
         "nvidia/test_launch.py::test_benchmark_against_the_stand_in",
-        "nvidia/test_launch.py::test_dry_run_of_the_benchmark",
         "ops/test_benchmarks.py",
         "ops/test_gpu_comparison.py",
         "ops/test_memcheck.py",

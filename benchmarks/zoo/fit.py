@@ -33,21 +33,13 @@ _FACTORS = (0.85, 1.18)
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Expected times of a layer, compared with measurements.
+    """Expected times of a layer, compared with measurements."""
 
-    Attributes:
-        ratios: Measured over expected times, with their families.
-        loss: Measured time of the choice over the least measured time.
-        cudnn_over_ours: Ratio for that choice, or for the table's if it has one.
-        is_torch_chosen: Whether torch is expected to be faster than that.
-        cudnn_over_model: Measured over expected; ``None`` if the model refuses.
-    """
-
-    ratios: tuple[tuple[str, float], ...]
-    loss: float | None
-    cudnn_over_ours: float
-    is_torch_chosen: bool
-    cudnn_over_model: float | None
+    ratios: tuple[tuple[str, float], ...]  # measured over expected times, with their families
+    loss: float | None  # measured time of the choice over the least measured time
+    cudnn_over_ours: float  # ratio for that choice, or for the table's if it has one
+    is_torch_chosen: bool  # whether torch is expected to be faster than that
+    cudnn_over_model: float | None  # measured over expected; ``None`` if the model refuses
 
 
 def half_of(name: str) -> int:

@@ -72,26 +72,18 @@ _NETWORKS = 6  # names of networks in a row
 
 @dataclass(slots=True, kw_only=True)
 class Variant:
-    """A configuration of a layer.
+    """A configuration of a layer."""
 
-    Attributes:
-        config: The configuration.
-        roles: Why it is measured: ``"model"`` and ``"table"`` where the planner chooses it without
-            and with tables, ``"candidate"`` for the others.
-        kind: Its family's name.
-        model_us: The time that its family's model expects; ``None`` without a model.
-        counted_us: The same as the planner compares it.
-        status: ``"ok"``, or why there is no time.
-        timing: Its times.
-    """
-
-    config: Any
+    config: Any  # the configuration
+    # Why it is measured: ``"model"`` and ``"table"`` where the planner chooses it without and with
+    # tables, ``"candidate"`` for the others.
     roles: list[str]
-    kind: str
+    kind: str  # its family's name
+    # The time that its family's model expects; ``None`` without a model.
     model_us: float | None = None
-    counted_us: float | None = None
-    status: str = "pending"
-    timing: Timing | None = None
+    counted_us: float | None = None  # the same as the planner compares it
+    status: str = "pending"  # ``"ok"``, or why there is no time
+    timing: Timing | None = None  # its times
 
     @property
     def is_choice(self) -> bool:
@@ -121,23 +113,14 @@ def _times(timing: Timing | None) -> dict[str, float | None]:
 
 @dataclass(slots=True)
 class Work:
-    """A layer, its variants, and the kernels that are being compiled for them.
+    """A layer, its variants, and the kernels that are being compiled for them."""
 
-    Attributes:
-        layer: The layer.
-        case: A direction of it.
-        variants: What is measured.
-        refusal: Why no kernel takes it; empty where one does.
-        torch: What the model of torch's convolution expects.
-        futures: Of the compiling processes.
-    """
-
-    layer: ZooLayer
-    case: Any
-    variants: list[Variant]
-    refusal: str
-    torch: dict[str, Any]
-    futures: list[Any] = field(default_factory=list)
+    layer: ZooLayer  # the layer
+    case: Any  # A direction of it
+    variants: list[Variant]  # what is measured
+    refusal: str  # why no kernel takes it; empty where one does
+    torch: dict[str, Any]  # what the model of torch's convolution expects
+    futures: list[Any] = field(default_factory=list)  # of the compiling processes
 
 
 # ---- What is measured --------------------------------------------------------------------------
