@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol, TextIO, TypeVar
 
 import torch
@@ -110,42 +111,46 @@ def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueArguments]) 
     return y
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A configuration of a case as a function that runs it, which clocks measure."""
 
     case: Case
     config: Any
-    _device: torch.device
-    _tensors: Any
-    _plan: Any = None
+    run: Callable[[], torch.Tensor]
 
     def __call__(self) -> torch.Tensor:
-        if self._plan is None:
-            self._plan = planner.make_plan(self.case.dense, self._device, self.config)
-        return run_plan(self.case, self._plan, self._tensors)
+        return self.run()
 
 
-def agreeing(trials: Sequence[Trial]) -> tuple[list[Trial], list[str]]:
-    """Returns the trials that run and agree with the first one, and the failures of the others."""
+def agreeing(
+    case: Case, configs: Sequence[Any], errors: Sequence[str], device: torch.device, tensors: Any
+) -> tuple[list[Trial], list[str]]:
+    """Returns trials of configurations that run and agree with the first, and failures of others.
+
+    ``errors`` say which did not compile; they are empty for those that did.
+    """
     expected: torch.Tensor | None = None
-    kept, failures = [], []
-    for trial in trials:
+    trials, failures = [], []
+    for config, error in zip(configs, errors, strict=True):
         try:
-            result = trial()
+            if not error:
+                plan = planner.make_plan(case.dense, device, config)
+                trial = Trial(case, config, partial(run_plan, case, plan, tensors))
+                result = trial()
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever one does, the others may be right
-            text = str(error).partition("\n")[0][:200]
-            failures.append(f"{trial.case} {trial.config}: {type(error).__name__}: {text}")
-            continue
-        if expected is None:
-            expected = result
-        elif not _agree(result, expected):
-            failures.append(f"{trial.case} {trial.config}: another result than the first candidate")
-            continue
-        kept.append(trial)
-    return kept, failures
+        except Exception as raised:  # whatever one does, the others may be right
+            text = str(raised).partition("\n")[0][:200]
+            error = f"{type(raised).__name__}: {text}"
+        if not error and expected is not None and not _agree(result, expected):
+            error = "another result than the first candidate"
+        if error:
+            failures.append(f"{case} {config}: {error}")
+        else:
+            trials.append(trial)
+            expected = result if expected is None else expected
+    return trials, failures
 
 
 def _agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
