@@ -31,18 +31,22 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Protocol, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from triton_ext.host.children import command
+from triton_ext.ops.api.execution import TorchConvolution
+from triton_ext.ops.api.operators import DGRAD, FPROP, WGRAD, ConvCall
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.launcher import compiling
+from triton_ext.ops.core.problem import ConvParameters
+from triton_ext.ops.families.by_torch import TORCH, TorchConfig
 
 Function = Callable[[], object]
 Tensors = tuple[torch.Tensor, ...]
@@ -59,6 +63,7 @@ _HOPELESS = 1.2
 _FIRST_ROUNDS = 2
 # Candidates may add in another order: so many units in the last place of the largest value.
 _ROUNDING_UNITS = 8.0
+_OPERATORS = {each.direction: each for each in (FPROP, DGRAD, WGRAD)}
 
 
 # ---- A case as a call ---------------------------------------------------------------------------
@@ -151,6 +156,27 @@ def agreeing(
             trials.append(trial)
             expected = result if expected is None else expected
     return trials, failures
+
+
+def torch_trials(case: Case, machine: Device, tensors: Any) -> list[Trial]:
+    """Returns the trial of torch's own convolution; none where torch is not compared."""
+    if TORCH[case.direction].refusals(case, machine):
+        return []
+    problem, (first, second), bias = case.problem, tensors[0], tensors[1].bias
+    sides = tuple(side for pair in problem.padding for side in pair)
+    parameters = ConvParameters(problem.stride, sides, problem.dilation, problem.groups)
+    size = {"fprop": None, "dgrad": problem.input_size, "wgrad": problem.filter_size}
+    how = (EpilogueArguments(), parameters, size[case.direction], True)
+    convolution = TorchConvolution(ConvCall(_OPERATORS[case.direction], first, second, *how))
+
+    def run() -> torch.Tensor:
+        return convolution.run(first, second, None if bias is None else bias.to(first.dtype))
+
+    try:
+        run()
+    except RuntimeError:  # cuDNN has no kernel, or no memory
+        return []
+    return [Trial(case, TorchConfig(), run)]
 
 
 def _agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -361,16 +387,6 @@ class CompilePool(Processes):
 # ---- Clocks -------------------------------------------------------------------------------------
 
 
-class Clock(Protocol):
-    """Measures functions that enqueue work on the current stream."""
-
-    def prepare(self, function: Function) -> Any:
-        """Warms a function up and returns how it is going to be measured."""
-
-    def measure(self, prepared: Any) -> float:
-        """Returns the median time of a call, in microseconds."""
-
-
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
@@ -445,7 +461,7 @@ def turns(items: Sequence[_Item], number: int) -> Sequence[_Item]:
     return order[::-1] if number % 2 else order
 
 
-def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> list[float]:
+def interleaved(functions: Sequence[Function], clock: EventClock, rounds: int) -> list[float]:
     """Returns the median time of every function over rounds that measure each once, in turns.
 
     Functions that are hopeless after the first two rounds are left out of the others.  An even

@@ -19,22 +19,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.api.execution import TorchConvolution
-from triton_ext.ops.api.operators import DGRAD, FPROP, WGRAD, ConvCall
 from triton_ext.ops.core import planner, tables
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device, device_of
 from triton_ext.ops.core.epilogue import EpilogueArguments
-from triton_ext.ops.core.problem import ConvParameters, ConvProblem
+from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import Entry, Table, TableError, TuningWarning, lookup
-from triton_ext.ops.families.by_torch import TORCH, TorchConfig
 from triton_ext.ops.tuning import measure
-from triton_ext.ops.tuning.measure import Clock, Compiled, CompilePool, Trial
+from triton_ext.ops.tuning.measure import Compiled, CompilePool, EventClock
 from triton_ext.ops.tuning.store import reload, update_table
 
 #: Compiling one takes so many seconds of a core, most of the time of tuning.
@@ -48,14 +45,6 @@ _RACE_ROUNDS = 4
 _SURE = 2.0
 # Operands of a call, and its bias.
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-_OPERATORS = {each.direction: each for each in (FPROP, DGRAD, WGRAD)}
-
-
-class Compiler(Protocol):
-    """Compiles configurations into Triton's cache."""
-
-    def submit(self, case: Case, config: Any, machine: Device) -> Future[Compiled]:
-        """Begins to compile one."""
 
 
 # ---- Results ------------------------------------------------------------------------------------
@@ -141,8 +130,20 @@ def progress_of(
     that one more configuration is compiled, the second one the text of one more case.
     """
     stream = sys.stderr if stream is None else stream
-    bars = _make_bars(stream) if is_wanted and stream.isatty() else None
-    done = itertools.count(1)
+    bars, done = None, itertools.count(1)
+    if is_wanted and stream.isatty():
+        with contextlib.suppress(ImportError):
+            from rich import progress
+            from rich.console import Console
+
+            columns = (
+                progress.TextColumn("{task.description}"), progress.BarColumn(),
+                progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+            )  # fmt: skip
+            bars = progress.Progress(*columns, console=Console(file=stream))
+            compiling = bars.add_task("compiling", total=compiles)
+            measuring = bars.add_task("measuring", total=cases)
 
     def show(line: str) -> None:
         if bars is not None:
@@ -151,35 +152,18 @@ def progress_of(
             stream.write(line + "\n")
             stream.flush()
 
-    def advance(name: str) -> None:
+    def compiled() -> None:
         if bars is not None:
-            bars.advance(tasks[name])
+            bars.advance(compiling)
 
     def tuned(text: str) -> None:
         show(f"[{next(done)}/{cases}] {text}")
-        advance("measuring")
-
-    tasks = {"compiling": compiles, "measuring": cases}
-    with contextlib.nullcontext() if bars is None else bars:
         if bars is not None:
-            tasks = {name: bars.add_task(name, total=total) for name, total in tasks.items()}
+            bars.advance(measuring)
+
+    with contextlib.nullcontext() if bars is None else bars:
         show(f"{cases} convolutions, {compiles} configurations to compile")
-        yield lambda: advance("compiling"), tuned
-
-
-def _make_bars(stream: TextIO) -> Any:
-    """Returns progress bars of rich's; ``None`` where it is not installed."""
-    try:
-        from rich import progress
-        from rich.console import Console
-    except ImportError:
-        return None
-    columns = (
-        progress.TextColumn("{task.description}"), progress.BarColumn(),
-        progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
-        progress.TimeRemainingColumn(),
-    )  # fmt: skip
-    return progress.Progress(*columns, console=Console(file=stream))
+        yield compiled, tuned
 
 
 # ---- What there is to measure -------------------------------------------------------------------
@@ -251,8 +235,8 @@ def tune(
     save: bool | str | pathlib.Path = True,
     seconds: float | None = None,
     jobs: int | None = None,
-    compiler: Compiler | None = None,
-    clock: Clock | None = None,
+    compiler: CompilePool | None = None,
+    clock: EventClock | None = None,
     machine: Device | None = None,
     on_outcome: Callable[[Outcome], object] | None = None,
 ) -> Report:
@@ -272,8 +256,9 @@ def tune(
         seconds: Time after which no further case is measured, nor waited for; outcomes of the
             others say so.
         jobs: Compiling processes; one per core but one by default.
-        compiler: Compiles; by default processes that live as long as the call.
-        clock: Measures; CUDA events by default.
+        compiler: Compiles, by a method ``submit``; by default processes that live as long as the
+            call.
+        clock: Measures, by methods ``prepare`` and ``measure``; CUDA events by default.
         machine: Describes the device; the driver by default.
         on_outcome: Called with the outcome of each measured case before the next one is measured;
             an error that it raises ends the tuning.
@@ -304,7 +289,7 @@ def tune(
         futures = [[compiler.submit(w.case, each, found) for each in w.configs] for w in todo]
         for future in itertools.chain.from_iterable(futures):
             future.add_done_callback(lambda _: compiled())
-        clock = measure.EventClock(place) if clock is None else clock
+        clock = EventClock(place) if clock is None else clock
         for work, waiting in zip(todo, futures, strict=True):
             outcome = replace(work, configs=(), note=_NO_TIME)
             if _are_done(waiting, end):
@@ -335,7 +320,10 @@ def _checked_cases(cases: object) -> list[Case]:
 
 
 def check_options(
-    name: str, device: torch.device | str | None = None, clock: Clock | None = None, **options: Any
+    name: str,
+    device: torch.device | str | None = None,
+    clock: EventClock | None = None,
+    **options: Any,
 ) -> None:
     """Refuses options of :func:`tune` that are wrong whatever there is to tune, and anywhere.
 
@@ -359,7 +347,7 @@ def check_options(
         _parsed_device(name, device, clock)
 
 
-def _parsed_device(name: str, device: torch.device | str, clock: Clock | None) -> torch.device:
+def _parsed_device(name: str, device: torch.device | str, clock: EventClock | None) -> torch.device:
     try:
         place = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -370,7 +358,7 @@ def _parsed_device(name: str, device: torch.device | str, clock: Clock | None) -
 
 
 def _checked_device(
-    device: torch.device | str | None, clock: Clock | None, is_named: bool
+    device: torch.device | str | None, clock: EventClock | None, is_named: bool
 ) -> torch.device:
     """Returns where to measure: with ``is_named`` the device need not be the GPU's."""
     has_gpu = torch.cuda.is_available()
@@ -386,8 +374,7 @@ def _checked_device(
         )
     if torch.cuda.is_current_stream_capturing():
         raise UnsupportedError("tune: a CUDA graph is being captured; tune before the capture")
-    index = torch.cuda.current_device() if place.index is None else place.index
-    return torch.device("cuda", index)
+    return place if place.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def _are_done(futures: Sequence[Future[Compiled]], end: float) -> bool:
@@ -428,7 +415,7 @@ def measure_case(
     errors: Sequence[str],
     device: torch.device,
     machine: Device,
-    clock: Clock,
+    clock: EventClock,
     rounds: int,
     tensors: Tensors | None = None,
 ) -> Outcome:
@@ -444,7 +431,7 @@ def measure_case(
         else:
             given = tensors[:2], EpilogueArguments(*tensors[2:])
         trials, failures = measure.agreeing(case, work.configs, errors, device, given)
-        torchs = _torch_trial(case, machine, given) if trials else []
+        torchs = measure.torch_trials(case, machine, given) if trials else []
         times = measure.interleaved(trials + torchs, clock, rounds)
     except torch.OutOfMemoryError:
         return replace(work, configs=(), note="no memory to measure in")
@@ -464,27 +451,6 @@ def measure_case(
         triton=importlib.metadata.version("triton"),
     )
     return replace(result, entry=entry, is_new=True)
-
-
-def _torch_trial(case: Case, machine: Device, tensors: Any) -> list[Trial]:
-    """Returns torch's trial with a case's tensors; none where torch is not compared."""
-    if TORCH[case.direction].refusals(case, machine):
-        return []
-    problem, (first, second), bias = case.problem, tensors[0], tensors[1].bias
-    sides = tuple(itertools.chain.from_iterable(problem.padding))
-    parameters = ConvParameters(problem.stride, sides, problem.dilation, problem.groups)
-    size = {"fprop": None, "dgrad": problem.input_size, "wgrad": problem.filter_size}
-    how = (EpilogueArguments(), parameters, size[case.direction], True)
-    convolution = TorchConvolution(ConvCall(_OPERATORS[case.direction], first, second, *how))
-
-    def run() -> torch.Tensor:
-        return convolution.run(first, second, None if bias is None else bias.to(first.dtype))
-
-    try:
-        run()
-    except RuntimeError:  # cuDNN has no kernel, or no memory
-        return []
-    return [Trial(case, TorchConfig(), run)]
 
 
 def is_torch_faster(case: Case, device: torch.device, tensors: Tensors | None = None) -> bool:
@@ -518,7 +484,7 @@ def _race(case: Case, device: torch.device, tensors: Tensors | None) -> float:
     assert choice is not None  # there is something to compare torch with
     work = Outcome(case=case, key=case.key(machine.num_sms), configs=(choice.config,))
     with torch.cuda.device(device):
-        clock = measure.EventClock(device)
+        clock = EventClock(device)
         entry = measure_case(work, [""], device, machine, clock, _RACE_ROUNDS, tensors).entry
     if entry is None or not entry.torch_us:
         return math.inf
