@@ -33,7 +33,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.conv_runs import has_gpu
 from benchmarks.harness import (
     ROOT,
     add_out_argument,
@@ -42,23 +41,11 @@ from benchmarks.harness import (
     read_count,
     write_rows,
 )
+from benchmarks.options import has_gpu
 
-__all__ = [
-    "CASES",
-    "WIDTHS",
-    "Case",
-    "Counted",
-    "Prediction",
-    "add_arguments",
-    "compiled",
-    "count",
-    "cycles_of",
-    "expected",
-    "first_addresses",
-    "patterns",
-    "predicted",
-    "run",
-]
+__all__ = ["CASES", "WIDTHS", "Case", "Counted", "Prediction", "add_arguments",
+           "compiled", "count", "cycles_of", "expected", "first_addresses", "patterns",
+           "predicted", "run"]  # fmt: skip
 
 STEPS = 10
 ADDRESS_STEPS = 4
@@ -72,23 +59,15 @@ ROWS, COLUMNS = [1, 0], [0, 1]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kernel.
+    """One kernel."""
 
-    Attributes:
-        name: For the table.
-        op: ``read`` or ``write``.
-        bits: Of an element.
-        shape: Of the tile.
-        registers: Size per thread, threads per warp, warps per CTA, order.
-        shared: Name of the layout in shared memory, and what it is made of.
-    """
-
-    name: str
-    op: str
-    bits: int
-    shape: tuple[int, int]
+    name: str  # for the table
+    op: str  # ``read`` or ``write``
+    bits: int  # of an element
+    shape: tuple[int, int]  # of the tile
+    # Size per thread, threads per warp, warps per CTA, order.
     registers: tuple[list[int], list[int], list[int], list[int]]
-    shared: tuple[Any, ...]
+    shared: tuple[Any, ...]  # name of the layout in shared memory, and what it is made of
 
     @property
     def warps(self) -> int:
@@ -207,21 +186,13 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The model's prediction for one step of a case.
+    """The model's prediction for one step of a case."""
 
-    Attributes:
-        instructions: Instructions of all warps.
-        wavefronts: Wavefronts of all warps.
-        ideal: Wavefronts without conflicts.
-        bits: Bits per lane of an instruction.
-        is_transposed: Whether matrix instructions transpose.
-    """
-
-    instructions: int
-    wavefronts: int
-    ideal: int
-    bits: int
-    is_transposed: bool
+    instructions: int  # instructions of all warps
+    wavefronts: int  # wavefronts of all warps
+    ideal: int  # wavefronts without conflicts
+    bits: int  # bits per lane of an instruction
+    is_transposed: bool  # whether matrix instructions transpose
 
 
 def compiled(case: Case, capability: int = 90) -> Any:
@@ -439,15 +410,10 @@ def cycles_of(rows: Sequence[Sequence[int]], bits: int, *, is_store: bool) -> li
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Wavefronts of a launch.
+    """Wavefronts of a launch."""
 
-    Attributes:
-        sass: Those that are attributed to its reads, or its writes.
-        unit: Those that the unit counted.
-    """
-
-    sass: int
-    unit: float
+    sass: int  # those that are attributed to its reads, or its writes
+    unit: float  # those that the unit counted
 
 
 def count(number: int) -> tuple[list[Counted], dict[tuple[str, int], list[Counted]]]:

@@ -1,6 +1,6 @@
 """Host time of a whole call of an operator, without a GPU: prepared launches beside Triton's.
 
-Method.  As ``launch --stand-in``: Triton's launcher and ours are linked to a driver that does
+Method.  Triton's launcher and ours are linked to a driver that does
 nothing, and what is timed is a call from Python to the end of ``cuLaunchKernelEx``.  Tensors are on
 the CPU, so that outputs come from its allocator, and torch is not asked for a current device; the
 shapes are small, so that the allocator has no pages to clear.  Encoding tensor maps costs nothing
@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from benchmarks.harness import add_out_argument, collect_environment, emit, write_rows
-from benchmarks.launch import STAND_IN_VARIABLE, start_on_stand_in
+from benchmarks.harness import add_out_argument, collect_environment, emit, read_count, write_rows
+from benchmarks.stand_in_driver import STAND_IN_VARIABLE, start_on_stand_in
 
 __all__ = ["add_arguments", "fastest_us", "is_prepared", "run", "run_calls", "run_step"]
 
@@ -47,8 +47,8 @@ FORMULA = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    parser.add_argument("--rounds", type=int, default=5, help="measurements per variant (5)")
-    parser.add_argument("--chunks", type=int, default=20, help="chunks of a measurement (20)")
+    parser.add_argument("--rounds", type=read_count, default=5, help="measurements (5)")
+    parser.add_argument("--chunks", type=read_count, default=20, help="chunks of each (20)")
     add_out_argument(parser)
 
 
@@ -78,13 +78,8 @@ def run_calls(
         make: Makes the calls, by name.
 
     Returns:
-        1 where a launch was not prepared, 2 without a C compiler or with options that cannot be
-        followed, else 0.
+        1 where a launch was not prepared, 2 without a C compiler, else 0.
     """
-    for name in ("rounds", "chunks"):
-        if getattr(arguments, name) < 1:
-            emit(f"--{name} {getattr(arguments, name)}: expected at least 1")
-            return 2
     if os.environ.get(STAND_IN_VARIABLE) is None:
         return start_on_stand_in()
     environment = collect_environment()
@@ -226,23 +221,17 @@ def fastest_us(call: Callable[[], object], chunks: int) -> float:
 
 
 def report(
-    times: dict[tuple[str, str], list[float]], arguments: argparse.Namespace, environment: object
-) -> None:
-    """Prints the table and writes it where the user wants it."""
+    times: dict[tuple[str, str], list[float]], arguments: argparse.Namespace, environment: Any,
+    baseline: str = VARIANTS[0],
+) -> None:  # fmt: skip
+    """Prints the table, by call and variant, and writes it where the user wants it."""
     rows = []
     emit(f"{'call':<30}{'variant':<14}{'us':>8}{'ratio':>8}")
     for (name, variant), rounds in sorted(times.items(), key=lambda item: item[0][0]):
         median = statistics.median(rounds)
-        ratio = median / statistics.median(times[name, "triton"])
+        ratio = median / statistics.median(times[name, baseline])
         emit(f"{name:<30}{variant:<14}{median:>8.2f}{ratio:>8.3f}")
-        rows.append(
-            {
-                "call": name,
-                "variant": variant,
-                "us": round(median, 3),
-                "ratio": round(ratio, 4),
-                "rounds": len(rounds),
-            }
-        )
+        row = {"call": name, "variant": variant, "us": round(median, 3), "ratio": round(ratio, 4)}
+        rows.append(row | {"rounds": len(rounds)})
     if arguments.out is not None:
         write_rows(arguments.out, environment, rows)

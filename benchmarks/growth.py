@@ -18,19 +18,12 @@ _FACTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Times of one kind of input.
+    """Times of one kind of input."""
 
-    Attributes:
-        name: What it is.
-        size: How large the larger input is.
-        small_ms: CPU time of the smaller one, a fourth of it.
-        large_ms: CPU time of the larger one.
-    """
-
-    name: str
-    size: str
-    small_ms: float
-    large_ms: float
+    name: str  # what it is
+    size: str  # how large the larger input is
+    small_ms: float  # CPU time of the smaller one, a fourth of it
+    large_ms: float  # CPU time of the larger one
 
     @property
     def factor(self) -> float:

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conv_variants import DIRECTIONS, case_of
 from benchmarks.harness import ROOT, Deadline, emit, end_group, read_positive, run_at_once
+from benchmarks.operands import DIRECTIONS, case_of
 from benchmarks.reproduce import end_on_sigterm
 
 __all__ = ["add_arguments", "draw_problems", "find_checker", "run", "shares_of", "verdict"]
@@ -120,17 +120,11 @@ def draw_problems(direction: Any, count: int) -> list[tuple[Any, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of a run under the checker.
+    """Result of a run under the checker."""
 
-    Attributes:
-        errors: Number of reported errors; ``None`` if it did not finish.
-        geometries: Number of geometries run.
-        configs: Number of kernels run.
-    """
-
-    errors: int | None
-    geometries: int
-    configs: int
+    errors: int | None  # number of reported errors; ``None`` if it did not finish
+    geometries: int  # number of geometries run
+    configs: int  # number of kernels run
 
     def is_clean(self, cases: int) -> bool:
         """Returns whether all cases ran without an error."""
@@ -190,19 +184,12 @@ def _inside(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Geometries of a direction that one process runs.
+    """Geometries of a direction that one process runs."""
 
-    Attributes:
-        direction: Of the convolutions.
-        index: Which of the shares it is.
-        count: How many shares the direction's geometries have.
-        cases: Geometries of the direction, in all shares.
-    """
-
-    direction: str
-    index: int
-    count: int
-    cases: int
+    direction: str  # of the convolutions
+    index: int  # which of the shares it is
+    count: int  # how many shares the direction's geometries have
+    cases: int  # geometries of the direction, in all shares
 
     def command(self) -> list[str]:
         """Returns the command, without the checker."""

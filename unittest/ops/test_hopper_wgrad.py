@@ -334,8 +334,10 @@ def test_the_shipped_table_goes_before_the_models(monkeypatch, tmp_path):
     kinds = {raw["kind"] for key, raw in entries.items() if key.startswith("wgrad ")}
     assert kinds >= {"wgrad", "gluon_wgrad"}
     machine, found = replace(H200, name="NVIDIA H200"), set()
-    for channels, size, batch in ((64, 56, 128), (128, 28, 128), (512, 7, 32), (512, 512, 1)):
-        problem = problem_of(n=batch, ci=channels, co=channels, size=(size, size), padding=1)
+    for batch, ci, co, size, taps in ((32, 64, 64, 56, 3), (32, 256, 1024, 14, 1)):
+        problem = problem_of(
+            n=batch, ci=ci, co=co, size=(size, size), taps=(taps, taps), padding=taps // 2
+        )
         key = Case(direction="wgrad", problem=problem, dtype=HALF).key(machine.num_sms)
         config = decode(entries[key]["kind"], entries[key]["config"]).config
         assert chosen(monkeypatch, problem, machine=machine) == config

@@ -17,8 +17,8 @@ from triton_ext.ops.core.device import (  # noqa: E402
 from triton_ext.ops.core.planner import make_plan  # noqa: E402
 
 from benchmarks import memcheck  # noqa: E402
-from benchmarks.conv_variants import case_of  # noqa: E402
 from benchmarks.memcheck import draw_problems, find_checker, kinds, verdict  # noqa: E402
+from benchmarks.operands import case_of  # noqa: E402
 
 GLUON = capabilities()["im2col-gluon"]
 

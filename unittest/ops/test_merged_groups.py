@@ -257,8 +257,8 @@ def test_three_launches(launched, problem, direction, kernel, looks):
     inner = getattr(plan, "plain", plan)
     assert isinstance(inner, MergedPlan)
     names = [launcher.kernel.__name__ for launcher, _ in launched]
-    assert names == ["merge_filter_kernel", kernel, "repair_groups_kernel"]
-    (_, (_, merged, looked_at, flags)), _, (_, (read, *_)) = launched
+    assert names == ["merge_filter_kernel", kernel, "conv_direct_kernel"]
+    (_, (_, merged, looked_at, flags)), _, (_, (_, _, read, *_)) = launched
     assert merged.shape == (problem.in_channels, 3, 3, 64)
     assert (looked_at is not None) == looks
     assert flags is read

@@ -16,7 +16,7 @@ import torch
 from emulated import emulate
 from family_plans import H200, META, case_of, compiling_for
 from fprop_cases import ACTIVATIONS, check, convolve
-from interpreted import assert_passes_in_the_interpreter, run_python
+from interpreted import assert_passes_in_the_interpreter
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
 from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
@@ -33,7 +33,7 @@ from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.gluon_config import COSTS, TileConfig, ping_pong
 from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
-from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
+from triton_ext.ops.kernels.row_copy import RowCopy, copy_rows
 
 IM2COL = capabilities()["im2col"]
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
@@ -70,10 +70,7 @@ def fastest_of(problem):
 def test_rows_beyond_32_bits_are_refused():
     pixels = (1 << 31) // 8
     with pytest.raises(UnsupportedError, match=r"rows of 2147483648 elements: the kernel counts"):
-        RowCopy(
-            shape=(1, pixels, 1), strides=(1,) * 3, target_elements=8 * pixels,
-            target_channels=8, element_bytes=2,
-        )  # fmt: skip
+        RowCopy(8 * pixels, 8).arguments((1, pixels, 1), (1,) * 3, 2)
 
 
 def test_a_stem_of_seven_taps():
@@ -497,20 +494,12 @@ def test_a_model_packs_gradients_of_inputs_of_few_output_channels(monkeypatch):
 
 def copy_ptx(device, *copies):
     """PTX of one launch of copies: channels of source and target, pixels of a column."""
-    rows = [
-        RowCopy(
-            shape=(1, 1, 64, 200, source),
-            strides=(64 * 200 * source,) * 2 + (200 * source, source, 1),
-            target_elements=1024,
-            column=column,
-            target_channels=target,
-            element_bytes=2,
-        )
-        for source, target, column in copies
-    ]
-    tensors = [torch.empty(1 << 20, dtype=torch.half, device=META)] * 2
+    made = []
+    for source, target, column in copies:
+        tensor = torch.empty((8, 100, 200, source), dtype=torch.half, device=META)
+        made.append((RowCopy(1024, target, column=column), tensor, torch.empty_like(tensor)))
     with compiling_for(device) as kernels:
-        CopyLauncher(*rows).launch(*([tensors] * len(rows)))
+        copy_rows(*made)
     return kernels[0].asm["ptx"]
 
 
@@ -532,23 +521,3 @@ def test_two_copies_are_one_kernel(device, fresh_triton_cache):
     assert ptx.count(".entry") == 1
     stores = copy_ptx(device, (16, 16, 1)).count("st.global.v4")
     assert ptx.count("st.global.v4") == 2 * stores
-
-
-# --- benchmark ----------------------------------------------------------------------------------
-
-
-def test_a_dry_run_of_the_benchmark_needs_no_gpu():
-    arguments = (
-        "-m",
-        "benchmarks",
-        "row_packing",
-        "--dry-run",
-        "--shapes",
-        "resnet_stem_32",
-        "vae_in",
-    )
-    result = run_python(*arguments, timeout_s=120)
-    assert result.returncode == 0, result.stderr
-    assert "chosen=rows taps_k_gemm=784 rows_k_gemm=224" in result.stdout
-    assert "layer=vae_in chosen=gather" in result.stdout
-    assert run_python(*arguments, "none", timeout_s=120).returncode == 2

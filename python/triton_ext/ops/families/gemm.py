@@ -48,7 +48,7 @@ from triton_ext.ops.kernels.gemm import (
     conv_dgrad_kernel,
     conv_fprop_kernel,
 )
-from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
+from triton_ext.ops.kernels.row_copy import RowCopies, fill_channels
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -182,7 +182,7 @@ class Gemm(_Gemm):
             x_tiles=x_tiles,
             w_tiles=([co, taps, ci], [taps * ci, ci, 1], [config.block_n, 1, config.block_k]),
             rounding=rounding(dtype),
-            fill=FilledChannels(read.missing, read.missing) if read.missing else None,
+            missing=read.missing,
             is_packed=packing is not None,
         )
         return ForwardPlan.make(
@@ -192,7 +192,7 @@ class Gemm(_Gemm):
             launcher,
             # TMA does not stop at the end of a group: its tiles have to.
             y_block=config.store_block if _stores_through_tma(case, config.block_n) else None,
-            row_copies=None if packing is None else RowCopies(packing, case.strides_of_x),
+            row_copies=None if packing is None else RowCopies(packing),
         )
 
 
@@ -205,10 +205,10 @@ class _Operands:
     x_tiles: _Tiled | None  # of the descriptor of x as a matrix; None where it is not read so
     w_tiles: _Tiled  # of the descriptor of w [Co, taps, Ci / groups]
     rounding: dict[str, bool]  # options of both tiled descriptors
-    # Adds zeros to the channels of each group, of x and of the weight; None where TMA takes
-    # them.  It wants rows of multiples of 16 bytes, and an im2col copy that begins at a channel
-    # between two such multiples is an illegal instruction (measured on an H200).
-    fill: FilledChannels | None
+    # Zeros to add to the channels of each group, of x and of the weight.  TMA wants rows of
+    # multiples of 16 bytes, and an im2col copy that begins at a channel between two such
+    # multiples is an illegal instruction (measured on an H200).
+    missing: int
     is_packed: bool  # whether both are packed, channels-last rows already
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[Any, Any]:
@@ -216,8 +216,8 @@ class _Operands:
         if not self.is_packed:
             to_last = TO_LAST[self.problem.dims]
             x, weight = x.permute(to_last), weight.permute(to_last)
-            if self.fill is not None:
-                x, weight = self._filled(self.fill, x, weight)
+            if self.missing:
+                x, weight = self._filled(x, weight)
             weight = aligned_rows(weight)
         # Also where it is not used: it checks the address.
         x_desc = self.x_desc.with_base(x)
@@ -225,19 +225,17 @@ class _Operands:
             x_desc = TensorDescriptor(x, *self.x_tiles, **self.rounding)
         return x_desc, TensorDescriptor(weight, *self.w_tiles, **self.rounding)
 
-    def _filled(
-        self, fill: FilledChannels, x_rows: torch.Tensor, w_rows: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        groups = self.problem.groups
+    def _filled(self, x_rows: torch.Tensor, w_rows: torch.Tensor) -> list[torch.Tensor]:
+        groups, missing = self.problem.groups, self.missing
         if groups == 1:
-            return fill.fill(x_rows, w_rows)
+            return fill_channels((x_rows, missing), (w_rows, missing))
         # Groups are further pixels of a row, where pixels lie side by side.
         *pixels, channels = x_rows.shape
         if x_rows.stride(-2) != channels or x_rows.stride(-1) != 1:
             x_rows = x_rows.contiguous()
         rows = x_rows.unflatten(-1, (groups, -1)).flatten(-3, -2)
-        rows, w_rows = fill.fill(rows, w_rows)
-        return rows.view(*pixels, -1), w_rows
+        rows, w_rows = fill_channels((rows, missing), (w_rows, missing))
+        return [rows.view(*pixels, -1), w_rows]
 
 
 class _Read(NamedTuple):
@@ -369,7 +367,7 @@ class GemmDgrad(_Gemm):
                 ([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
                 config.store_block if through_tma else None,
                 co - case.problem.out_channels // groups,
-                FilledChannels(missing_co, missing_co if is_nk else missing_ci),
+                (missing_co, missing_co if is_nk else missing_ci),
             ),
             stores_aligned=through_tma,
             launcher=Launcher(
@@ -417,9 +415,7 @@ def _describe(
     # The block of the descriptor of dx [pixels, Ci]; None where it is stored through a pointer.
     dx_tile: list[int] | None,
     missing_group_co: int,  # zeros to add to the output channels of each group
-    # Adds zeros to the channels of dy and of the weight, so that rows are multiples of 16
-    # bytes.
-    fill: FilledChannels,
+    missing: tuple[int, int],  # zeros to add to the channels of dy and of the weight, for TMA
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
     """Returns what describes dy, weight and dx to the kernel."""
     to_last, ci, groups = TO_LAST[problem.dims], problem.in_channels, problem.groups
@@ -434,7 +430,7 @@ def _describe(
         # [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups].
         is_nk = dy.dtype == torch.float32
         w_rows = weight.movedim(0, -1) if is_nk else weight.permute(to_last)
-        dy_rows, w_rows = fill.fill(dy_rows, w_rows)
+        dy_rows, w_rows = fill_channels(*zip((dy_rows, w_rows), missing, strict=True))
         w_desc = TensorDescriptor(aligned_rows(w_rows), *w_tiles, **rounding(dy.dtype))
         if dx_tile is None:
             return dy_desc.with_base(dy_rows), w_desc, dx

@@ -261,7 +261,7 @@ class GluonFprop(_Gluon):
                 kernel_problem, CONFIG=config, FINISH=case.epilogue.finish,
             ),
             describe_y=out,
-            row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
+            row_copies=None if case.packing is None else RowCopies(case.packing),
         )  # fmt: skip
 
 

@@ -8,8 +8,8 @@ families compute that.  Its multiplications are M times as many.
 Zeros of the filter times NaN or infinity are NaN, which a convolution of groups does not have.  So
 a kernel reports whether a pixel was not finite: the one that convolves by the largest absolute
 value of its output, which is NaN then, or the one that writes the filter by a look at the pixels.
-A third kernel (``kernels/groups.py``) then computes the output again, group by group.  It is
-always launched and ends at once where all is finite.  wgrad needs none of that: what it sums for an
+The kernel without tensor cores then computes the output again.  It is always launched and ends at
+once where all is finite.  wgrad needs none of that: what it sums for an
 output and an input channel has no other channel in it.
 
 Not handled: epilogues with a function, which may hide NaN, or that report the largest value.
@@ -34,10 +34,16 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
-from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD, Sampling
+from triton_ext.ops.families.direct import (
+    DIRECT,
+    DIRECT_DGRAD,
+    DirectConfig,
+    Sampling,
+    direct_launcher,
+)
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
-from triton_ext.ops.kernels.groups import merge_filter_kernel, repair_groups_kernel
+from triton_ext.ops.kernels.groups import merge_filter_kernel
 
 # Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.
 _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
@@ -50,8 +56,8 @@ _CORRECTION = {"fprop": 1.27, "dgrad": 1.06}
 # channels (H200, Triton 3.9.0, bf16, 2026-11-23).
 _DIRECT_FLOPS_PER_US = 6e6
 
-# Elements of a program that writes the merged filter; the tile of the one that repairs outputs.
-_BLOCK, _REPAIR_TILE = 1024, (64, 32)
+# Elements of a program that writes the merged filter, and how outputs are computed again.
+_BLOCK, _REPAIR = 1024, DirectConfig(block_m=64, block_n=32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +279,9 @@ class MergedPlan:
                 },
                 options={"num_warps": 4},
             ),
-            repairing=_repairing(case, flags, device) if is_float else None,
+            repairing=direct_launcher(_REPAIR, case, most_programs=4 * device.num_sms, flags=flags)
+            if is_float
+            else None,
         )
 
     @property
@@ -311,51 +319,14 @@ class MergedPlan:
             y = self.inner.run(x, merged, out, operands.bias)
             others = Operands(operands.bias)
         if self.repairing is not None:
-            tensors = (x, w_rows, y, *others)
-            self.repairing.launch((flags, *tensors), _alignment(*tensors))
+            tensors = (x, w_rows, flags, y, *others)
+            self.repairing.launch(tensors, _alignment(*tensors))
         return y
 
 
 def _alignment(*tensors: torch.Tensor | None) -> Hashable:
     """Returns what Triton specializes on."""
     return tuple(None if t is None else (t.dtype, t.data_ptr() % ROW_BYTES == 0) for t in tensors)
-
-
-def _repairing(case: Case, flags: int, device: Device) -> Launcher:
-    problem, sampling = case.problem, Sampling.of(case)
-    strides = sampling.strides
-    block_m, block_n = _REPAIR_TILE
-    tiles = math.ceil(sampling.pixels / block_m) * math.ceil(sampling.out_channels / block_n)
-    ones = (1,) * (3 - problem.dims)
-    zeros = (0,) * len(ones)
-    return Launcher(
-        kernel=repair_groups_kernel,
-        grid=(min(tiles, 4 * device.num_sms), 1, 1),
-        scalars=(
-            flags,
-            sampling.pixels,
-            sampling.out_channels,
-            tiles,
-            ones + sampling.in_size,
-            ones + sampling.out_size,
-            ones + sampling.step,
-            ones + sampling.up,
-            zeros + sampling.low,
-            ones + sampling.dilation,
-            (strides[0], *zeros, *strides[2:]),
-        ),
-        constants={
-            "FLAGS": 1 << (flags - 1).bit_length(),
-            "FILTER": problem.filter_size,
-            "GROUP_COLUMNS": sampling.out_channels // problem.groups,
-            "GROUP_K": sampling.in_channels // problem.groups,
-            "IS_TURNED": sampling.is_flipped,
-            "BLOCK_M": block_m,
-            "BLOCK_N": block_n,
-            "FINISH": case.epilogue.finish,
-        },
-        options={"num_warps": 4},
-    )
 
 
 MERGED = Merged()

@@ -27,12 +27,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
-import torch
-
 from triton_ext import backends
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, Operand, packed_strides
+from triton_ext.ops.core.descriptors import ROW_BYTES, Operand
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.packing import MARGIN, PackingCost, RowPacking, packing_refusals
@@ -42,7 +40,6 @@ from triton_ext.ops.core.refusals import Refusals, beyond_keys, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, PackedWgradPlan, filling_dy_us, way_us
-from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
@@ -272,33 +269,8 @@ class OperandSwap(_Rewrite[SwappedConfig]):
 
     def plan(
         self, case: Case, rewritten: Case, bind: Callable[[Case], PackedWgradPlan]
-    ) -> SwappedWgradPlan:
-        packed = bind(rewritten)
-        assert rewritten.packing is not None
-        return SwappedWgradPlan(
-            problem=case.problem,
-            out_dtype=packed.out_dtype,
-            packed=packed.packed,
-            copies=packed.copies,
-            turning=CopyLauncher(turning_copy(rewritten.packing, packed.out_dtype.itemsize)),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwappedWgradPlan(PackedWgradPlan):
-    """A gradient of a filter as that of a packed one [Ci, S * C', ([T, ]R, )1], whose input is dy.
-
-    Attributes:
-        turning: Unpacks dw, turns it round and swaps its channels.
-    """
-
-    turning: CopyLauncher
-
-    def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        rows = self._memory(x.device, out)
-        packed = self.packed.run(self.copies.pack(dy, None)[0].movedim(-1, 1), x)
-        self.turning.launch((packed.movedim(1, -1), rows))
-        return rows
+    ) -> PackedWgradPlan:
+        return replace(bind(rewritten), problem=case.problem, is_swapped=True)
 
 
 def swap_refusals(problem: ConvProblem) -> Refusals:
@@ -332,25 +304,6 @@ def ways(case: Case) -> tuple[RowPacking, ...]:
     every = RowPacking.ways(swapped.problem, swapped.strides_of_x, case.dtype.itemsize)
     # Gradients begin at any address, and TMA reads from aligned ones: dy is copied.
     return tuple(way for way in every if way.is_copied)
-
-
-def turning_copy(way: RowPacking, element_bytes: int) -> RowCopy:
-    """Returns the copy of the gradient of a filter, packed as rows of dy, to dw."""
-    swapped = way.problem
-    ci, co, taps = swapped.out_channels, swapped.in_channels, swapped.filter_size
-    # Strides of the packed dw [Ci, *rows, channels]: from filter to filter, from tap to tap.
-    of_filter, *of_rows, _ = packed_strides(way.weight_shape)
-    # Planes have a dimension of 1 in front; a pixel's channels hold a column.
-    of_walked = of_rows[1:] if way.planes else of_rows[: way.walked]
-    of_taps = (*of_walked, *((co,) if way.columns else ()), way.channels)
-    return RowCopy(
-        shape=(co, *taps, ci),
-        strides=(1, *(-step for step in of_taps), of_filter),
-        start=sum((count - 1) * step for count, step in zip(taps, of_taps, strict=True)),
-        target_elements=taps[-1] * ci,
-        target_channels=ci,
-        element_bytes=element_bytes,
-    )
 
 
 PARTIAL_IM2COL = PartialIm2col()

@@ -39,7 +39,7 @@ from triton_ext.ops.families.gemm_config import (
     pointer_store_ns,
 )
 from triton_ext.ops.kernels.patches import patch_dgrad_kernel
-from triton_ext.ops.kernels.row_copy import FilledChannels
+from triton_ext.ops.kernels.row_copy import fill_channels
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 
@@ -148,8 +148,6 @@ class Patches(Family[PatchConfig]):
             round_f32_to_tf32=is_fp32,
         )
         row_stride = pixel_stride(dy_desc.geometry) if covering == output else None
-        # Fills up channels of dy, and rows of w, to multiples of 16 bytes.
-        filling = FilledChannels(missing_co, missing_co if is_fp32 else missing_columns)
 
         def describe(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
             dy_rows = dy.permute(to_last)
@@ -158,7 +156,8 @@ class Patches(Family[PatchConfig]):
             w_block = [tiles.block_k, tiles.block_n]
             if is_fp32:
                 w_rows, w_block = w_rows.t(), w_block[::-1]
-            dy_rows, w_rows = filling.fill(dy_rows, w_rows)
+            missing_w = missing_co if is_fp32 else missing_columns
+            dy_rows, w_rows = fill_channels((dy_rows, missing_co), (w_rows, missing_w))
             w_rows = aligned_rows(w_rows)
             options = rounding(dtype)
             # Also where dy is read as a matrix: it checks the address.

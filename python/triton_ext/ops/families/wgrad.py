@@ -295,6 +295,7 @@ class PackedWgradPlan(FilterGradientPlan):
     # [Co, S * C', 1, R, 1].
     packed: WgradPlan
     copies: RowCopies  # how x is packed
+    is_swapped: bool = False  # whether the packed plan's x is dy and its dy x
 
     @property
     def tiles(self) -> WgradTiles:
@@ -307,20 +308,12 @@ class PackedWgradPlan(FilterGradientPlan):
         return self.packed.config
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        packing = self.copies.packing
+        if self.is_swapped:
+            x, dy = dy, x
+        rows = self._memory(x.device, out)
         packed = self.packed.run(self.copies.pack(x, None)[0].movedim(-1, 1), dy)
-        windows = packed.movedim(1, -1).squeeze(-2)[..., : packing.window_channels]
-        if packing.planes:
-            windows = windows.squeeze(1)
-        by_tap = windows.unflatten(-1, (-1, packing.channels))
-        ci = self.problem.in_channels
-        if packing.columns:
-            # [Co, ([T, ])1, S, C'], and C' holds R taps of a column.
-            rows = self.problem.filter_size[-2]
-            column = by_tap[..., : rows * ci].unflatten(-1, (rows, ci))
-            by_tap = column.squeeze(-4).transpose(-2, -3)
-        dw = by_tap[..., :ci]
-        return dw.contiguous() if out is None else dw
+        self.copies.unpack(packed, rows, is_swapped=self.is_swapped)
+        return rows
 
 
 # ---- The family --------------------------------------------------------------------------------
@@ -371,7 +364,7 @@ class Wgrad(Family[WgradChoice]):
         plan = _kernel_plan(config, case, device)
         if case.packing is None:
             return plan
-        copies = RowCopies(case.packing, case.strides_of_x)
+        copies = RowCopies(case.packing)
         return PackedWgradPlan(
             problem=case.problem, out_dtype=plan.out_dtype, packed=plan, copies=copies
         )
