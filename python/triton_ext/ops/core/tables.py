@@ -145,7 +145,7 @@ def _value(annotation: Any, value: object, where: str) -> Any:
             if not 0 <= value <= 1 << 16:
                 raise KindError(f"{where}: {_shown(value)} is out of range")
             return value
-        if wanted is float and type(value) in (int, float):
+        if wanted is float and isinstance(value, (int, float)) and type(value) is not bool:
             if not 0 <= value < 1 << 53 or not math.isfinite(value):
                 raise KindError(f"{where}: {_shown(value)} is out of range")
             return float(value)

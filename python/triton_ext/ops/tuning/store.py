@@ -125,7 +125,7 @@ def _try_lock(name: pathlib.Path, is_last: bool) -> BinaryIO | None:
     except OSError as error:
         if error.errno == errno.ENOENT and name.parent.is_dir():
             return None
-        text = "is a link, not a lock" if error.errno == errno.ELOOP else error.strerror
+        text = "is a link, not a lock" if error.errno == errno.ELOOP else str(error.strerror)
         raise OSError(error.errno, text, str(name)) from error
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(os.fdopen(handle, "rb"))
