@@ -318,7 +318,7 @@ def _compute(
     of the call, where autograd may record calls with this key.
     """
     if key is not None and how[1] != "ours":
-        from triton_ext.ops.tuning.race import is_torch_faster  # it measures such calls itself
+        from triton_ext.ops.tuning.runs import is_torch_faster  # it measures such calls itself
 
         tensors = (c.first, c.second, c.epilogue.bias)
         if is_torch_faster(c.case(), c.first.device, tensors):

@@ -21,6 +21,7 @@ from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusal
 from triton_ext.ops.families.direct import PixelStrides, Sampling
 from triton_ext.ops.families.wgrad import FilterGradientPlan
 from triton_ext.ops.kernels.depthwise import (
+    DepthwiseShape,
     conv_depthwise_kernel,
     depthwise_reduce_kernel,
     depthwise_wgrad_kernel,
@@ -199,6 +200,25 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
     return (max(computing, reading) + 0.2 * min(computing, reading)) * ends
 
 
+def _shape(
+    sampling: Sampling, config: DepthwiseConfig, row_taps: int, *pixel: int
+) -> DepthwiseShape:
+    """Returns the kernels' constants, for so many elements of a pixel of the input, and of dy."""
+    return DepthwiseShape(
+        dims=len(sampling.taps),
+        filter_size=sampling.taps,
+        row_taps=row_taps,
+        channels=sampling.out_channels,
+        pixel=pixel[0],
+        step=three(sampling.step, 1),
+        up=three(sampling.up, 1),
+        dilation=three(sampling.dilation, 1),
+        phase=sampling.low[-1] % sampling.up[-1],
+        is_flipped=sampling.is_flipped,
+        is_wide=sampling.is_wide(max(pixel), config.qw),
+    )
+
+
 def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy."""
     sampling = Sampling.of(case)
@@ -221,16 +241,7 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
             strides.scalars,
         ),
         constants={
-            "DIMS": len(sampling.taps),
-            "FILTER": sampling.taps,
-            "C": sampling.out_channels,
-            "X_STRIDE_W": strides.pixel,
-            "STEP": three(sampling.step, 1),
-            "UP": three(sampling.up, 1),
-            "DILATION": three(sampling.dilation, 1),
-            "PHASE_W": sampling.low[-1] % up,
-            "IS_FLIPPED": sampling.is_flipped,
-            "IS_WIDE": sampling.is_wide(strides.pixel, config.qw),
+            "SHAPE": _shape(sampling, config, sampling.taps[-1], strides.pixel),
             "CONFIG": config,
             "FINISH": case.epilogue.finish,
         },
@@ -323,14 +334,8 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
                 dy.scalars,
             ),
             constants={
-                "DIMS": problem.dims,
-                "FILTER": problem.filter_size,
-                "C": channels,
-                "X_STRIDE_W": x.pixel,
+                "SHAPE": _shape(sampling, config, config.taps, x.pixel, dy.pixel),
                 "DY_STRIDE_W": dy.pixel,
-                "STRIDE": three(problem.stride, 1),
-                "DILATION": three(problem.dilation, 1),
-                "IS_WIDE": sampling.is_wide(max(x.pixel, dy.pixel), config.qw),
                 "HAS_TAIL": sampling.out_size[-1] % config.qw != 0,
                 "CONFIG": config,
             },
