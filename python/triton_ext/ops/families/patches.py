@@ -19,7 +19,7 @@ from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
-from triton_ext.ops.core.plan import TO_LAST, DgradPlan, three
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
 from triton_ext.ops.families.gemm import dy_descriptor
@@ -107,7 +107,7 @@ class Patches(Family[PatchConfig]):
             times = {tiles: max(us, least_us) / _MOST_EXPECTED for tiles, us in times.items()}
         return ranked({PatchConfig(tiles): Expected.of(us) for tiles, us in times.items()})
 
-    def bind(self, config: PatchConfig, case: Case, device: Device) -> DgradPlan:
+    def bind(self, config: PatchConfig, case: Case, device: Device) -> ForwardPlan:
         problem, dtype, tiles = case.problem, case.dtype, config.config
         to_last, output, covering = TO_LAST[problem.dims], problem.output_size, _covering(problem)
         ci, co, is_fp32 = problem.in_channels, problem.out_channels, dtype == torch.float32
@@ -122,7 +122,7 @@ class Patches(Family[PatchConfig]):
         row_stride = pixel_stride(dy_desc.geometry) if covering == output else None
         options = rounding(dtype)
 
-        def describe(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
+        def describe(dy: torch.Tensor, weight: torch.Tensor) -> tuple[Any, ...]:
             w_rows = weight.permute(to_last).reshape(co, -1)
             w_rows = w_rows.t() if is_fp32 else w_rows
             dy_rows, w_rows = fill_channels((dy.permute(to_last), missing_co), (w_rows, missing_w))
@@ -134,7 +134,7 @@ class Patches(Family[PatchConfig]):
                 dy_tiles = TensorDescriptor(dy_rows, matrix, [row_stride, 1], dy_block, **options)
             w_strides = [w_rows.shape[1], 1]
             w_tiles = TensorDescriptor(w_rows, [*w_rows.shape], w_strides, w_block, **options)
-            return dy_tiles, w_tiles, dx
+            return dy_tiles, w_tiles
 
         m_gemm = problem.batch * math.prod(covering)
         num_tiles = math.ceil(m_gemm / tiles.block_m) * math.ceil(columns / tiles.block_n)
@@ -158,14 +158,7 @@ class Patches(Family[PatchConfig]):
             },
             options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
         )  # fmt: skip
-        return DgradPlan(
-            problem=problem,
-            dtype=dtype,
-            config=tiles,
-            describe=describe,
-            stores_aligned=False,
-            launcher=launcher,
-        )
+        return ForwardPlan.make(case, tiles, describe, launcher)
 
 
 def _output_tile(element_bytes: int) -> OutputTile:

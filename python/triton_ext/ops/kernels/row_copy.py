@@ -203,10 +203,9 @@ def copy_rows(*made: tuple[RowCopy, torch.Tensor, torch.Tensor]) -> None:
     for _, *pair in made:
         tensors += [each.view(_INTEGERS[each.itemsize]) for each in pair]
     tensors += [None] * (4 - len(tensors))
-    aligned = tuple(t is not None and t.data_ptr() % ROW_BYTES == 0 for t in tensors[::2])
     given = ((copy, tuple(t.shape), t.stride(), t.itemsize) for copy, t, _ in made)
     launcher = _launcher(row_copy_kernel, made[0][1].device, *given)
-    launcher.launch(tuple(tensors), aligned)
+    launcher.launch(tuple(tensors))
 
 
 def fill_channels(*given: tuple[torch.Tensor, int]) -> list[torch.Tensor]:
@@ -252,6 +251,7 @@ class RowCopies:
         """
         packing, problem, copies = self.packing, self.packing.problem, []
         if weight is not None:
+            weight = weight.transpose(0, 1) if packing.is_turned else weight
             rows, shape = weight.permute(TO_LAST[problem.dims]), packing.weight_shape
             # Windows may have the order and the elements of a channels-last weight.
             if (
