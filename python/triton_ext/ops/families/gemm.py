@@ -348,7 +348,7 @@ class GemmDgrad(_Gemm):
             w_rows, w_columns, w_block = ci, w_rows + missing_co, w_block[::-1]
         outputs = None
         if _is_packed(case) and (groups == 1 or ci % config.block_n == 0):
-            pixels = n * math.prod(problem.input_size)
+            pixels = problem.batch * math.prod(problem.input_size)
             outputs = _tiled_output(pixels, problem.in_channels, config.store_block)
         launcher = Launcher(
             kernel=conv_dgrad_kernel,
