@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import sys
 
@@ -12,35 +13,24 @@ from benchmarks.harness import emit
 CASES = {
     "bank_conflicts": "benchmarks.bank_conflicts",
     "calls": "benchmarks.calls",
-    "choosing": "benchmarks.choosing",
-    "conv": "benchmarks.conv",
-    "conv_fprop": "benchmarks.conv_fprop",
-    "copy_widths": "benchmarks.copy_widths",
-    "depthwise": "benchmarks.depthwise",
-    "dgrad_sweep": "benchmarks.dgrad_sweep",
-    "epilogue": "benchmarks.epilogue",
-    "fp8": "benchmarks.fp8",
-    "fprop_kinds": "benchmarks.fprop_kinds",
-    "gluon_conv": "benchmarks.gluon_conv",
+    "compare": "benchmarks.compare",
     "import_time": "benchmarks.import_time",
     "ir": "benchmarks.ir",
-    "launch": "benchmarks.launch",
     "memcheck": "benchmarks.memcheck",
-    "norm_calls": "benchmarks.norm_calls",
     "norms": "benchmarks.norms",
     "reproduce": "benchmarks.reproduce",
-    "row_packing": "benchmarks.row_packing",
-    "small_copies": "benchmarks.small_copies",
-    "tune_suites": "benchmarks.tune_suites",
     "waits": "benchmarks.waits",
-    "wgrad_sweep": "benchmarks.wgrad_sweep",
     "zoo": "benchmarks.zoo",
 }
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one case; returns 0, or another number where a result was wrong or a config failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    # A line per case.
+    lines = functools.partial(argparse.HelpFormatter, max_help_position=20, width=130)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=lines
+    )
     cases = parser.add_subparsers(dest="case", required=True, metavar="case")
     modules = {name: importlib.import_module(path) for name, path in CASES.items()}
     for name, module in modules.items():

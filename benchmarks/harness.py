@@ -32,35 +32,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
-__all__ = [
-    "TABLES",
-    "Deadline",
-    "Environment",
-    "Errors",
-    "EventTimer",
-    "FakeTimer",
-    "GraphTimer",
-    "Timer",
-    "Timing",
-    "add_conv_arguments",
-    "add_out_argument",
-    "add_time_limit",
-    "collect_environment",
-    "complain",
-    "emit",
-    "end_group",
-    "geometric_mean",
-    "measure_each",
-    "measure_errors",
-    "milliseconds",
-    "out_problem",
-    "read_count",
-    "read_positive",
-    "run_at_once",
-    "time_interleaved",
-    "write_json",
-    "write_rows",
-]
+__all__ = ["TABLES", "Deadline", "Environment", "Errors", "EventTimer", "FakeTimer",
+           "GraphTimer", "Timer", "Timing", "add_out_argument", "collect_environment",
+           "complain", "emit", "end_group", "geometric_mean", "measure_each",
+           "measure_errors", "milliseconds", "out_problem", "read_count",
+           "read_positive", "run_at_once", "time_interleaved", "write_json",
+           "write_rows"]  # fmt: skip
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNKNOWN = "unknown"
@@ -107,53 +84,6 @@ def read_positive(text: str) -> float:
     if not number > 0:
         raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
     return number
-
-
-def add_time_limit(parser: argparse.ArgumentParser) -> None:
-    """Declares when a case stops."""
-    parser.add_argument(
-        "--time-limit",
-        type=read_positive,
-        default=480.0,
-        metavar="S",
-        help="seconds to stop after (480)",
-    )
-
-
-def add_conv_arguments(
-    parser: argparse.ArgumentParser,
-    shapes: str = "indices into the table, or N,H,W,Ci,Co,R,S,stride; all of the table by default",
-) -> None:
-    """Declares what all benchmarks of convolutions have in common."""
-    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
-    parser.add_argument(
-        "--shapes",
-        nargs="+",
-        metavar="SHAPE",
-        help=shapes,
-    )
-    parser.add_argument(
-        "--rounds",
-        type=read_count,
-        default=8,
-        help="measurements per variant; even is fair (%(default)s)",
-    )
-    parser.add_argument(
-        "--target-ms", type=read_positive, default=20.0, help="GPU time of a measurement (20)"
-    )
-    add_time_limit(parser)
-    parser.add_argument(
-        "--graph", action="store_true", help="repeat through CUDA graphs (warm L2, no launch gaps)"
-    )
-    parser.add_argument(
-        "--no-prefill",
-        action="store_true",
-        help="do not hide host time behind a spin kernel; measures as triton.testing.do_bench does",
-    )
-    add_out_argument(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
-    )
 
 
 #: How the names of files end that write_rows writes.
@@ -343,16 +273,11 @@ def collect_environment(dry_run: bool = False) -> Environment:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of one variant, one per round.
+    """Times of one variant, one per round."""
 
-    Attributes:
-        rounds_ms: Median time of a call in each round, in milliseconds.
-        host_us: Time that the host needs to enqueue a call, in microseconds; 0 in a CUDA graph.
-        host_bound: Whether the GPU had to wait for the host, so that the times are too long.
-    """
-
-    rounds_ms: tuple[float, ...]
-    host_us: float
+    rounds_ms: tuple[float, ...]  # median time of a call in each round, in milliseconds
+    host_us: float  # time that the host needs to enqueue a call, in microseconds; 0 in a CUDA graph
+    # Whether the GPU had to wait for the host, so that the times are too long.
     host_bound: bool = False
 
     @property
@@ -553,15 +478,10 @@ class FakeTimer:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Distance of a result from a reference in higher precision.
+    """Distance of a result from a reference in higher precision."""
 
-    Attributes:
-        l2: Norm of the difference over the norm of the reference.
-        maximum: Largest difference over the largest absolute value of the reference.
-    """
-
-    l2: float
-    maximum: float
+    l2: float  # norm of the difference over the norm of the reference
+    maximum: float  # largest difference over the largest absolute value of the reference
 
     def within(self, other: Errors) -> bool:
         """Returns whether this is at most twice ``other``, plus the floor; NaN is not."""
@@ -668,13 +588,15 @@ def measure_each(
     return rows, missing
 
 
-def milliseconds(function: Callable[[], object]) -> float:
+def milliseconds(
+    function: Callable[[], object], clock: Callable[[], float] = time.perf_counter
+) -> float:
     """Host time of one call, with the garbage collected before and left alone meanwhile."""
     gc.collect()
     gc.disable()
     try:
-        start = time.perf_counter()
+        start = clock()
         function()
-        return (time.perf_counter() - start) * 1e3
+        return (clock() - start) * 1e3
     finally:
         gc.enable()

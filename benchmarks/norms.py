@@ -13,10 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conv_runs import has_gpu, make_timer, prepare_torch
 from benchmarks.harness import (
     Deadline,
-    add_conv_arguments,
     collect_environment,
     emit,
     geometric_mean,
@@ -25,6 +23,7 @@ from benchmarks.harness import (
     time_interleaved,
     write_rows,
 )
+from benchmarks.options import add_timing_arguments, has_gpu, make_timer, prepare_torch
 
 __all__ = ["LAYERS", "Layer", "add_arguments", "run"]
 
@@ -35,19 +34,12 @@ FLOOR = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A normalization and what follows it.
+    """A normalization and what follows it."""
 
-    Attributes:
-        name: For the table.
-        shape: Of x, [N, C, H, W].
-        groups: Of GroupNorm; 0 for BatchNorm.
-        with_residual: Whether a tensor is added in front of the activation.
-    """
-
-    name: str
-    shape: tuple[int, int, int, int]
-    groups: int = 0
-    with_residual: bool = False
+    name: str  # for the table
+    shape: tuple[int, int, int, int]  # of x, [N, C, H, W]
+    groups: int = 0  # of GroupNorm; 0 for BatchNorm
+    with_residual: bool = False  # whether a tensor is added in front of the activation
 
     @property
     def activation(self) -> str:
@@ -97,7 +89,7 @@ LAYERS: dict[str, Layer] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    add_conv_arguments(parser, f"names of layers: {', '.join(LAYERS)}; all by default")
+    add_timing_arguments(parser, f"names of layers: {', '.join(LAYERS)}; all by default")
     parser.set_defaults(dtype="bfloat16", rounds=4, target_ms=4.0)
 
 
@@ -235,7 +227,7 @@ def run(arguments: argparse.Namespace) -> int:
         emit(line)
     emit("bytes: those that our passes read and write where nothing stays in L2")
     emit()
-    timer = make_timer(arguments, arguments.target_ms)
+    timer = make_timer(arguments)
     rows, missing = measure_each(
         layers,
         lambda layer: _measure(layer, arguments, timer),

@@ -12,49 +12,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import geometric_mean
+from benchmarks.zoo.rows import read_rows
 
-__all__ = [
-    "Reader",
-    "Reading",
-    "Rows",
-    "across_releases",
-    "depthwise_ratio",
-    "first_of",
-    "good_findings",
-    "is_invented",
-    "load_rows",
-    "load_sweep",
-    "mean_of",
-    "models_ratio",
-    "of_curve",
-    "of_modes",
-    "packed_ratio",
-    "ranks_efficiency",
-    "ranks_error",
-    "worst_of",
-]
+__all__ = ["Reader", "Reading", "Rows", "across_releases", "good_findings", "load_rows", "mean_of",
+           "models_ratio", "of_curve", "of_modes", "ranks_efficiency", "ranks_error", "seconds_of",
+           "swept", "worst_of"]  # fmt: skip
 
-#: Output of a command: rows of texts by column.
-Rows = list[dict[str, str]]
+#: Output of a command: rows of texts by column; of ``zoo sweep`` its own rows.
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A figure as it was read.
+    """A figure as it was read."""
 
-    Attributes:
-        value: NaN where there is nothing to read.
-        count: Rows that it is of.
-        spread: Of the median row; NaN if there is none.
-        wrong: Rows with a wrong result.
-        note: What else there is to say, such as the worst row.
-    """
-
-    value: float = math.nan
-    count: int = 0
-    spread: float = math.nan
-    wrong: int = 0
-    note: str = ""
+    value: float = math.nan  # NaN where there is nothing to read
+    count: int = 0  # rows that it is of
+    spread: float = math.nan  # of the median row; NaN if there is none
+    wrong: int = 0  # rows with a wrong result
+    note: str = ""  # what else there is to say, such as the worst row
 
 
 #: Reads rows by suffix, or by the names of sources.
@@ -62,7 +38,12 @@ Reader = Callable[[Mapping[str, Rows]], Reading]
 
 
 def load_rows(path: pathlib.Path) -> Rows:
-    """Returns the rows of a CSV file, or of a JSON file's ``rows``; none where there is no file."""
+    """Returns the rows of a CSV file, of a JSON file's ``rows``, or of ``zoo sweep``.
+
+    There are none where there is no such file.
+    """
+    if path.suffix == ".jsonl":
+        return read_rows(path)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:
@@ -76,36 +57,6 @@ def load_rows(path: pathlib.Path) -> Rows:
     return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 
 
-def load_sweep(path: pathlib.Path, key: str) -> dict[str, Any]:
-    """Returns what a sweep wrote as JSON.
-
-    Args:
-        path: The file.
-        key: Under which its layers stand: ``layers`` of wgrad, ``shapes`` of the others.
-
-    Raises:
-        ValueError: It cannot be read, or is of something else.
-    """
-    expected = f"{path}: expected what a sweep wrote, with {key!r}"
-    try:
-        sweep = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{expected}; {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"{expected}; this is no JSON") from error
-    if not isinstance(sweep, dict):
-        raise ValueError(f"{expected}; this is other JSON")
-    if not isinstance(sweep.get(key), dict):
-        raise ValueError(f"{expected}; this has {', '.join(map(repr, sweep)) or 'nothing'}")
-    return sweep
-
-
-def is_invented(sweep: Mapping[str, Any]) -> bool:
-    """Returns whether a dry run wrote this; in CSV files the environment is text."""
-    environment = sweep.get("environment")
-    return isinstance(environment, dict) and str(environment.get("dry_run")) == "True"
-
-
 def _spread(rows: Rows) -> float:
     """The largest spread of a row, of the median row."""
     found = [
@@ -117,7 +68,7 @@ def _spread(rows: Rows) -> float:
 
 
 def _name(row: Mapping[str, str]) -> str:
-    return next((row[key] for key in ("shape", "layer", "model", "case") if key in row), "")
+    return next((row[key] for key in ("layer", "model", "shape") if key in row), "")
 
 
 def mean_of(column: str, suffix: str = ".csv") -> Reader:
@@ -155,39 +106,36 @@ def worst_of(column: str, suffix: str = ".csv") -> Reader:
     return read
 
 
-def first_of(column: str) -> Reader:
-    """Reads a column of the only row, whose ``exit`` tells whether it was wrong."""
+def seconds_of(rows: Mapping[str, Rows]) -> Reading:
+    """Reads the seconds of a case, which ``reproduce`` measures."""
+    return Reading(float(rows[".seconds"][0]["seconds"]), 1)
+
+
+def swept(figure: str, *suffixes: str) -> Reader:
+    """Reads a geometric mean of what ``zoo sweep`` wrote.
+
+    Args:
+        figure: ``"alone"``, cuDNN's time over ours, or ``"model"``, the least time of all measured
+            configurations over that of the model's choice.
+        suffixes: Of the files.
+    """
+    from benchmarks.zoo.report import outcomes
 
     def read(rows: Mapping[str, Rows]) -> Reading:
-        for row in rows.get(".csv", []):
-            return Reading(float(row[column]), 1, wrong=int(row.get("exit", "0") != "0"))
-        return Reading()
-
-    return read
-
-
-def packed_ratio(rows: Mapping[str, Rows]) -> Reading:
-    """Reads cuDNN's time over that of the chosen way, of ``row_packing``."""
-    found = rows.get(".csv", [])
-    ratios = [float(row["cudnn_us"]) / float(row[f"{row['chosen']}_us"]) for row in found]
-    wrong = sum(bool(row["wrong"]) for row in found)
-    return Reading(geometric_mean(ratios), len(ratios), wrong=wrong)
-
-
-def depthwise_ratio(direction: str) -> Reader:
-    """Reads torch's time over that of the chosen configuration, of ``depthwise``."""
-
-    def read(rows: Mapping[str, Rows]) -> Reading:
-        mine = [row for row in rows.get(".json", []) if row["direction"] == direction]
-        torch = {row["layer"]: float(row["us"]) for row in mine if row["config"] == "torch"}
-        chosen = {
-            row["layer"]: float(row["us"])
-            for row in mine
-            if row.get("chosen") == "True" and row.get("us")
-        }
-        ratios = [torch[layer] / us for layer, us in chosen.items()]
-        wrong = sum(row["status"] == "wrong" for row in mine)
-        return Reading(geometric_mean(ratios), len(ratios), wrong=wrong)
+        found, wrong = {}, 0
+        for suffix in suffixes:
+            swept_rows = [row for row in rows.get(suffix, []) if "layer" in row]
+            for each in outcomes(swept_rows):
+                value = each.alone if figure == "alone" else each.regret and 1 / each.regret
+                if value:
+                    found[f"{each.layer}{suffix.removesuffix('.jsonl')}"] = value
+            statuses = [result["status"] for row in swept_rows for result in row["results"]]
+            wrong += statuses.count("wrong result")
+        if not found:
+            return Reading(wrong=wrong)
+        worst = min(found, key=found.__getitem__)
+        note = f"worst {found[worst]:.3f} ({worst})"
+        return Reading(geometric_mean([*found.values()]), len(found), math.nan, wrong, note)
 
     return read
 
@@ -302,16 +250,16 @@ def good_findings(rows: Mapping[str, Rows]) -> Reading:
 
 
 def across_releases(rows: Mapping[str, Rows]) -> Reading:
-    """Reads the time on another release over that on this one, of ``conv_fprop``'s ``ours``."""
+    """Reads the time on another release over that on this one, of ``compare``'s ``ours``."""
     this, other = (
-        {row["shape"]: row for row in rows.get(suffix, [])} for suffix in (".csv", ".other.csv")
+        {row["layer"]: row for row in rows.get(suffix, [])} for suffix in (".csv", ".other.csv")
     )
     ratios = {
         name: float(other[name]["ours_ms"]) / float(this[name]["ours_ms"])
         for name in this
         if name in other and other[name]["ours_ms"] and this[name]["ours_ms"]
     }
-    wrong = sum(row["correct"] != "True" for row in (*this.values(), *other.values()))
+    wrong = sum(bool(row["wrong"]) for row in (*this.values(), *other.values()))
     if not ratios:
         return Reading(wrong=wrong)
     worst = min(ratios, key=ratios.__getitem__)

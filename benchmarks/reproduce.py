@@ -1,10 +1,9 @@
 """Measurements behind the figures of README and docs, by name, within a time budget.
 
 Every case runs in a process of its own with a Triton cache of its own, checks its results before it
-times them, and writes its rows as it goes.  Behind each case, at once, its figures go to stdout, to
-``summary.csv`` and to ``summary.md`` in ``--out``, beside the goal: nothing is lost when the time
-ends.  A case that crashes, hangs or is wrong is named, what it measured so far is read, and the
-rest goes on.
+times them, and writes its rows as it goes.  Behind each case, at once, its figures go to stdout and
+to ``summary.csv`` in ``--out``, beside the goal: nothing is lost when the time ends.  A case that
+crashes, hangs or is wrong is named, what it measured so far is read, and the rest goes on.
 
     python -m benchmarks reproduce --list
     python -m benchmarks reproduce --only gluon_conv.dgrad conv.fprop --budget 550 --out results
@@ -14,39 +13,29 @@ rest goes on.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
 import csv
 import dataclasses
 import fcntl
 import fnmatch
-import itertools
 import math
 import os
 import pathlib
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.conv_runs import has_gpu
 from benchmarks.harness import ROOT, emit, end_group
+from benchmarks.options import has_gpu
 from benchmarks.readings import Reading, Rows, load_rows
 from benchmarks.reproduce_cases import CASES, Case, Figure, Step
 
-__all__ = [
-    "Finding",
-    "add_arguments",
-    "allowance",
-    "end_on_sigterm",
-    "run",
-    "run_cases",
-    "select_cases",
-]
+__all__ = ["Finding", "add_arguments", "allowance", "end_on_sigterm", "run",
+           "run_cases", "select_cases"]  # fmt: skip
 
 # Part of a case's time limit that is kept for its start and its end.
 OVERHEAD_SECONDS = 12.0
@@ -56,15 +45,9 @@ RESERVE_SECONDS = 3.0
 LEAST_SECONDS = 25.0
 FIELDS = ("case", "figure", "value", "reach", "stretch", "result", "rows", "spread", "seconds",
           "note")  # fmt: skip
-# Figure of cases without figures.
-RAN = Figure("ran", lambda rows: Reading())
 # Message of a script whose rows have details.
 WRONG = "exit status 1"
 FAILED = ("FAIL", "CRASH", "TIMEOUT", "PARTIAL", "SKIPPED")
-
-
-# Processes of running cases.
-_PROCESSES: set[subprocess.Popen[bytes]] = set()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,32 +83,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A line of the summary.
+    """A line of the summary."""
 
-    Attributes:
-        name: Of the case.
-        figure: What the value is.
-        value: NaN where nothing was measured.
-        reach: The goal, or ``None``.
-        stretch: What would be better still, or ``None``.
-        result: PASS, FAIL, DONE (there is no goal), PARTIAL (some rows are missing), CRASH,
-            TIMEOUT, SKIPPED or DRY.
-        rows: How many the value is of.
-        spread: (slowest - fastest round) / median, of the median row; NaN if there is none.
-        seconds: Of the whole case.
-        note: What was noticed.
-    """
-
-    name: str
-    figure: str
-    value: float = math.nan
-    reach: float | None = None
-    stretch: float | None = None
+    name: str  # of the case
+    figure: str  # what the value is
+    value: float = math.nan  # NaN where nothing was measured
+    reach: float | None = None  # the goal, or ``None``
+    stretch: float | None = None  # what would be better still, or ``None``
+    # PASS, FAIL, DONE (there is no goal), PARTIAL (some rows are missing), CRASH, TIMEOUT, SKIPPED
+    # or DRY.
     result: str
-    rows: int = 0
+    rows: int = 0  # how many the value is of
+    # (slowest - fastest round) / median, of the median row; NaN if there is none.
     spread: float = math.nan
-    seconds: float = 0.0
-    note: str = ""
+    seconds: float = 0.0  # of the whole case
+    note: str = ""  # what was noticed
 
     def cells(self) -> tuple[str, ...]:
         """The texts of :data:`FIELDS`; a number that is not there is empty."""
@@ -182,29 +154,17 @@ def allowance(case: Case, left: float, limit: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run writes, and what it runs with.
+    """Where a run writes, and what it runs with."""
 
-    Attributes:
-        folder: Of results.
-        caches: Folder of the cases' caches.
-        other_triton: Folder of another release, or ``None``.
-        dry_run: Whether nothing is measured.
-        gpus: Names of the GPUs, as CUDA_VISIBLE_DEVICES has them; ``None`` where nobody asks.
-    """
-
-    folder: pathlib.Path
-    caches: pathlib.Path
-    other_triton: pathlib.Path | None = None
-    dry_run: bool = False
-    gpus: tuple[str, ...] | None = None
+    folder: pathlib.Path  # of results
+    caches: pathlib.Path  # folder of the cases' caches
+    other_triton: pathlib.Path | None = None  # folder of another release, or ``None``
+    dry_run: bool = False  # whether nothing is measured
+    gpus: int | None = None  # that torch sees; ``None`` where nobody asks
 
     def path_of(self, case: Case, step: Step) -> pathlib.Path:
         """Returns the output path of a step."""
         return self.folder / f"{case.name}{step.suffix}"
-
-    def on(self, gpu: str) -> Place:
-        """The same with one of the GPUs."""
-        return dataclasses.replace(self, gpus=(gpu,))
 
     def environment(self, case: Case, step: Step) -> dict[str, str]:
         """The environment of a step: caches and tables that no other case has."""
@@ -215,8 +175,6 @@ class Place:
             "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
             "TRITON_EXT_TUNING_DIR": str(caches / "tables"),
         }
-        if self.gpus is not None and len(self.gpus) == 1:
-            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[0]
         if step.on_other_triton:
             paths = [str(self.other_triton), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -232,7 +190,8 @@ def _run_step(case: Case, step: Step, seconds: float, place: Place) -> str:
     """Runs a command; returns what went wrong, in one word or two, and nothing if all is well."""
     out = place.path_of(case, step).resolve()
     limit = max(1.0, seconds - OVERHEAD_SECONDS)
-    words = [word.format(out=out, limit=f"{limit:.0f}") for word in step.command]
+    told = {"out": out, "limit": f"{limit:.0f}", "minutes": f"{limit / 60:.2f}"}
+    words = [word.format(**told) for word in step.command]
     if place.dry_run:
         words += step.dry
     with (place.folder / f"{case.name}.log").open("ab") as log:
@@ -242,14 +201,12 @@ def _run_step(case: Case, step: Step, seconds: float, place: Place) -> str:
             [sys.executable, *words], cwd=ROOT, env=place.environment(case, step),
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        _PROCESSES.add(process)
         try:
             code = process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return f"TIMEOUT after {seconds:.0f} s"
         finally:
             end_group(process)
-            _PROCESSES.discard(process)
     if code < 0:
         return f"CRASH by {signal.Signals(-code).name}"
     return f"exit status {code}" if code else ""
@@ -304,38 +261,24 @@ def run_case(case: Case, seconds: float, place: Place) -> list[Finding]:
         if trouble:
             break
     took = time.monotonic() - begin
-    found = [_finding(case, figure, rows, trouble, took) for figure in case.figures]
-    if not case.figures:
-        first = trouble.partition(" ")[0]
-        result = "DONE" if not trouble else first if first in ("CRASH", "TIMEOUT") else "FAIL"
-        count = sum(map(len, rows.values()))
-        found = [Finding(name=case.name, figure=RAN.name, result=result, rows=count,
-                         seconds=took, note=trouble)]  # fmt: skip
-    return found
-
-
-def _append(path: pathlib.Path, head: str, text: str) -> None:
-    """Adds lines to a file, which begins with ``head``, and has them written."""
-    is_new = not path.exists()
-    with path.open("a", encoding="utf-8", newline="") as file:
-        file.write(head * is_new + text)
-        file.flush()
-        os.fsync(file.fileno())
+    rows[".seconds"] = [{"seconds": took}]
+    return [_finding(case, figure, rows, trouble, took) for figure in case.figures]
 
 
 class Summary:
-    """The two files of findings."""
+    """The file of findings."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self._csv, self._md = folder / "summary.csv", folder / "summary.md"
+        self._csv = folder / "summary.csv"
 
     def add(self, finding: Finding) -> None:
-        """Writes a finding to both, at once, and prints it."""
-        cells = finding.cells()
-        quoted = ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
-        _append(self._csv, ",".join(FIELDS) + "\n", quoted + "\n")
-        head = f"| {' | '.join(FIELDS)} |\n{'| --- ' * len(FIELDS)}|\n"
-        _append(self._md, head, f"| {' | '.join(c.replace('|', '/') for c in cells)} |\n")
+        """Writes a finding, at once, and prints it."""
+        is_new = not self._csv.exists()
+        with self._csv.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerows([FIELDS] * is_new + [finding.cells()])
+            file.flush()
+            os.fsync(file.fileno())
         emit(finding.line())
 
     def measured(self) -> set[str]:
@@ -346,9 +289,8 @@ class Summary:
             latest = {(row["case"], row["figure"]): row for row in csv.DictReader(file)}
         missing = {
             name
-            for (name, figure), row in latest.items()
-            if row["result"] not in ("PASS", "FAIL", "DONE")
-            or (figure != RAN.name and not row["value"])
+            for (name, _), row in latest.items()
+            if row["result"] not in ("PASS", "FAIL", "DONE") or not row["value"]
         }
         return {name for name, _ in latest} - missing
 
@@ -373,58 +315,11 @@ def run_cases(
         if case.name in known:
             emit(f"known    {case.name}")
     findings: list[Finding] = []
-    left = [case for case in cases if case.name not in known]
-    with contextlib.closing(_outcomes(left, place, end, limit)) as outcomes:
-        for found in outcomes:
-            shown = [_as_dry(finding) for finding in found] if place.dry_run else found
-            for finding in shown:
-                summary.add(finding)
-            findings += shown
+    for case in (case for case in cases if case.name not in known):
+        for finding in _outcome(case, place, end, limit):
+            findings.append(_as_dry(finding) if place.dry_run else finding)
+            summary.add(findings[-1])
     return findings
-
-
-def _outcomes(
-    cases: Sequence[Case], place: Place, end: float, limit: float | None
-) -> Generator[list[Finding], None, None]:
-    """Runs cases in order, those that may share the host one per GPU; yields as they end."""
-    gpus = place.gpus or ()
-    for shared, group in itertools.groupby(cases, lambda c: c.shares_host and len(gpus) > 1):
-        if shared:
-            yield from _side_by_side(list(group), place, end, limit)
-        else:
-            for case in group:
-                yield _outcome(case, place, end, limit)
-
-
-def _side_by_side(
-    cases: Sequence[Case], place: Place, end: float, limit: float | None
-) -> Generator[list[Finding], None, None]:
-    """Runs cases at the same time, each on a GPU of its own."""
-    free: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for gpu in place.gpus or ():
-        free.put(gpu)
-
-    def run_next(case: Case) -> list[Finding]:
-        gpu = free.get()
-        try:
-            return _outcome(case, place.on(gpu), end, limit)
-        finally:
-            free.put(gpu)
-
-    with concurrent.futures.ThreadPoolExecutor(len(place.gpus or ())) as pool:
-        running = [pool.submit(run_next, case) for case in cases]
-        try:
-            for each in concurrent.futures.as_completed(running):
-                yield each.result()
-        except BaseException:
-            # End the started processes before this one.
-            for each in running:
-                each.cancel()
-            while not all(each.done() for each in running):
-                for process in list(_PROCESSES):
-                    end_group(process)
-                time.sleep(0.05)
-            raise
 
 
 def _outcome(case: Case, place: Place, end: float, limit: float | None) -> list[Finding]:
@@ -433,29 +328,20 @@ def _outcome(case: Case, place: Place, end: float, limit: float | None) -> list[
     reason = "" if seconds else "the time is used up"
     if place.other_triton is None and any(step.on_other_triton for step in case.steps):
         reason = "needs --other-triton DIR"
-    if place.gpus is not None and len(place.gpus) < case.gpus:
-        reason = f"needs {case.gpus} GPUs, torch sees {len(place.gpus)}"
+    if place.gpus is not None and place.gpus < case.gpus:
+        reason = f"needs {case.gpus} GPUs, torch sees {place.gpus}"
     if not reason:
         return run_case(case, seconds, place)
     return [
         Finding(name=case.name, figure=figure.name, reach=figure.reach,
                 stretch=figure.stretch, result="SKIPPED", note=reason)
-        for figure in case.figures or (RAN,)
+        for figure in case.figures
     ]  # fmt: skip
-
-
-def _visible_gpus() -> tuple[str, ...]:
-    """Names of the GPUs that torch sees, as CUDA_VISIBLE_DEVICES has them."""
-    import torch
-
-    count = torch.cuda.device_count()
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return tuple(named.split(",")[:count] if named else map(str, range(count)))
 
 
 def _as_dry(finding: Finding) -> Finding:
     """A dry run's finding says so, unless nothing was read."""
-    if math.isnan(finding.value) and finding.figure != RAN.name:
+    if math.isnan(finding.value):
         return finding
     return dataclasses.replace(finding, result="DRY", note="invented")
 
@@ -507,10 +393,10 @@ def run(arguments: argparse.Namespace) -> int:
         if value is not None and not value > 0:
             emit(f"--{name.replace('_', '-')} {value}: expected a number of seconds above 0")
             return 2
-    if arguments.dry_run:
-        cases = [case for case in cases if case.has_dry_run]
-    elif not has_gpu():
+    if not arguments.dry_run and not has_gpu():
         return 2
+    import torch
+
     end_on_sigterm()
     folder = arguments.out or pathlib.Path("reproduced.dry" if arguments.dry_run else "reproduced")
     with contextlib.ExitStack() as stack:
@@ -530,11 +416,11 @@ def run(arguments: argparse.Namespace) -> int:
             caches = pathlib.Path(stack.enter_context(temporary))
         place = Place(
             folder, caches.resolve(), None if other is None else other.resolve(),
-            arguments.dry_run, None if arguments.dry_run else _visible_gpus(),
+            arguments.dry_run, None if arguments.dry_run else torch.cuda.device_count(),
         )  # fmt: skip
         findings = run_cases(
             cases, place, arguments.budget, arguments.case_limit, resume=arguments.resume
         )
     failed = [finding for finding in findings if finding.result in FAILED]
-    emit(f"{len(findings)} figures, {len(failed)} not reached; {folder}/summary.md")
+    emit(f"{len(findings)} figures, {len(failed)} not reached; {folder}/summary.csv")
     return int(bool(failed))

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.epilogue import COMPILED_SHAPES
-from benchmarks.fp8 import SHAPES as FP8_SHAPES
 from benchmarks.readings import (
     Reader,
     across_releases,
-    depthwise_ratio,
-    first_of,
     good_findings,
     mean_of,
     models_ratio,
     of_curve,
     of_modes,
-    packed_ratio,
     ranks_efficiency,
     ranks_error,
+    seconds_of,
+    swept,
     worst_of,
 )
-from benchmarks.shapes import FPROP_SHAPES
 from benchmarks.suites import select_layers
 
 __all__ = ["CASES", "Case", "Figure", "Step"]
@@ -32,23 +28,14 @@ MODELS = ("resnet50", "convnext", "unet", "vae")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number that a case gives.
+    """A number that a case gives."""
 
-    Attributes:
-        name: What it is.
-        read: Reads it out of rows, by the suffix of the step that wrote them.
-        reach: The goal; ``None`` for none.
-        stretch: What would be better still.
-        less_is_better: Whether the goal is an upper limit.
-        expected: Rows that it is of when all is there.
-    """
-
-    name: str
-    read: Reader
-    reach: float | None = None
-    stretch: float | None = None
-    less_is_better: bool = False
-    expected: int = 1
+    name: str  # what it is
+    read: Reader  # reads it out of rows, by the suffix of the step that wrote them
+    reach: float | None = None  # the goal; ``None`` for none
+    stretch: float | None = None  # what would be better still
+    less_is_better: bool = False  # whether the goal is an upper limit
+    expected: int = 1  # rows that it is of when all is there
 
     def reaches(self, value: float) -> bool:
         """Returns whether a value is as good as the goal."""
@@ -59,79 +46,74 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command behind Python's name.
+    """A command behind Python's name."""
 
-    Attributes:
-        command: Words; ``{out}`` is the file to write, ``{limit}`` the seconds to keep to.
-        suffix: Of that file, behind the name of the case.
-        on_other_triton: Whether it runs with the release of ``--other-triton``.
-        dry: What else a dry run says.
-    """
-
+    # Words; ``{out}`` is the file to write, ``{limit}`` and ``{minutes}`` what to keep to.
     command: tuple[str, ...]
-    suffix: str = ".csv"
-    on_other_triton: bool = False
-    dry: tuple[str, ...] = ("--dry-run",)
+    suffix: str = ".csv"  # of that file, behind the name of the case
+    on_other_triton: bool = False  # whether it runs with the release of ``--other-triton``
+    dry: tuple[str, ...] = ("--dry-run",)  # what else a dry run says
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Commands of one name.
+    """Commands of one name."""
 
-    Attributes:
-        name: For ``--only``.
-        about: What it measures.
-        steps: Commands, one after another.
-        figures: Figures read from their output; empty if running is all.
-        seconds: Time limit, about twice the expected time.
-        has_dry_run: Whether the commands have a dry run.
-        gpus: Number of GPUs.
-        shares_host: Whether cases on other GPUs may run at the same time: no host time is measured.
-        sources: Files of other cases that the figures are read from.
-        tells_by_status: Whether exit status 1 means the same as the rows: something is wrong.
-    """
-
-    name: str
-    about: str
-    steps: tuple[Step, ...]
-    figures: tuple[Figure, ...] = ()
-    seconds: float = 300.0
-    has_dry_run: bool = True
-    gpus: int = 1
-    shares_host: bool = False
-    sources: tuple[str, ...] = ()
+    name: str  # for ``--only``
+    about: str  # what it measures
+    steps: tuple[Step, ...]  # commands, one after another
+    figures: tuple[Figure, ...] = ()  # figures read from their output; empty if running is all
+    seconds: float = 300.0  # time limit, about twice the expected time
+    gpus: int = 1  # number of GPUs
+    sources: tuple[str, ...] = ()  # files of other cases that the figures are read from
+    # Whether exit status 1 means the same as the rows: something is wrong.
     tells_by_status: bool = False
 
 
 # ---- Cases -------------------------------------------------------------------------------------
 
 
-def _step(name: str, *options: str, suffix: str = ".csv", on_other_triton: bool = False) -> Step:
-    """A case of the benchmarks that keeps to a time limit."""
-    words = ("-m", "benchmarks", name, *options, "--time-limit", "{limit}", "--out", "{out}")
-    return Step(words, suffix, on_other_triton)
+# One of each kind in the suite "shapes" for torch.compile, which tunes for half a minute each:
+# stages of ResNet-50, a strided one, a U-Net, a 1x1.
+_COMPILED = ("0", "1", "2", "3", "8", "10", "17")
+
+
+def _compare(*options: str, suffix: str = ".csv", on_other_triton: bool = False) -> Step:
+    words = ("compare", *options, "--time-limit", "{limit}", "--out", "{out}")
+    return Step(("-m", "benchmarks", *words), suffix, on_other_triton)
+
+
+def _sweep(direction: str, *options: str) -> Step:
+    """Candidates of every family beside the planner's choice, in fp16."""
+    words = ("-m", "benchmarks", "zoo", "sweep", "--direction", direction, "--dtype", "float16",
+             *options, "--minutes", "{minutes}", "--out", "{out}")  # fmt: skip
+    return Step(words, f".{direction}.jsonl")
+
+
+def _count(suite: str) -> int:
+    return len(select_layers(suite))
 
 
 def _gluon(kernel: str) -> Case:
-    count = len(FPROP_SHAPES)
+    count = _count("shapes")
     return Case(
         f"gluon_conv.{kernel}",
         f"the Gluon example of {kernel} beside cuDNN and the @triton.jit kernel",
-        (_step("gluon_conv", "--kernel", kernel),),
+        (_compare("cudnn", "jit", "gluon", "--suite", "shapes", "--direction", kernel),),
         (
             Figure("cuDNN / Gluon, mean", mean_of("ratio_to_cudnn"), 1.10, expected=count),
-            Figure("@triton.jit / Gluon, mean", mean_of("ratio_to_triton"), 1.0, expected=count),
+            Figure("@triton.jit / Gluon, mean", mean_of("ratio_to_jit"), 1.0, expected=count),
         ),
         seconds=240,
     )
 
 
 def _conv(direction: str, reach: float, stretch: float) -> Case:
-    count = len(select_layers("all"))
+    count = _count("all")
     return Case(
         f"conv.{direction}",
         f"triton_ext.ops, {direction} of all suites, beside cuDNN",
-        (_step("conv", "--suite", "all", "--direction", direction),),
+        (_compare("--suite", "all", "--direction", direction),),
         (
             Figure("cuDNN / ours, mean", mean_of("ratio_to_cudnn"), reach, stretch, False, count),
             Figure("cuDNN / ours, worst", worst_of("ratio_to_cudnn"),
@@ -139,6 +121,48 @@ def _conv(direction: str, reach: float, stretch: float) -> Case:
         ),
         seconds=540,
     )  # fmt: skip
+
+
+def _cold() -> Case:
+    """``triton-ext tune`` over the 23 distinct forward convolutions of ResNet-50 at batch 32."""
+    names = [layer.name for layer in select_layers("resnet") if layer.problem.batch == 32]
+    # The suite leaves out the first 1x1 of each stage, which has another input than the others.
+    firsts = ((64, 56, 64), (256, 56, 128), (512, 28, 256), (1024, 14, 512))
+    names += [f"32x{ci}x{size}x{size}_{co}_k1x1" for ci, size, co in firsts]
+    tune = "import sys; from triton_ext.tools.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = ("-c", tune, "tune", "--direction", "fprop", "--dtype", "bfloat16", "--force",
+               "--quiet", "--time-limit", "{limit}", "--shapes", *names)  # fmt: skip
+    return Case(
+        "choosing.cold", "triton-ext tune of ResNet-50's forward convolutions, nothing cached",
+        (Step(command, ".json"),),
+        (Figure("seconds", seconds_of, 90, 20, less_is_better=True),), 150,
+    )  # fmt: skip
+
+
+def _model() -> Case:
+    """The models' choices beside 12 candidates, for every fourth layer."""
+    steps = tuple(
+        _sweep(direction, "--suite", "all", "--sample", "29", "--candidates", "12", "--rounds", "6")
+        for direction in ("fprop", "dgrad", "wgrad")
+    )
+    read = swept("model", *(step.suffix for step in steps))
+    return Case(
+        "choosing.model", "what the models rank first beside the fastest candidate", steps,
+        # Layers that no kernel takes have no figure.
+        (Figure("best found / model alone, mean", read, 0.93, 0.97, expected=69),), 300,
+    )  # fmt: skip
+
+
+def _suite(name: str, about: str, suite: str, directions: tuple[str, ...], seconds: float) -> Case:
+    """Candidates of every family over a suite of one kind."""
+    steps = tuple(
+        _sweep(direction, "--suite", suite, "--candidates", "8") for direction in directions
+    )
+    figures = tuple(
+        Figure(f"cuDNN / chosen, {each}", swept("alone", f".{each}.jsonl"), expected=_count(suite))
+        for each in directions
+    )
+    return Case(name, about, steps, figures, seconds)
 
 
 # Blocks of memory have sizes that are multiples of 512 bytes, so 1 % is no difference.
@@ -174,7 +198,6 @@ def _models(task: str, model: str) -> Case:
                    of_modes("peak_mib", "ours+compile", "compile"), _PEAK, None, True),
         ),
         seconds=240,
-        shares_host=True,
         tells_by_status=True,
     )  # fmt: skip
 
@@ -219,7 +242,6 @@ def _curves(model: str) -> Case:
         ),
         # Weights and moments of the UNet are 7 GB, which are saved and loaded twice.
         seconds=280 if model == "unet" else 200,
-        shares_host=True,
         tells_by_status=True,
     )  # fmt: skip
 
@@ -275,26 +297,9 @@ def _killed() -> Case:
     )
 
 
-def _depthwise() -> Case:
-    from benchmarks.depthwise import LAYERS
-
-    figures = tuple(
-        Figure(f"torch / chosen, {direction}", depthwise_ratio(direction), expected=len(LAYERS))
-        for direction in ("fprop", "dgrad", "wgrad")
-    )
-    step = _step("depthwise", "--per-width", "2", "--rounds", "4", "--target-ms", "4",
-                 suffix=".json")  # fmt: skip
-    return Case(
-        "depthwise", "depthwise layers of three directions beside torch", (step,), figures, 300,
-        has_dry_run=False,
-    )  # fmt: skip
-
-
 def _cases() -> dict[str, Case]:
     """All, the figures of the smallest goals first: what is at the end is left out first."""
-    from benchmarks.row_packing import LAYERS
-
-    every = len(select_layers("all"))
+    shapes, wide = _count("shapes"), _count("wide")
     found = [
         *map(_gluon, ("dgrad", "fprop", "wgrad")),
         _conv("fprop", 1.12, 1.25),
@@ -302,61 +307,46 @@ def _cases() -> dict[str, Case]:
         _conv("wgrad", 1.20, 1.50),
         Case(
             "epilogue.eager", "conv + bias + residual + ReLU beside torch eager",
-            (_step("epilogue"),),
-            (Figure("eager / ours, mean", mean_of("ratio_to_eager"), 1.8, 2.3,
-                    expected=len(FPROP_SHAPES)),),
+            (_compare("--epilogue", "--suite", "shapes"),),
+            (Figure("eager / ours, mean", mean_of("ratio_to_cudnn"), 1.8, 2.3, expected=shapes),),
             180,
         ),
         Case(
             "epilogue.compile", "the same beside torch.compile(mode='max-autotune-no-cudagraphs')",
-            (_step("epilogue", "--compile"),),
+            (_compare("compile", "ours", "--epilogue", "--suite", "shapes",
+                      "--shapes", *_COMPILED),),
             (Figure("compile / ours, mean", mean_of("ratio_to_compile"), 1.2, 1.5,
-                    expected=len(COMPILED_SHAPES)),),
+                    expected=len(_COMPILED)),),
             420,
         ),
         Case(
-            "fp8", "fp8 beside our bf16, 256 channels and more", (_step("fp8"),),
-            (Figure("bf16 / fp8, mean", mean_of("ratio_to_bfloat16"), 1.5, 1.8,
-                    expected=len(FP8_SHAPES)),),
+            "fp8", "fp8 beside our bf16, 256 channels and more",
+            (_compare("--dtype", "float8_e4m3fn", "--suite", "wide"),),
+            (Figure("bf16 / fp8, mean", mean_of("ratio_to_bfloat16"), 1.5, 1.8, expected=wide),),
             180,
         ),
         Case(
             "conv.1d", "3072,128,202 -> 384, k3 beside cuDNN",
-            (_step("conv", "--suite", "audio", "--shapes", "3072x128x202_384_k3"),),
+            (_compare("--suite", "audio", "--shapes", "3072x128x202_384_k3"),),
             (Figure("cuDNN / ours", mean_of("ratio_to_cudnn"), 1.05, 1.2),), 90,
         ),
-        Case(
-            "choosing.cold", "triton-ext tune of ResNet-50's forward convolutions, nothing cached",
-            (_step("choosing", "--what", "cold"),),
-            (Figure("seconds", first_of("seconds"), 90, 20, less_is_better=True),), 150,
-        ),
-        Case(
-            "choosing.model",
-            "what the model ranks first beside the fastest candidate, every fourth layer",
-            (_step("choosing", "--what", "model", "--every", "4", "--rounds", "6"),),
-            # Layers with one candidate have no row.
-            (Figure("best found / model alone, mean", mean_of("ratio"), 0.93, 0.97,
-                    expected=int(3 * every / 4 * 0.8)),),
-            200,
-        ),
-        _depthwise(),
-        Case(
-            "row_packing", "layers over few channels beside cuDNN", (_step("row_packing"),),
-            (Figure("cuDNN / chosen, mean", packed_ratio, expected=len(LAYERS)),), 240,
-            has_dry_run=False,
-        ),
+        _cold(),
+        _model(),
+        _suite("depthwise", "depthwise layers beside torch", "depthwise",
+               ("fprop", "dgrad", "wgrad"), 300),
+        _suite("few_channels", "layers over few channels beside cuDNN", "few", ("fprop",), 240),
         *(_models(task, model) for task in ("inference", "training") for model in MODELS),
         *map(_curves, MODELS),
         *map(_models_mean, ("inference", "training")),
         *map(_ranks, MODELS),
         _killed(),
         Case(
-            "releases", "conv_fprop with the Triton of --other-triton beside this one",
+            "releases", "forward layers with the Triton of --other-triton beside this one",
             (
-                _step("conv_fprop", suffix=".csv"),
-                _step("conv_fprop", suffix=".other.csv", on_other_triton=True),
+                _compare("--suite", "shapes"),
+                _compare("--suite", "shapes", suffix=".other.csv", on_other_triton=True),
             ),
-            (Figure("other / this, mean", across_releases, 0.95, expected=len(FPROP_SHAPES)),), 400,
+            (Figure("other / this, mean", across_releases, 0.95, expected=shapes),), 400,
         ),
     ]  # fmt: skip
     return {case.name: case for case in found}

@@ -10,12 +10,18 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
+import tempfile
 
 import triton.backends.nvidia.driver as host_driver
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, emit
 
-__all__ = ["StandInDriver", "compile_stand_in", "environment_of"]
+__all__ = ["STAND_IN_VARIABLE", "StandInDriver", "compile_stand_in", "environment_of",
+           "start_on_stand_in"]  # fmt: skip
+
+# Set in the process whose libcuda is the stand-in.
+STAND_IN_VARIABLE = "TRITON_EXT_BENCHMARK_STAND_IN"
 
 # The library without its launches has tests of its own beside it.
 _C_FOLDER = ROOT / "unittest" / "nvidia" / "c"
@@ -61,3 +67,14 @@ def environment_of(folder: pathlib.Path) -> dict[str, str]:
 def _python_path() -> list[str]:
     # An empty entry would be the current folder.
     return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def start_on_stand_in() -> int:
+    """Runs the same command in a process whose libcuda is the stand-in; returns its status."""
+    with tempfile.TemporaryDirectory() as folder:
+        if not compile_stand_in(pathlib.Path(folder)):
+            emit("no C compiler for the stand-in of libcuda")
+            return 2
+        environment = environment_of(pathlib.Path(folder)) | {STAND_IN_VARIABLE: "1"}
+        command = [sys.executable, "-m", "benchmarks", *sys.argv[1:]]
+        return subprocess.run(command, env=environment, check=False).returncode

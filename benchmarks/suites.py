@@ -2,8 +2,10 @@
 
 Every row is a layer as the network has it at a usual size: ResNet-50 and ConvNeXt-T at 224x224, a
 latent-diffusion U-Net at 64x64 and 128x128 latents, the decoder of its VAE up to 1024x1024 pixels,
-a video VAE and a 3-D ResNet, and 1-D convolutions of audio codecs and speech encoders.  Groups of a
-few to 112 channels, of ResNeXt, RegNet and wav2vec 2.0, are a suite that "all" leaves out.
+a video VAE and a 3-D ResNet, and 1-D convolutions of audio codecs and speech encoders.  "all"
+leaves out the suites of one kind: "groups" of a few to 112 channels (ResNeXt, RegNet, wav2vec 2.0),
+"depthwise" layers, layers over "few" channels, and the 2-D "shapes" that the Gluon examples and
+epilogues are timed with, of which those of 256 channels and more are "wide".
 """
 
 from __future__ import annotations
@@ -18,15 +20,10 @@ __all__ = ["SUITES", "Layer", "select_layers"]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution of a network.
+    """A convolution of a network."""
 
-    Attributes:
-        suite: Name of the suite.
-        problem: What it computes.
-    """
-
-    suite: str
-    problem: ConvProblem
+    suite: str  # name of the suite
+    problem: ConvProblem  # what it computes
 
     @property
     def name(self) -> str:
@@ -196,6 +193,42 @@ POSITIONAL = [
     _layer("groups", 8, (1024, 1024), (499,), 128, padding=64, groups=16),
 ]
 
+# Batch, channels, size, filter and stride of a few 2-D layers: stages of ResNet-50 at batch 32 and
+# 128, strides, diffusion U-Nets and VAEs, 1x1s, one 1-D.
+_SHAPES = (
+    *((batch, (c, c), (s, s), 3, 1) for batch in (32, 128)
+      for c, s in ((64, 56), (128, 28), (256, 14), (512, 7))),
+    (32, (128, 128), (56, 56), 3, 2), (32, (256, 256), (28, 28), 3, 2),
+    (8, (320, 320), (64, 64), 3, 1), (8, (640, 640), (32, 32), 3, 1),
+    (8, (1280, 1280), (16, 16), 3, 1), (2, (320, 320), (128, 128), 3, 1),
+    (1, (512, 512), (128, 128), 3, 1), (1, (256, 256), (256, 256), 3, 1),
+    (1, (128, 128), (512, 512), 3, 1), (32, (256, 64), (56, 56), 1, 1),
+    (32, (1024, 256), (14, 14), 1, 1), (64, (768, 3072), (14, 14), 1, 1),
+    (3072, (128, 384), (1, 202), (1, 3), 1),
+)  # fmt: skip
+
+# Batch, channels, size, taps and stride of ConvNeXt's 7x7, MobileNet's 3x3, a 5x5, a long 1-D.
+_DEPTHWISE = (
+    (64, 96, (56, 56), 7, 1), (64, 192, (28, 28), 7, 1), (64, 384, (14, 14), 7, 1),
+    (64, 768, (7, 7), 7, 1), (64, 32, (112, 112), 3, 1), (64, 96, (56, 56), 3, 2),
+    (64, 576, (14, 14), 3, 1), (64, 240, (28, 28), 5, 1), (16, 512, (2000,), 31, 1),
+)  # fmt: skip
+
+# Stems of ResNet, ConvNeXt, EfficientNet and ViT, first layers of U-Nets, VAEs, video and audio
+# networks, and 8 to 32 channels: batch, channels, size, taps, stride, padding.
+_FEW = (
+    (32, (3, 64), (224, 224), 7, 2, 3), (128, (3, 64), (224, 224), 7, 2, 3),
+    (64, (3, 96), (224, 224), 4, 4, 0), (64, (3, 32), (224, 224), 3, 2, 1),
+    (32, (3, 32), (224, 224), 3, 2, 1), (64, (3, 384), (224, 224), 8, 8, 0),
+    (8, (4, 320), (64, 64), 3, 1, 1), (1, (4, 512), (64, 64), 3, 1, 1),
+    (1, (4, 512), (128, 128), 3, 1, 1), (1, (3, 128), (512, 512), 3, 1, 1),
+    (8, (3, 64), (16, 112, 112), 7, 2, 3), (16, (1, 512), (160000,), 10, 5, 0),
+    (8, (1, 64), (240000,), 7, 1, 3), (32, (8, 64), (112, 112), 3, 1, 1),
+    (32, (16, 64), (112, 112), 3, 1, 1), (32, (16, 64), (114, 114), 3, 1, 0),
+    (32, (32, 64), (112, 112), 3, 1, 1), (32, (32, 64), (114, 114), 3, 1, 0),
+    (32, (32, 64), (112, 112), 3, 2, 1),
+)  # fmt: skip
+
 SUITES: dict[str, tuple[Layer, ...]] = {
     "resnet": (*_resnet(32), *_resnet(128)),
     "convnext": tuple(_convnext(64)),
@@ -204,10 +237,16 @@ SUITES: dict[str, tuple[Layer, ...]] = {
     "video": tuple(VIDEO),
     "audio": tuple(AUDIO),
     "groups": (*_groups(32), *POSITIONAL),
+    "depthwise": tuple(
+        _layer("depthwise", n, (c, c), *rest, groups=c) for n, c, *rest in _DEPTHWISE
+    ),
+    "few": tuple(_layer("few", *sizes, padding=padding) for *sizes, padding in _FEW),
+    "shapes": tuple(_layer("shapes", *sizes) for sizes in _SHAPES),
+    "wide": tuple(_layer("wide", *sizes) for sizes in _SHAPES if sizes[1][0] >= 256),
 }
 
-# Suites that are not part of "all", whose figures are published.
-_APART = ("groups",)
+# Suites that are not part of "all".
+_APART = ("groups", "depthwise", "few", "shapes", "wide")
 
 
 def select_layers(suite: str, words: list[str] | None = None) -> tuple[Layer, ...]:

@@ -118,7 +118,7 @@ def module_page(name: str, links: dict[str, str] | None = None) -> str:
     links = links or {}
     lines = [f"# {name}", "", _markdown(inspect.getdoc(module) or "", links), ""]
     entries = [(each, getattr(module, each)) for each in _names(name)]
-    lines += ["| name | |", "| --- | --- |"]
+    lines += ["| name | summary |", "| --- | --- |"]
     for each, value in entries:
         summary = _summary(value, links).replace("|", "\\|")
         lines.append(f"| [`{each}`](#{anchor(each)}) | {summary} |")

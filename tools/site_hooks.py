@@ -23,7 +23,7 @@ import reference  # noqa: E402 - its folder is on the path from here on
 FILES = "files"
 _LANGUAGES = {".py": "python", ".toml": "toml", ".md": "", ".mlir": "text"}
 _SHOWN = (".py", ".toml", ".mlir")
-_BOOST = {"faq.md": 2, "recipes/": 2, "reference/e": 3, "adr/": 0.5}
+_BOOST = {"faq.md": 2, "im2col-in-an-hour.md": 2, "recipes/": 2, "reference/e": 3, "adr/": 0.5}
 _CODE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]*`)", re.M | re.S)
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -32,7 +32,7 @@ def on_config(config: Any) -> Any:
     """Adds the generated pages of modules, and the decisions, to the navigation."""
     config._pages = reference.pages()
     modules = [
-        {pathlib.PurePosixPath(path).stem: path}
+        {pathlib.PurePosixPath(path).stem.removeprefix("triton_ext."): path}
         for path in config._pages
         if not path.endswith("/commands.md")
     ]

@@ -248,119 +248,119 @@ def _compiles(capability: int) -> bool:
 ROWS = (
     Row(
         "plugin enters Triton's cache key (`stages-hook-key`)",
-        "0.1.0",
+        "0.2.0",
         lambda: _capability("stages-hook-key"),
         _where_the_key_is,
     ),
     Row(
         "`load_im2col` in the interpreter",
-        "0.1.0",
+        "0.2.0",
         lambda: _runs(readme_kernel() + _CHECK, TRITON_INTERPRET="1"),
     ),
     Row(
         "`load_im2col` compiled for sm_90 (`im2col`)",
-        "0.1.0",
+        "0.2.0",
         lambda: _compiles(90),
         _where_im2col_is_made,
     ),
     Row(
         "`load_im2col` compiled for sm_100 (`im2col`)",
-        "0.1.0",
+        "0.2.0",
         lambda: _compiles(100),
         _where_im2col_is_made,
     ),
-    Row("tiled copies beside im2col ones, sm_90 and sm_100", "0.1.0", _shown("tiled copies")),
+    Row("tiled copies beside im2col ones, sm_90 and sm_100", "0.2.0", _shown("tiled copies")),
     Row(
         "`load_im2col` with pixels split over CTAs (`walk=`)",
-        "0.1.0",
+        "0.2.0",
         lambda: _runs(_SPLIT_PIXELS),
     ),
-    Row("`gluon.nvidia`: im2col descriptors", "0.1.0", lambda: _runs(_GLUON)),
+    Row("`gluon.nvidia`: im2col descriptors", "0.2.0", lambda: _runs(_GLUON)),
     Row(
         "`gluon.nvidia`: im2col loads compiled for sm_90 and sm_100 (`im2col-gluon`)",
-        "0.1.0",
+        "0.2.0",
         _shown("im2col in Gluon"),
         _where_im2col_is_made,
     ),
     Row(
         "`gluon.amd`: TDM loads, stores and waits, run over numpy",
-        "0.1.0",
+        "0.2.0",
         lambda: _runs(_GLUON_AMD),
     ),
     Row(
         "`gluon.amd`: padded gathers and descriptor updates (`examples/gluon/cdna5`)",
-        "0.1.0",
+        "0.2.0",
         lambda: _runs(_EXAMPLES_AMD.replace("ROOT", repr(str(ROOT)))),
     ),
     Row(
-        "passes in Python in a compile (`extra_passes`)", "0.1.0", lambda: _runs(_PASS_IN_A_COMPILE)
+        "passes in Python in a compile (`extra_passes`)", "0.2.0", lambda: _runs(_PASS_IN_A_COMPILE)
     ),
     Row(
         "`triton-opt` with Triton's own passes",
-        "0.1.0",
+        "0.2.0",
         lambda: _optimizes("-canonicalize", "--host=always"),
     ),
     Row(
         "`triton-opt` with passes of ours alone",
-        "0.1.0",
+        "0.2.0",
         lambda: _optimizes("-triton-ext-lower-im2col", "--host=none"),
     ),
     Row(
         "Gluon: asynchronous copies get wider layouts in a compile (`TRITON_EXT_COALESCE`)",
-        "0.1.0",
+        "0.2.0",
         lambda: _runs(_GLUON_COPIES),
     ),
     Row(
         "asynchronous copies of full width in the assembly of all five targets",
-        "0.1.0",
+        "0.2.0",
         _shown("wide copies"),
     ),
     Row(
         "AMD: waits are counted by triton-ext in a compile (`TRITON_EXT_WAITS`)",
-        "0.1.0",
+        "0.2.0",
         lambda: _runs(_AMD_WAITS),
     ),
     Row(
         "AMD: waits in the assembly of all three targets leave the newer copies in flight",
-        "0.1.0",
+        "0.2.0",
         _shown("wait counts"),
     ),
     Row(
         "AMD: `triton-ext-verify-async-waits` and `triton-ext waits`",
-        "0.1.0",
+        "0.2.0",
         lambda: _optimizes("-triton-ext-verify-async-waits=gfx-arch=gfx1250", "--host=none"),
     ),
     Row(
         "AMD: TDM copies compiled for gfx1250",
-        "0.1.0",
+        "0.2.0",
         _shown("TDM copies"),
     ),
     Row(
         "AMD: TDM copies compiled for gfx1251 (`amd-gfx1251`)",
-        "0.1.0",
+        "0.2.0",
         lambda: _capability("amd-gfx1251"),
     ),
     Row(
         "AMD: TDM gathers and scatters compiled for gfx1250 (`amd-tdm-rows`)",
-        "0.1.0",
+        "0.2.0",
         _shown("TDM gather and scatter"),
     ),
     Row(
         "AMD: partitioned shared memory compiled for gfx1250 (`amd-partitioned-shared`)",
-        "0.1.0",
+        "0.2.0",
         _shown("partitioned values"),
     ),
     Row(
         "AMD: Triton places partitioned values by itself (`amd-partition-placement`)",
-        "0.1.0",
+        "0.2.0",
         lambda: _capability("amd-partition-placement"),
     ),
     Row(
         "placement of shared memory in no more bytes than Triton takes, all five targets",
-        "0.1.0",
+        "0.2.0",
         _shown("shared memory"),
     ),
-    Row("`ops.conv2d` in the interpreter", "0.1.0", lambda: _runs(_CONV2D, TRITON_INTERPRET="1")),
+    Row("`ops.conv2d` in the interpreter", "0.2.0", lambda: _runs(_CONV2D, TRITON_INTERPRET="1")),
 )
 
 

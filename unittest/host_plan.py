@@ -20,20 +20,10 @@ FOLDER = pathlib.Path(__file__).parent
 #: Files, or single tests as ``file::name``, by the reason for which one Triton is enough.
 ONE_HOST: Mapping[str, tuple[str, ...]] = {
     "it runs the benchmarks of the tree, not the package": (
-        "gluon/test_hopper_cluster.py::test_benchmark_without_a_gpu",
-        "gluon/test_hopper_conv.py::test_benchmark_without_a_gpu",
-        "nvidia/test_launch.py::test_benchmark_against_the_stand_in",
-        "nvidia/test_launch.py::test_dry_run_of_the_benchmark",
         "ops/test_benchmarks.py",
-        "ops/test_dgrad_benchmarks.py",
-        "ops/test_fprop_kinds.py",
-        "ops/test_gluon_sweep.py",
         "ops/test_gpu_comparison.py",
-        "ops/test_make_table.py",
         "ops/test_memcheck.py",
         "ops/test_reproduce.py",
-        "ops/test_row_packing.py::test_a_dry_run_of_the_benchmark_needs_no_gpu",
-        "ops/test_wgrad_benchmarks.py",
     ),
     "it runs torch's ranks, and no kernel": ("nn/test_examples_ranks.py",),
     "no Triton takes part in it": (

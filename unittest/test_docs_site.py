@@ -11,6 +11,7 @@ import re
 import subprocess
 
 import pytest
+import triton_ext
 from triton_ext import errors
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -214,3 +215,10 @@ def test_no_file_of_a_page_names_a_machine():
     for name in tracked:
         text = (ROOT / name).read_text(encoding="utf-8")
         assert not re.search(r"(?:^|[\s\"'(])/(?:home|work|root)/", text), name
+
+
+def test_the_version_is_the_newest_of_the_changelog():
+    headings = re.findall(
+        r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert triton_ext.__version__ == headings[0]

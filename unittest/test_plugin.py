@@ -323,7 +323,7 @@ class TestKeysOfAHostThatDoesNotAsk:
         thread.start()
         thread.join()
         try:
-            with pytest.raises(UnsupportedError, match="stored under the key of another"):
+            with pytest.raises(UnsupportedError, match="stored under a wrong key"):
                 slot.add_stages_inspection_hook(None, {}, None, None, 90)
         finally:
             plugin.remove_pass("ttgir", [Nothing()])
@@ -434,7 +434,7 @@ class TestChangesBetweenTheKeyAndTheCompile:
         thread = threading.Thread(target=plugin.add_pass, args=("ttgir", [Nothing()]))
         thread.start()
         thread.join()
-        with pytest.raises(UnsupportedError, match="stored under the key of another"):
+        with pytest.raises(UnsupportedError, match="stored under a wrong key"):
             self.wrapped_ttgir(slot, monkeypatch)
         # The next question is about the passes that are there now.
         slot.add_stages_inspection_hook()
@@ -446,7 +446,7 @@ class TestChangesBetweenTheKeyAndTheCompile:
         plugin.add_pass("ttgir", [Nothing()])
         slot.add_stages_inspection_hook()
         plugin.remove_pass("ttgir", [Nothing()])
-        with pytest.raises(UnsupportedError, match="stored under the key of another"):
+        with pytest.raises(UnsupportedError, match="stored under a wrong key"):
             self.wrapped_ttgir(slot, monkeypatch)
 
     def test_the_key_of_another_thread_is_not_compared(self, slot, monkeypatch):

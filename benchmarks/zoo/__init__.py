@@ -2,9 +2,10 @@
 
 ``collect`` records the convolutions of networks of torchvision, timm, diffusers, MONAI,
 transformers and segmentation_models_pytorch over meta tensors into ``layers.jsonl``, on any
-machine.  ``sweep`` measures a sample of one part, ``report`` prints figures of its rows, ``fit``
-judges the planner's models by them; ``rows/`` has those of the tuning part.  Tune on the part
-``tune`` and report on ``held-out``; a layer never moves.
+machine.  ``sweep`` measures a sample of one part, or layers of a suite, as the planner chooses and
+with candidates of all families.  Of its rows ``report`` prints figures, ``fit`` judges and fits the
+planner's models, ``table`` makes a table of choices; ``rows/`` has those of the tuning part.  Tune
+on the part ``tune`` and report on ``held-out``; a layer never moves.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import argparse
 import pathlib
 
-from benchmarks.conv_variants import DIRECTIONS
 from benchmarks.harness import complain, out_problem, read_count, read_positive
+from benchmarks.operands import DIRECTIONS, DTYPES, FP8
 from benchmarks.suites import SUITES
 from benchmarks.zoo.layers import PARTS, ZOO
 
@@ -35,17 +36,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fit = whats.add_parser("fit", help="judge the models of all families by measured rows")
     fit.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
     fit.add_argument("--cross", action="store_true", help="fit to each half, judge by the other")
+    fit.add_argument(
+        "--costs", action="store_true", help="fit the costs of configurations, not shared numbers"
+    )
+    table = whats.add_parser("table", help="make a table of the fastest configurations of rows")
+    table.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
+    table.add_argument("--out", type=pathlib.Path, help="by default the one that is shipped")
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", choices=PARTS, default=PARTS[0])
-    parser.add_argument("--suite", choices=SUITES, help="layers of a suite instead of the zoo's")
+    parser.add_argument(
+        "--suite", choices=(*SUITES, "all"), help="layers of a suite instead of the zoo's"
+    )
+    parser.add_argument(
+        "--shapes", nargs="+", metavar="SHAPE", help="names in the suite, or indices"
+    )
     parser.add_argument("--direction", choices=DIRECTIONS, default="fprop")
     parser.add_argument(
-        "--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16",
-        help="layers of this type (bfloat16)",
+        "--dtype", choices=DTYPES, default="bfloat16",
+        help=f"layers of this type (bfloat16); {FP8} for fprop of suites",
     )  # fmt: skip
-    parser.add_argument("--sample", type=read_count, default=200, help="layers (200)")
+    parser.add_argument(
+        "--sample", type=read_count, default=200, help="layers (200), of a suite evenly spread"
+    )
     parser.add_argument("--seed", type=lambda text: read_count(text, 0), default=0)
     parser.add_argument(
         "--candidates", type=lambda text: read_count(text, 0),
@@ -80,7 +94,7 @@ def _rows_file(text: str) -> pathlib.Path:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where something failed, 2 where nothing can be done."""
-    if arguments.what in ("report", "fit"):
+    if arguments.what in ("report", "fit", "table"):
         missing = [str(path) for path in arguments.files if not path.exists()]
         if missing:
             complain(f"no such file: {', '.join(missing)}")
@@ -88,7 +102,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.what == "fit":
             from benchmarks.zoo.fit import run_fit
 
-            return run_fit(arguments.files, arguments.cross)
+            return run_fit(arguments.files, arguments.cross, arguments.costs)
+        if arguments.what == "table":
+            from benchmarks.zoo.rows import run_table
+
+            return run_table(arguments.files, arguments.out)
         from benchmarks.zoo.report import run_report
 
         return run_report(arguments.files, arguments.worst)
@@ -99,6 +117,9 @@ def run(arguments: argparse.Namespace) -> int:
             complain(f"{ZOO.name} has all networks: give --out for the layers of some")
             return 2
         return int(collect(arguments.out, arguments.names) > 0)
+    if arguments.dtype == FP8 and (arguments.direction != "fprop" or not arguments.suite):
+        complain(f"--dtype {FP8} is for --direction fprop and a --suite")
+        return 2
     from benchmarks.zoo.sweep import run_sweep
 
     if arguments.candidates is None:

@@ -2,8 +2,9 @@
 
 Prints measured over expected times, by direction, family and kind of layer; what the choice among
 the measured configurations loses; and what the verdict on torch does.  A choice that was not
-measured does not count.  With ``--cross`` the shared numbers of ``core/loads.py``, and no others,
-are fitted to one half of the layers, by the hash of the name, and judged on the other half.
+measured does not count.  With ``--cross`` the shared numbers of ``core/loads.py`` are fitted to one
+half of the layers, by the hash of the name, and judged on the other half.  With ``--costs`` the
+costs of every configuration are fitted in their place, without ``--cross`` to all layers.
 """
 
 from __future__ import annotations
@@ -20,66 +21,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.conv_variants import case_of
 from benchmarks.harness import emit, geometric_mean
 from benchmarks.zoo.report import kind_of_layer, percentile
-from benchmarks.zoo.sweep import read_rows
+from benchmarks.zoo.rows import Layer, read_layers
 
-__all__ = ["Judged", "Layer", "half_of", "judge", "read_layers", "run_fit"]
+__all__ = ["Judged", "half_of", "judge", "run_fit"]
 
 # Factors that a search tries on each number, in turn.
 _FACTORS = (0.85, 1.18)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """A measured layer in a direction: its row, its case, and the GPU."""
-
-    row: dict[str, Any]
-    case: Any
-    device: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Judged:
-    """Expected times of a layer, compared with measurements.
+    """Expected times of a layer, compared with measurements."""
 
-    Attributes:
-        ratios: Measured over expected times, with their families.
-        loss: Measured time of the choice over the least measured time.
-        cudnn_over_ours: Ratio for that choice, or for the table's if it has one.
-        is_torch_chosen: Whether torch is expected to be faster than that.
-        cudnn_over_model: Measured over expected; ``None`` if the model refuses.
-    """
-
-    ratios: tuple[tuple[str, float], ...]
-    loss: float | None
-    cudnn_over_ours: float
-    is_torch_chosen: bool
-    cudnn_over_model: float | None
-
-
-def read_layers(paths: Sequence[pathlib.Path]) -> list[Layer]:
-    """Returns the layers of files of rows, for the GPU that measured them."""
-    from triton_ext.ops.core.device import KNOWN
-    from triton_ext.ops.core.problem import ConvProblem
-
-    known = {device.name: device for device in KNOWN.values()}
-    device, layers = KNOWN["h200"], {}
-    for row in (row for path in paths for row in read_rows(path)):
-        if "environment" in row:
-            # The table is that of another GPU; its rates are not.
-            measuring = known.get(row["environment"]["device"], device)
-            device = dataclasses.replace(measuring, name=row["table"])
-        elif row["cudnn_us"]:
-            problem = ConvProblem(**{key: _tuples(value) for key, value in row["problem"].items()})
-            case = case_of(row["direction"], problem, row["dtype"])
-            layers[row["layer"], row["direction"], row["dtype"]] = Layer(row, case, device)
-    return list(layers.values())
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    ratios: tuple[tuple[str, float], ...]  # measured over expected times, with their families
+    loss: float | None  # measured time of the choice over the least measured time
+    cudnn_over_ours: float  # ratio for that choice, or for the table's if it has one
+    is_torch_chosen: bool  # whether torch is expected to be faster than that
+    cudnn_over_model: float | None  # measured over expected; ``None`` if the model refuses
 
 
 def half_of(name: str) -> int:
@@ -188,41 +148,72 @@ def _error(layers: Sequence[Layer]) -> float:
     return statistics.fmean(logs)
 
 
-def _search(layers: Sequence[Layer]) -> None:
-    """Fits the shared numbers to layers, one after the other, and leaves them so."""
+def _places(costs: bool) -> list[tuple[Any, Any]]:
+    """Returns where fitted numbers are: mappings and their keys.
+
+    Args:
+        costs: Whether the costs of configurations are meant, or the numbers that all share.
+    """
     from triton_ext.ops.core import loads
+    from triton_ext.ops.families import gemm_config, gluon_config, wgrad
 
-    least, best = _error(layers), loads.FITTED
-    for field in dataclasses.fields(best):
-        before = best
-        for factor in _FACTORS:
-            tried = {field.name: getattr(before, field.name) * factor}
-            loads.FITTED = dataclasses.replace(before, **tried)
-            error = _error(layers)
-            if error < least:
-                least, best = error, loads.FITTED
-        loads.FITTED = best
+    if not costs:
+        return [(vars(loads), "FITTED")]
+    tables = (
+        gemm_config.COSTS, gemm_config.DGRAD_COSTS, gemm_config.NARROW_COSTS,
+        *gluon_config.COSTS.values(), wgrad._COSTS,
+    )  # fmt: skip
+    return [(table, config) for table in tables for config in table]
 
 
-def _cross(layers: Sequence[Layer]) -> None:
-    from triton_ext.ops.core import loads
+def _search(layers: Sequence[Layer], places: Sequence[tuple[Any, Any]]) -> list[str]:
+    """Fits numbers to layers, one after the other, and leaves them so; returns what changed."""
+    least, changes = _error(layers), []
+    for holder, key in places:
+        before = best = holder[key]
+        for field in dataclasses.fields(before):
+            start = best
+            if not isinstance(getattr(start, field.name), float):
+                continue
+            for factor in _FACTORS:
+                tried = {field.name: getattr(start, field.name) * factor}
+                holder[key] = dataclasses.replace(start, **tried)
+                error = _error(layers)
+                if error < least:
+                    least, best = error, holder[key]
+            holder[key] = best
+        if best != before:
+            changes.append(f"  {key}: {best}")
+    return changes
 
-    shipped = loads.FITTED
+
+def _fit(layers: Sequence[Layer], costs: bool, cross: bool) -> None:
+    """Fits numbers, prints them and what choices they make, and puts the shipped ones back."""
+    places = _places(costs)
+    shipped = [holder[key] for holder, key in places]
     judged: list[tuple[Layer, Judged]] = []
-    for half in (0, 1):
-        _search([layer for layer in layers if half_of(layer.row["layer"]) != half])
-        emit(f"fitted to half {1 - half}: {dataclasses.asdict(loads.FITTED)}")
-        judged += _all_judged([layer for layer in layers if half_of(layer.row["layer"]) == half])
-        loads.FITTED = shipped
-    _show_choices("each half by the numbers fitted to the other:", judged)
+    for half in (0, 1) if cross else (-1,):
+        fitted_to = [layer for layer in layers if half_of(layer.row["layer"]) != half]
+        emit(f"fitted to {len(fitted_to)} layers:")
+        for line in _search(fitted_to, places):
+            emit(line)
+        judged += _all_judged(
+            [layer for layer in layers if not cross or half_of(layer.row["layer"]) == half]
+        )
+        for (holder, key), value in zip(places, shipped, strict=True):
+            holder[key] = value
+    _show_choices(
+        "each half by the numbers fitted to the other:" if cross else "as fitted:", judged
+    )
 
 
-def run_fit(files: Sequence[pathlib.Path], cross: bool) -> int:
+def run_fit(files: Sequence[pathlib.Path], cross: bool, costs: bool = False) -> int:
     """Runs the command; returns 1 where there are no rows.
 
     Args:
         files: What ``zoo sweep`` wrote.
         cross: Whether to fit to one half and to judge by the other, which takes minutes.
+        costs: Whether to fit the costs of configurations, not the numbers that all share.
     """
     layers = read_layers(files)
     if not layers:
@@ -230,6 +221,6 @@ def run_fit(files: Sequence[pathlib.Path], cross: bool) -> int:
     judged = _all_judged(layers)
     _show_ratios(judged)
     _show_choices("as shipped:", judged)
-    if cross:
-        _cross(layers)
+    if cross or costs:
+        _fit(layers, costs, cross)
     return 0

@@ -30,18 +30,8 @@ from triton_ext.ops.core.problem import ConvProblem
 from benchmarks.harness import write_text
 from benchmarks.suites import Layer
 
-__all__ = [
-    "PARTS",
-    "ZOO",
-    "Geometry",
-    "Record",
-    "ZooLayer",
-    "part_of",
-    "read_zoo",
-    "sample",
-    "write_zoo",
-    "zoo_layers",
-]
+__all__ = ["PARTS", "ZOO", "Geometry", "Record", "ZooLayer", "part_of", "read_zoo",
+           "sample", "write_zoo", "zoo_layers"]  # fmt: skip
 
 ZOO = pathlib.Path(__file__).with_name("layers.jsonl")
 PARTS = ("tune", "held-out")
@@ -57,31 +47,18 @@ _MOST_FLOPS = 4e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """A convolution of one item of a network's batch.
+    """A convolution of one item of a network's batch."""
 
-    Attributes:
-        images: N for one item of the batch: frames, windows or regions of an image.
-        in_channels: Ci of the convolution; of a transposed one, channels of its output.
-        out_channels: Co; of a transposed convolution, channels of its input.
-        input_size: Pixels of x; of a transposed convolution, of its output.
-        filter_size: Taps.
-        stride: Step of the filter.
-        padding: On both sides.
-        dilation: Distance of taps.
-        groups: Of channels.
-        transposed: Whether the network computes the gradient of x from dy in its forward pass.
-    """
-
-    images: int
-    in_channels: int
-    out_channels: int
-    input_size: tuple[int, ...]
-    filter_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    transposed: bool
+    images: int  # N for one item of the batch: frames, windows or regions of an image
+    in_channels: int  # Ci of the convolution; of a transposed one, channels of its output
+    out_channels: int  # Co; of a transposed convolution, channels of its input
+    input_size: tuple[int, ...]  # pixels of x; of a transposed convolution, of its output
+    filter_size: tuple[int, ...]  # taps
+    stride: tuple[int, ...]  # step of the filter
+    padding: tuple[int, ...]  # on both sides
+    dilation: tuple[int, ...]  # distance of taps
+    groups: int  # of channels
+    transposed: bool  # whether the network computes the gradient of x from dy in its forward pass
 
     @classmethod
     def of_call(
@@ -146,46 +123,28 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A network of the zoo and its convolutions.
+    """A network of the zoo and its convolutions."""
 
-    Attributes:
-        name: Unique in the zoo.
-        library: Which package has it.
-        inference: Batch sizes of inference.
-        training: Batch sizes of training.
-        dtypes: Types that it runs in.
-        format: Memory format of its activations as it is usually run.
-        counts: How often one call computes each convolution.
-    """
-
-    name: str
-    library: str
-    inference: tuple[int, ...]
-    training: tuple[int, ...]
-    dtypes: tuple[str, ...]
-    format: str
-    counts: Mapping[Geometry, int]
+    name: str  # unique in the zoo
+    library: str  # which package has it
+    inference: tuple[int, ...]  # batch sizes of inference
+    training: tuple[int, ...]  # batch sizes of training
+    dtypes: tuple[str, ...]  # types that it runs in
+    format: str  # memory format of its activations as it is usually run
+    counts: Mapping[Geometry, int]  # how often one call computes each convolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooLayer:
-    """A convolution at one batch size, in one type.
+    """A convolution at one batch size, in one type."""
 
-    Attributes:
-        problem: What it computes.
-        transposed: Whether its forward pass is dgrad.
-        dtype: Of the operands, torch's name.
-        inference: How often it occurs in a call of each network, added over networks.
-        training: The same in training steps.
-        networks: Names of the networks.
-    """
-
-    problem: ConvProblem
-    transposed: bool
-    dtype: str
+    problem: ConvProblem  # what it computes
+    transposed: bool  # whether its forward pass is dgrad
+    dtype: str  # of the operands, torch's name
+    # How often it occurs in a call of each network, added over networks.
     inference: int = field(compare=False)
-    training: int = field(compare=False)
-    networks: tuple[str, ...] = field(compare=False)
+    training: int = field(compare=False)  # the same in training steps
+    networks: tuple[str, ...] = field(compare=False)  # names of the networks
 
     @property
     def name(self) -> str:

@@ -33,23 +33,15 @@ Made = tuple[Any, tuple[Any, ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A network and the sizes that it runs at.
+    """A network and the sizes that it runs at."""
 
-    Attributes:
-        name: Unique in the zoo.
-        entry: Makes it.
-        inference: Batch sizes of inference.
-        training: Batch sizes of training.
-        dtypes: Types of the operands, torch's names; float32 where the network usually runs so.
-        format: Memory format of its activations as it is usually run.
-    """
-
-    name: str
-    entry: Entry
-    inference: tuple[int, ...]
-    training: tuple[int, ...]
+    name: str  # unique in the zoo
+    entry: Entry  # makes it
+    inference: tuple[int, ...]  # batch sizes of inference
+    training: tuple[int, ...]  # batch sizes of training
+    # Types of the operands, torch's names; float32 where the network usually runs so.
     dtypes: tuple[str, ...] = ("bfloat16",)
-    format: str = "channels_last"
+    format: str = "channels_last"  # memory format of its activations as it is usually run
 
 
 _BOTH = ("bfloat16", "float32")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import emit, geometric_mean
-from benchmarks.zoo.sweep import read_rows
+from benchmarks.zoo.rows import read_rows
 
 __all__ = ["Outcome", "kind_of_layer", "outcomes", "percentile", "run_report", "weighted_mean"]
 
@@ -23,31 +23,19 @@ _PERCENTILES = (0.01, 0.05)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A row in the terms of the report.
+    """A row in the terms of the report."""
 
-    Attributes:
-        layer: Its name.
-        kind: See :func:`kind_of_layer`.
-        weight: Occurrences.
-        cudnn_us: cuDNN's time.
-        alone_us: Our kernel's, as the planner chooses it with tables; ``None`` where none runs.
-        model_us: The same without tables.
-        best_us: That of the fastest of ours that was measured.
-        family: The chosen family.
-        best_family: The fastest family.
-        decided_by: With ``prefer="fastest"``: ``"table"``, ``"model"`` or ``"torch"``.
-    """
-
-    layer: str
-    kind: str
-    weight: int
-    cudnn_us: float
+    layer: str  # its name
+    kind: str  # see :func:`kind_of_layer`
+    weight: int  # occurrences
+    cudnn_us: float  # cuDNN's time
+    # Our kernel's, as the planner chooses it with tables; ``None`` where none runs.
     alone_us: float | None
-    model_us: float | None
-    best_us: float | None
-    family: str
-    best_family: str
-    decided_by: str
+    model_us: float | None  # the same without tables
+    best_us: float | None  # that of the fastest of ours that was measured
+    family: str  # the chosen family
+    best_family: str  # the fastest family
+    decided_by: str  # with ``prefer="fastest"``: ``"table"``, ``"model"`` or ``"torch"``
 
     @property
     def alone(self) -> float | None:

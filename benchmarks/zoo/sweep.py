@@ -1,4 +1,4 @@
-"""Measures layers beside cuDNN: the planner's choices, and candidates of other families.
+"""Measures layers beside cuDNN: the planner's choices, and candidates of all families.
 
 A layer is a line of the file, written and flushed as soon as it is measured, so a run that ends
 early loses nothing; a run with the same file goes on with the layers that are not in it.  Compiling
@@ -11,18 +11,12 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import json
-import lzma
 import math
-import os
-import pathlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.conv_runs import has_gpu, machine_rate, prepare_torch
-from benchmarks.conv_variants import BASELINE, Operands, case_of, make_operands
 from benchmarks.harness import (
     Deadline,
     Environment,
@@ -38,15 +32,27 @@ from benchmarks.harness import (
     measure_errors,
     time_interleaved,
 )
+from benchmarks.operands import (
+    BASELINE,
+    FP8,
+    FP8_LIMIT,
+    Operands,
+    call_of,
+    case_of,
+    inputs_of,
+    make_operands,
+)
+from benchmarks.options import has_gpu, machine_rate, prepare_torch
 from benchmarks.suites import select_layers
-from benchmarks.sweeping import (
+from benchmarks.zoo.layers import ZooLayer, sample, zoo_layers
+from benchmarks.zoo.limits import (
     RESERVE_SECONDS,
     ContextLostError,
     check_context,
     is_compiled,
     watched,
 )
-from benchmarks.zoo.layers import ZooLayer, sample, zoo_layers
+from benchmarks.zoo.rows import Rows, mixes_times
 
 __all__ = ["Variant", "run_sweep", "variants_for"]
 
@@ -66,26 +72,18 @@ _NETWORKS = 6  # names of networks in a row
 
 @dataclass(slots=True, kw_only=True)
 class Variant:
-    """A configuration of a layer.
+    """A configuration of a layer."""
 
-    Attributes:
-        config: The configuration.
-        roles: Why it is measured: ``"model"`` and ``"table"`` where the planner chooses it without
-            and with tables, ``"candidate"`` for the others.
-        kind: Its family's name.
-        model_us: The time that its family's model expects; ``None`` without a model.
-        counted_us: The same as the planner compares it.
-        status: ``"ok"``, or why there is no time.
-        timing: Its times.
-    """
-
-    config: Any
+    config: Any  # the configuration
+    # Why it is measured: ``"model"`` and ``"table"`` where the planner chooses it without and with
+    # tables, ``"candidate"`` for the others.
     roles: list[str]
-    kind: str
+    kind: str  # its family's name
+    # The time that its family's model expects; ``None`` without a model.
     model_us: float | None = None
-    counted_us: float | None = None
-    status: str = "pending"
-    timing: Timing | None = None
+    counted_us: float | None = None  # the same as the planner compares it
+    status: str = "pending"  # ``"ok"``, or why there is no time
+    timing: Timing | None = None  # its times
 
     @property
     def is_choice(self) -> bool:
@@ -115,23 +113,14 @@ def _times(timing: Timing | None) -> dict[str, float | None]:
 
 @dataclass(slots=True)
 class Work:
-    """A layer, its variants, and the kernels that are being compiled for them.
+    """A layer, its variants, and the kernels that are being compiled for them."""
 
-    Attributes:
-        layer: The layer.
-        case: A direction of it.
-        variants: What is measured.
-        refusal: Why no kernel takes it; empty where one does.
-        torch: What the model of torch's convolution expects.
-        futures: Of the compiling processes.
-    """
-
-    layer: ZooLayer
-    case: Any
-    variants: list[Variant]
-    refusal: str
-    torch: dict[str, Any]
-    futures: list[Any] = field(default_factory=list)
+    layer: ZooLayer  # the layer
+    case: Any  # A direction of it
+    variants: list[Variant]  # what is measured
+    refusal: str  # why no kernel takes it; empty where one does
+    torch: dict[str, Any]  # what the model of torch's convolution expects
+    futures: list[Any] = field(default_factory=list)  # of the compiling processes
 
 
 # ---- What is measured --------------------------------------------------------------------------
@@ -220,57 +209,6 @@ def _planned(layer: ZooLayer, arguments: argparse.Namespace, machine: Any, place
     return Work(layer, case, variants_for(case, machine, arguments.candidates), "", told)
 
 
-# ---- The file ----------------------------------------------------------------------------------
-
-
-class Rows:
-    """The file of rows, to which lines are appended.
-
-    Args:
-        path: The file.
-    """
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-        self.done = {
-            (row["layer"], row["direction"], row["dtype"])
-            for row in read_rows(path)
-            if "layer" in row
-        }
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Appends a row and has the system write it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, separators=(",", ":")) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the lines of a file of rows that are whole; nothing where there is no file.
-
-    Lines with an ``environment`` stand before the rows of a run, those with a ``layer`` are rows.
-    """
-    if not path.exists():
-        return []
-    found = []
-    opened = lzma.open if path.suffix == ".xz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    for line in lines:
-        # The last line of a run that was killed may be a part of one.
-        with contextlib.suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
-    return found
-
-
-def mixes_times(path: pathlib.Path, dry_run: bool) -> bool:
-    """Tells whether rows of a run would put invented times beside measured ones in a file."""
-    environments = [row["environment"] for row in read_rows(path) if "environment" in row]
-    return any(each.get("dry_run", False) != dry_run for each in environments)
-
-
 def row_of(work: Work, arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the row of a layer without times."""
     layer = work.layer
@@ -296,37 +234,23 @@ def row_of(work: Work, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _reference(operands: Operands, direction: str) -> tuple[Any, Function, Errors]:
-    """Returns torch's result in fp32, a call of cuDNN in the operands' type, and its errors."""
+    """Returns torch's result in fp32, a call of cuDNN in the operands' type, and its errors.
+
+    cuDNN takes no fp8: of that it computes in bfloat16, and errors have a limit of their own.
+    """
     import torch
 
     cudnn, is_tf32 = torch.backends.cudnn, operands.x.dtype == torch.float32
     cudnn.benchmark, cudnn.allow_tf32 = False, False
     exact = operands.in_fp32().run_torch(direction)
     cudnn.benchmark, cudnn.allow_tf32 = True, is_tf32
+    is_fp8 = operands.x.dtype.itemsize == 1
+    theirs = operands.as_type(torch.bfloat16) if is_fp8 else operands
 
     def baseline() -> object:
-        return operands.run_torch(direction)
+        return theirs.run_torch(direction)
 
-    return exact, baseline, measure_errors(baseline(), exact)
-
-
-def _inputs(case: Any, o: Operands) -> tuple[Any, Any]:
-    """Returns both operands of a case, the filter as modules have it."""
-    from triton_ext.ops.core.descriptors import in_filter_order
-
-    weight = in_filter_order(o.weight, case.problem.groups)
-    return {"fprop": (o.x, weight), "dgrad": (o.dy, weight), "wgrad": (o.x, o.dy)}[case.direction]
-
-
-def _call(case: Any, config: Any, operands: Operands) -> Function:
-    """Returns a call of a configuration's plan."""
-    from triton_ext.ops.core.epilogue import NO_OPERANDS
-    from triton_ext.ops.core.planner import make_plan
-    from triton_ext.ops.tuning.measure import run_plan
-
-    tensors = (_inputs(case, operands), NO_OPERANDS)
-    plan = make_plan(case, operands.x.device, config)
-    return lambda: run_plan(case, plan, tensors)
+    return exact, baseline, FP8_LIMIT if is_fp8 else measure_errors(baseline(), exact)
 
 
 def _single_ms(function: Function) -> float:
@@ -350,7 +274,7 @@ def _checked(work: Work, operands: Operands) -> tuple[Function, dict[int, Functi
         if variant.status != "pending":
             continue
         try:
-            call = _call(work.case, variant.config, operands)
+            call = call_of(work.case, variant.config, operands)
             right = measure_errors(call(), exact).within(limit)
         except Exception as error:  # recorded: the next configuration may run
             variant.status = f"does not run: {type(error).__name__}: {str(error)[:200]}"
@@ -386,7 +310,9 @@ def measure(work: Work, timer: Timer, rounds: int, dry_run: bool) -> Timing:
 
         # cuDNN tries algorithms as far as there is memory for them.
         torch.cuda.empty_cache()
+        # Plans have no scale.
         operands = make_operands(work.layer.problem, work.layer.dtype)
+        operands = dataclasses.replace(operands, scale=None)
         baseline, calls = _checked(work, operands)
         calls = _promising(work, calls)
     functions = {BASELINE: baseline} | {str(number): call for number, call in calls.items()}
@@ -403,12 +329,13 @@ def measure(work: Work, timer: Timer, rounds: int, dry_run: bool) -> Timing:
 def _selected(arguments: argparse.Namespace) -> list[ZooLayer]:
     """Returns the layers of a run in the order of the sample."""
     if arguments.suite:
+        found = select_layers(arguments.suite, arguments.shapes)
         return [
             ZooLayer(
                 problem=layer.problem, transposed=False, dtype=arguments.dtype, inference=1,
                 training=1, networks=(layer.suite,),
             )
-            for layer in select_layers(arguments.suite)[: arguments.sample]
+            for layer in found[:: -(-len(found) // arguments.sample)]
         ]  # fmt: skip
     layers = [layer for layer in zoo_layers(arguments.part) if layer.dtype == arguments.dtype]
     return sample(layers, arguments.direction, arguments.sample, arguments.seed)
@@ -430,11 +357,11 @@ def _device(arguments: argparse.Namespace) -> Any:
 def _is_torch_faster(work: Work, machine: Any) -> bool:
     """Returns the verdict of ``prefer="fastest"``, which may measure on its own."""
     from triton_ext.ops.core.device import assumed_device
-    from triton_ext.ops.tuning import race
+    from triton_ext.ops.tuning import runs
 
-    operands = _inputs(work.case, make_operands(work.layer.problem, work.layer.dtype))
+    operands = inputs_of(work.case, make_operands(work.layer.problem, work.layer.dtype))
     with assumed_device(machine):
-        return race.is_torch_faster(work.case, operands[0].device, (*operands, None))
+        return runs.is_torch_faster(work.case, operands[0].device, (*operands, None))
 
 
 @contextlib.contextmanager
@@ -476,6 +403,7 @@ class Run:
                     if isinstance(value, (str, int, float, bool, type(None)))
                 },
                 "table": machine.name,
+                "num_sms": machine.num_sms,
             }
         )
 
@@ -540,7 +468,7 @@ class Run:
             with watched(last_words, _HANG_SECONDS):
                 timing = measure(work, self._timer, self._arguments.rounds, self._arguments.dry_run)
             row |= {f"cudnn_{key}": value for key, value in _times(timing).items()}
-            if not self._arguments.dry_run:
+            if not self._arguments.dry_run and work.layer.dtype != FP8:
                 work.torch["chosen"] = _is_torch_faster(work, self._machine)
         except Exception as error:  # the next layer may be measured
             row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
@@ -590,7 +518,11 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     Returns:
         1 where a layer failed, 2 where nothing can be measured, 3 where the GPU was lost.
     """
-    layers = _selected(arguments)
+    try:
+        layers = _selected(arguments)
+    except ValueError as error:
+        complain(str(error))
+        return 2
     if not arguments.dry_run and not has_gpu():
         return 2
     if mixes_times(arguments.out, arguments.dry_run):

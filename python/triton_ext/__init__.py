@@ -32,7 +32,7 @@ __all__ = [
     "uninstall",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: Packages that are imported when they are first asked for: torch or Triton come with some.
 _PACKAGES = frozenset({"analysis", "gluon", "ir", "language", "nn", "ops", "passes", "plugin"})

@@ -79,7 +79,7 @@ class SourceError(TritonExtError):
     """An error at a place in a source text.
 
     Args:
-        message: What was expected, what was found, and the way out; lower case, no full stop.
+        message: The expected value, the value found, and the way out; lower case, no full stop.
         filename: Name of the source as a user knows it.
         line: Line, counted from 1; 0 where no place is known.
         column: Column, counted from 1; 0 where no place is known.
@@ -146,8 +146,8 @@ class NotModelledError(PassError):
         """An error as one about what only Triton knows.
 
         Args:
-            error: What was found first.
-            others: What was found besides.
+            error: The error that was found first.
+            others: Further errors that were found with it.
         """
         return cls(
             error.message,

@@ -196,10 +196,10 @@ def _keep() -> None:
         return
     for patch_point in [patch_point for patch_point in _chained if not patch_point.is_reached()]:
         _log.warning(
-            "%s does not come through triton-ext any more, there is %s; triton-ext stands in front "
-            "of that now",
+            "%s no longer calls triton-ext, because %s took its place; triton-ext was put in front "
+            "of that again",
             patch_point.title,
-            patch_point.in_front or "what Triton has itself",
+            patch_point.in_front or "Triton's own function",
         )
         with _lock:
             patch_point.chain()
@@ -265,16 +265,16 @@ def add_pass(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> None
 
 
 def remove_pass(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> None:
-    """Takes out what :func:`add_pass` added last with an equal pipeline.
+    """Removes the equal pipeline that :func:`add_pass` added last.
 
     Raises:
-        ValueError: There is nothing like that.
+        ValueError: No equal pipeline was added.
     """
     pipeline = str(PassManager(passes))
     found = [entry for entry in _extra if (entry.stage, entry.pipeline) == (stage, pipeline)]
     if not found:
-        there = ", ".join(f"{entry.pipeline} behind {entry.stage}" for entry in _extra) or "nothing"
-        raise ValueError(f"{pipeline} does not run behind {stage!r}; added are: {there}")
+        there = ", ".join(f"{entry.pipeline} after {entry.stage}" for entry in _extra) or "none"
+        raise ValueError(f"{pipeline} was not added after {stage!r}; added are: {there}")
     _drop(found[-1])
 
 
@@ -305,7 +305,7 @@ def _drop(entry: _Extra) -> None:
 
 def _make_extra(stage: str, passes: str | Pipeline | Pass | Sequence[Pass]) -> _Extra:
     if stage not in STAGES:
-        raise ValueError(f"passes can run behind {' and '.join(map(repr, STAGES))}, not {stage!r}")
+        raise ValueError(f"passes can run after {' and '.join(map(repr, STAGES))}, not {stage!r}")
     host.require("stages-hook-key")
     manager = PassManager(passes, host_features=host.features)
     digest = hashlib.sha256()
@@ -382,10 +382,9 @@ def _stages_hook(previous: patch_points.StagesHook | None) -> patch_points.Stage
         now = _extra if _active else None
         if asked is not _NOT_ASKED and asked != now and host_has("stages-hook-key"):
             raise UnsupportedError(
-                "the passes that run in compiles were changed, or the plugin was installed or "
-                "uninstalled, between Triton's question for the cache key and the compile: the "
-                "kernel would be stored under the key of another; launch it again, and change the "
-                "passes while no other thread compiles"
+                "the passes of compiles changed, or the plugin was installed or uninstalled, after "
+                "Triton had made the cache key of this kernel, which would be stored under a wrong "
+                "key; launch it again, and change passes while no other thread compiles"
             )
         if now is not None:
             _asked.wrapped = stages

@@ -46,11 +46,11 @@ PRODUCTS = r"warpgroup_mma\("
 #: What is said about an operation that is missing, and the source lines that it is said at.
 EXPECTED = {
     "ttng.wait_barrier": (
-        r"in flight|in front of the other|nothing has written|deadlock|expects 0 more",
+        r"in flight|orders the two accesses|elements were written|deadlock|expects 0 more",
         rf"{PRODUCTS}|{LOADS}|mbarrier\.",
     ),
     "ttng.barrier_expect": (
-        r"deadlock|in flight|nothing has written",
+        r"deadlock|in flight|elements were written",
         rf"mbarrier\.wait|{PRODUCTS}|{LOADS}",
     ),
     "ttng.arrive_barrier": (r"deadlock", r"mbarrier\.wait"),
@@ -60,7 +60,7 @@ EXPECTED = {
         r"\.store\(|async_store",
     ),
     "ttng.warp_group_dot_wait": (
-        r"reads the result of a matrix product|in front of the other|product that reads it",
+        r"reads the result of a matrix product|orders the two accesses|product that reads it",
         rf"reshape|\.to\(|convert_layout|{LOADS}",
     ),
 }

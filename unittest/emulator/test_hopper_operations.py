@@ -155,7 +155,7 @@ def test_a_store_is_done_when_the_kernel_ends():
         ("$store a c0", "$store a c0\n$write a ones", "overwrites 'a' while a copy from it is in"),
         ("$wait full 0\n", "$load a full c0\n$wait full 0\n", "overwrites 'a' while a copy into"),
         ("$load a full c0", "$write a ones\n$load a full c0", "may do so in front of what was"),
-        ("$store a c0\n", "$inval full\n$wait full 1\n", "'full' is no mbarrier"),
+        ("$store a c0\n", "$inval full\n$wait full 1\n", "'full' is not an mbarrier"),
     ],
 )
 def test_copies_that_are_wrong(before, after, expected):
@@ -273,7 +273,7 @@ def test_a_part_of_a_buffer():
 )
 def test_what_nothing_has_written_is_not_read(body):
     text = message(f"%half = arith.constant dense<1.0> : tensor<32x64xf16, #blocked>\n{body}")
-    assert "reads 'a', of which nothing has written all elements" in text
+    assert "reads 'a' before all of its elements were written" in text
 
 
 def test_a_kernel_needs_no_more_than_there_is():
@@ -325,11 +325,11 @@ def test_phases_follow_each_other():
             "and copies brought 8128 bytes that it does not expect",
         ),
         ("$bar full 1\n$expect full 1048576", "counts 1048575 bytes, not 1048576"),
-        ("$raw full\n$wait full 0", "'full' is no mbarrier: it was not initialised"),
+        ("$raw full\n$wait full 0", "'full' is not an mbarrier: it was not initialised"),
         (
             "$bar other 1\n%zero64 = arith.constant dense<0> : tensor<1xi64, #line>\n"
             f"%full = ttg.local_alloc %zero64 : (tensor<1xi64, #line>) -> {BAR}\n$wait full 0",
-            "'full' is no mbarrier: it was not initialised",
+            "'full' is not an mbarrier: it was not initialised",
         ),
         (
             f"$bar full 1\nttng.init_barrier %full, 2 : {BAR}",
@@ -494,9 +494,9 @@ def test_partitions_take_turns():
         (
             f"ttng.wait_barrier %full0, %n : {BAR}",
             "",
-            ("in flight", "in front of the other", "nothing has written"),
+            ("in flight", "orders the two accesses", "elements were written"),
         ),
-        ("$wait done 0\n", "", ("in flight", "in front of the other")),
+        ("$wait done 0\n", "", ("in flight", "orders the two accesses")),
         ("$fence\n", "", ("may not see what was written there",)),
         ("$arrive done0 1\n", "", ("deadlock: the default partition waits for the phase",)),
         ("$expect full 8192\n", "", ("deadlock",)),
@@ -533,4 +533,4 @@ def test_an_arrival_that_comes_too_early_is_a_race_in_every_order():
     assert body != PARTITIONS
     for seed in range(20):
         text = message(body, seed=seed)
-        assert "in front of the other" in text or "a copy from it is in flight" in text
+        assert "orders the two accesses" in text or "a copy from it is in flight" in text

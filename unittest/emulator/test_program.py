@@ -145,7 +145,7 @@ def test_an_operation_that_is_not_known():
     with pytest.raises(EmulationError) as caught:
         Program(text)
     assert str(caught.value).startswith(
-        "kernel.py:3:5: error: the emulator does not know 'some.thing'"
+        "kernel.py:3:5: error: the emulator does not support 'some.thing'"
     )
 
 
@@ -210,7 +210,7 @@ def test_arrays_are_written_in_place_whatever_their_shape():
     with pytest.raises(EmulationError, match="writes outside of global memory: byte 24 is outside"):
         Program(kernel(body, OUT)).run((1,), [out, 6])
     with pytest.raises(
-        EmulationError, match=r"writes outside of global memory: address 0x\w+ is in no array"
+        EmulationError, match=r"writes outside of global memory: address 0x\w+ belongs to no array"
     ):
         Program(kernel(body, OUT)).run((1,), [out, -1])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -206,19 +205,3 @@ def test_compiled_code(index, rank, fresh_triton_cache, tmp_path):
 
     used = resources(compiled.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
-
-
-# ---- Benchmark ---------------------------------------------------------------------------------
-
-
-def test_benchmark_without_a_gpu():
-    result = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "gluon_conv", "--dry-run", "--clusters"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert "cluster/gluon, geometric mean of 21 ratios" in result.stdout

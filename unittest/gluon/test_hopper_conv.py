@@ -9,7 +9,6 @@ import os
 import pathlib
 import random
 import re
-import subprocess
 import sys
 import weakref
 
@@ -439,22 +438,3 @@ def test_dgrad_refuses_what_int32_does_not_count(size, stride, message):
     dy, w = torch.zeros(1, 1, 8, 8).half(), torch.zeros(8, 1, 1, 8).half()
     with pytest.raises(DescriptorError, match=message):
         dgrad.conv_dgrad(dy, w, size, stride, launcher=xnv.emulated)
-
-
-# ---- Benchmark ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kernel", ["fprop", "dgrad", "wgrad"])
-def test_benchmark_without_a_gpu(kernel):
-    root = pathlib.Path(__file__).resolve().parents[2]
-    result = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "gluon_conv", "--dry-run", "--kernel", kernel],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert "cudnn/gluon, geometric mean of 21 ratios" in result.stdout
-    assert "triton/gluon, geometric mean of 21 ratios" in result.stdout

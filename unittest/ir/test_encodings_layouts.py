@@ -223,7 +223,7 @@ def test_partitioned_example():
         (
             enc.TensorMemoryScalesEncoding((), "[0, 1]"),
             (128, 4),
-            "expected no 'blockRepOrder', whose effect on the layout is not known here",
+            "expected no 'blockRepOrder': triton-ext does not know its effect on the layout",
         ),
         (enc.NvmmaSharedEncoding(32, 16), (4, 64), "expected at least 8 rows in [4, 16]"),
     ],

@@ -161,7 +161,7 @@ CASES = {
     "no-dialect": ("nonsense\n", 1, 1, "expected an operation, found 'nonsense'"),
     "number": ("42\n", 1, 1, "expected an operation, found '4'"),
     "alias-without-equals": ("#a\n", 1, 1, "expected an alias definition, 'name = ...'"),
-    "alias-without-text": ("#a = \n", 1, 6, "expected what alias '#a' stands for"),
+    "alias-without-text": ("#a = \n", 1, 6, "expected the value of alias '#a'"),
     "alias-twice": ("#a = 1\n#a = 2\n", 2, 1, "redefinition of alias '#a'"),
     "alias-brackets": ("#a = x)\n", 1, 7, "expected the end of the alias, found ')'"),
     "metadata": ("{-# a\n", 1, 1, "expected '#-}' to match this '{-#', found the end"),

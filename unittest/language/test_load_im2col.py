@@ -233,7 +233,7 @@ def test_split_pixels_are_refused(fresh_triton_cache):
 @pytest.mark.parametrize(
     ("mode", "message", "line"),
     [
-        ("arithmetic", "it is no number", "from_marker + 1"),
+        ("arithmetic", "it is not a number", "from_marker + 1"),
         ("stored", "is used by 'arith.sitofp'", "tl.store(y_ptr, from_marker"),
         ("one index", "only one of the two indices", "x_desc.load([from_marker, 0])"),
         ("swapped", "is used by 'ttng.async_tma_copy_global_to_local'", "raw_channel(0, 0, 0), fr"),

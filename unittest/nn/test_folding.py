@@ -375,7 +375,7 @@ class Adds(Hazard):
 LEFT = {
     Branches: "does not trace: symbolically traced variables cannot be used as inputs to control",
     Remembers: "not recorded: Remembers.forward assigns to an attribute",
-    Collects: "not recorded: Collects.keep asks something for its append",
+    Collects: "not recorded: Collects.keep reads the attribute append of an unknown value",
     Scoped: "not recorded: Scoped.forward has a with block",
     Decorated: "its module's forward is decorated",
     Asks: "not recorded: Asks.forward uses isinstance, which is not known to be recorded",

@@ -308,7 +308,7 @@ EDITED = {
         "ptr addrspace(3) null,",
         "not known to lie",
     ),
-    "an unknown descriptor": ("i64 %d.w1.0, i1", "i64 9, i1", "lie cannot be seen"),
+    "an unknown descriptor": ("i64 %d.w1.0, i1", "i64 9, i1", "operands are not known"),
     "another form": ("f32.f16.f16 {$0,$1,$2,$3,$4,$5,$6,$7},", "f16.f16.f16 {$0},", "of fp32"),
     "used as a whole": (
         "  call void @use(",

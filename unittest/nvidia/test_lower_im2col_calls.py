@@ -71,7 +71,7 @@ BAD = {
     "stored": (
         PIXEL + "  store i32 %1, ptr %x\n",
         3,
-        "is used by 'store': it is no number",
+        "is used by 'store': it is not a number",
     ),
     "given away": (PIXEL + "  call void @g(i32 %1)\n", 3, "is used by 'call'"),
     "swapped": (PIXEL + CHANNEL + copy("%2", "%1"), 4, "is used by 'call'"),
@@ -94,7 +94,7 @@ BAD = {
     "a choice with a number": (
         PIXEL + "  %3 = select i1 %p, i32 %1, i32 %a\n",
         3,
-        "the im2col position %3 is %a on one of its ways",
+        "the im2col position %3 is %a on one of its paths",
     ),
     "a condition": (
         PIXEL + "  %3 = select i1 %1, i32 %a, i32 %a\n",
@@ -117,17 +117,17 @@ BAD = {
     "its address": (
         "  store ptr @triton_ext.im2col.pixel.3, ptr %x\n",
         2,
-        "an im2col marker is no plain call of its symbol",
+        "expected a plain call of the im2col marker's symbol",
     ),
     "an unknown marker": (
         "  %1 = call i32 @triton_ext.im2col.row(i32 %a)\n",
         2,
-        "an im2col marker is no plain call of its symbol",
+        "expected a plain call of the im2col marker's symbol",
     ),
     "no result": (
         "  call i32 @triton_ext.im2col.pixel.3(i32 %a, i32 1, i32 2)\n",
         2,
-        "an im2col marker is no plain call of its symbol",
+        "expected a plain call of the im2col marker's symbol",
     ),
 }
 

@@ -653,8 +653,8 @@ GOOD_LAYOUT: dict[str, Any] = {
             {"elem_type": ElementType.FLOAT32},
             "tensor map data type FLOAT32 has 4 B per element, the kernel's elements have 2 B",
         ),
-        ({"elem_type": 13}, "tensor map data type 13 is none of 0..12"),
-        ({"swizzle": 7}, "swizzle mode 7 is none of 0..6"),
+        ({"elem_type": 13}, "tensor map data type 13 is not in 0..12"),
+        ({"swizzle": 7}, "swizzle mode 7 is not in 0..6"),
         (
             {"elem_size": 1, "elem_type": ElementType.UINT8},
             "kernel loads elements of 1 B, the descriptor's fp16 has 2 B",

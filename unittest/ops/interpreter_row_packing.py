@@ -17,7 +17,7 @@ from problem_cases import channels_last
 from triton_ext.ops import conv2d, conv2d_input, conv2d_weight
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.packing import RowPacking
-from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
+from triton_ext.ops.kernels.row_copy import RowCopies, fill_channels
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -92,12 +92,14 @@ def test_both_copies_of_one_launch_are_those_of_two(number, launches):
     problem = draw_problem(rng, pixels=8)
     dtype = rng.choice((torch.float16, torch.float32))
     x = channels_last(problem.x_shape, dtype, 1)
-    weight = channels_last(problem.w_shape, dtype, 2)
+    co, ci, *taps = problem.w_shape
+    is_turned = number % 3 == 0
+    weight = channels_last((ci, co, *taps) if is_turned else problem.w_shape, dtype, 2)
     if number % 2:
         weight = weight.contiguous()
     way = rng.choice(RowPacking.ways(problem, x.stride(), dtype.itemsize))
-    way = replace(way, is_turned=number % 3 == 0)
-    copies = RowCopies(way, x.stride())
+    way = replace(way, is_turned=is_turned)
+    copies = RowCopies(way)
     both = copies.pack(x, weight)
     assert len(launches) <= 1
     for found, expected in zip(
@@ -106,9 +108,20 @@ def test_both_copies_of_one_launch_are_those_of_two(number, launches):
         assert found.stride() == expected.stride()
         assert torch.equal(found, expected)
     if way.is_turned:
+        weight = weight.transpose(0, 1)
         turned = weight.flip(tuple(range(2, weight.dim())))
-        expected = RowCopies(replace(way, is_turned=False), x.stride()).pack(None, turned)[1]
+        expected = RowCopies(replace(way, is_turned=False)).pack(None, turned)[1]
         assert torch.equal(both[1], expected)
+    # The gradient of the packed filter is unpacked; turned and of swapped channels for dy's rows.
+    packed = both[1]
+    rows = (weight.flip(tuple(range(2, weight.dim()))) if way.is_turned else weight).movedim(1, -1)
+    dw = torch.empty(rows.shape, dtype=dtype)
+    copies.unpack(packed, dw, is_swapped=False)
+    assert torch.equal(dw, rows)
+    swapped = rows.flip(tuple(range(1, rows.dim() - 1))).transpose(0, -1)
+    dw = torch.empty(swapped.shape, dtype=dtype)
+    copies.unpack(packed, dw, is_swapped=True)
+    assert torch.equal(dw, swapped)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -120,7 +133,7 @@ def test_channels_are_filled_with_zeros(dims, missing, launches):
         torch.randn(n, 16 - more, *size[:taps]).movedim(1, -1).half()
         for n, more, taps in ((2, missing[0], dims), (7, missing[1], 1))
     ]
-    filled = FilledChannels(*missing).fill(*tensors)
+    filled = fill_channels(*zip(tensors, missing, strict=True))
     assert launches == ["row_copy_kernel"] * (missing != (0, 0))
     for found, tensor, more in zip(filled, tensors, missing, strict=True):
         assert torch.equal(found, torch.nn.functional.pad(tensor, (0, more)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import pathlib
 import subprocess
@@ -30,8 +29,6 @@ from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning.measure import make_tensors, run_plan
 from triton_ext.ops.tuning.store import write_table
 from tuning_fakes import GPU, MACHINE, InstantCompiler, MadeUpClock, last_is_fastest, plans_for
-
-from benchmarks import suites, tune_suites
 
 CPU = torch.device("cpu")
 jobs = sys.modules[tuning.Warmup.__module__]
@@ -533,135 +530,3 @@ def test_rank_0_measures_and_all_ranks_use_it(fails, tmp_path):
     # Only rank 0 writes.
     assert (tmp_path / "home0").exists()
     assert not (tmp_path / "home1").exists()
-
-
-# ---- The layers of the suites ------------------------------------------------------------------
-
-SMALL = [
-    suites.Layer("resnet", parse_shape(shape))
-    for shape in ("1x64x8x8_32_k3x3", "1x64x8x8_64_k1x1", "1x3x8x8_32_k3x3")
-]
-BEFORE = """# device: a GPU
-layer,ratio_to_cudnn
-1x64x8x8_64_k1x1,0.9
-1x64x8x8_32_k3x3,1.1
-"""
-
-
-def tune_suites_of(tmp_path, monkeypatch, *words, **stand_ins) -> tuple[int, pathlib.Path]:
-    """Runs the benchmark over small layers; returns its status and the table that it wrote."""
-    monkeypatch.setattr(tune_suites, "select_layers", lambda suite, words: tuple(SMALL))
-    parser = argparse.ArgumentParser()
-    tune_suites.add_arguments(parser)
-    before, out = tmp_path / "conv.fprop.csv", tmp_path / "out" / "fprop.json"
-    before.write_text(BEFORE)
-    plain = {
-        "machine": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
-        "progress": False, "device": "cpu",
-    }  # fmt: skip
-    arguments = parser.parse_args(["--from", str(before), "--out", str(out), *words])
-    return tune_suites.run(arguments, **{**plain, **stand_ins}), out
-
-
-def test_layers_of_the_suites_are_tuned_the_worst_first(tmp_path, monkeypatch, capsys, table):
-    compiler = InstantCompiler()
-    code, out = tune_suites_of(
-        tmp_path, monkeypatch, "--candidates", "3", "--dtype", "bfloat16", compiler=compiler
-    )
-    assert code == 0
-    met = list(dict.fromkeys(str(asked) for asked, _ in compiler.jobs))
-    assert [text.split()[1] for text in met] == ["1x64x8x8", "1x64x8x8", "1x3x8x8"]
-    assert [text.split()[4] for text in met] == ["k1x1", "k3x3", "k3x3"]
-    assert len(read_table(out, GPU).entries) == 3
-    assert sorted(path.name for path in out.parent.iterdir()) == ["fprop.json"]
-    assert not table.exists()
-    told = capsys.readouterr().out
-    assert f"{out}: 3 new choices for 3 layers" in told
-    # And the table serves the other 16-bit type.
-    tuning.use(out)
-    asked = case(shape="1x64x8x8_32_k3x3")
-    best = tuning.candidates(asked.problem, "fprop", torch.float16, MACHINE, count=3)[-1]
-    lookups.lookup.forget()
-    assert chosen(asked) == best
-
-
-def test_layers_are_tuned_in_fp8(tmp_path, monkeypatch, capsys):
-    words = ("--dtype", "float8_e4m3fn", "--candidates", "2", "--dry-run")
-    code, _ = tune_suites_of(tmp_path, monkeypatch, *words)
-    assert code == 0
-    code, _ = tune_suites_of(tmp_path, monkeypatch, *words, "--direction", "wgrad")
-    assert code == 2
-    assert capsys.readouterr().out.endswith("--dtype float8_e4m3fn is for --direction fprop\n")
-    monkeypatch.setattr(sys.modules[__name__], "SMALL", SMALL[:1])
-    code, out = tune_suites_of(tmp_path, monkeypatch, *words[:-1])
-    assert code == 0
-    (key,) = read_table(out, GPU).entries
-    assert key.startswith("fprop float8_e4m3fn 64->32 k3x3 padded to-bfloat16 waves")
-
-
-def test_what_is_fast_enough_is_left_out(tmp_path, monkeypatch, capsys):
-    compiler = InstantCompiler()
-    words = ("--candidates", "2", "--only-below", "1.0")
-    code, _ = tune_suites_of(tmp_path, monkeypatch, *words, compiler=compiler)
-    assert code == 0
-    assert {str(asked).split()[1] for asked, _ in compiler.jobs} == {"1x64x8x8", "1x3x8x8"}
-    assert "2 new choices for 2 layers" in capsys.readouterr().out
-    code, _ = tune_suites_of(tmp_path, monkeypatch, *words, "--dry-run", clock=None)
-    assert code == 0
-    assert capsys.readouterr().out.split("\n")[:-1] == [
-        "fprop 1x64x8x8_64_k1x1", "fprop 1x3x8x8_32_k3x3"
-    ]  # fmt: skip
-    code, _ = tune_suites_of(tmp_path, monkeypatch, "--not-below", "1.0", "--dry-run")
-    assert capsys.readouterr().out == "fprop 1x64x8x8_32_k3x3\n"
-
-
-def test_the_time_ends_in_the_middle_of_the_suites(tmp_path, monkeypatch, capsys, seconds):
-    words = ("--candidates", "2", "--rounds", "3", "--time-limit", "5")
-    code, out = tune_suites_of(tmp_path, monkeypatch, *words, clock=seconds.clock)
-    assert code == 1
-    told = capsys.readouterr().out
-    assert told.count(": no time left") == 2
-    assert "1 new choices for 3 layers" in told
-    (key,) = read_table(out, GPU).entries
-    assert key.startswith("fprop float16 64->64 k1x1")
-    # The next run takes what is left.
-    before = read_table(out, GPU).entries[key]
-    code, _ = tune_suites_of(tmp_path, monkeypatch, "--candidates", "2")
-    assert code == 0
-    assert "2 new choices for 3 layers" in capsys.readouterr().out
-    assert len(read_table(out, GPU).entries) == 3
-    assert read_table(out, GPU).entries[key] == before
-
-
-def test_a_wrong_candidate_of_the_suites_is_left_out(tmp_path, monkeypatch, capsys):
-    asked = case(shape="1x64x8x8_64_k1x1")
-    wrong = tuning.candidates(asked.problem, "fprop", torch.float16, MACHINE, count=3)[-1]
-    real = measure.run_plan
-
-    def run_wrongly(case, plan, tensors):
-        result = real(case, plan, tensors)
-        return result + 1.0 if case == asked and plan.config == wrong else result
-
-    monkeypatch.setattr(measure, "run_plan", run_wrongly)
-    code, out = tune_suites_of(tmp_path, monkeypatch, "--candidates", "3")
-    assert code == 1
-    told = capsys.readouterr().out
-    assert "another result than the first candidate" in told
-    assert "1 candidates failed" in told
-    entry = read_table(out, GPU).entries[asked.key(2)]
-    assert lookups.encode(wrong) != entry["config"]
-    assert len(read_table(out, GPU).entries) == 3
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--from", "none.csv"), "--from none.csv: is no table that conv wrote"),
-        (("--out", "table.csv"), "--out table.csv: expected a name that ends in .json"),
-    ],
-)
-def test_suites_that_cannot_be_tuned(words, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    code, _ = tune_suites_of(tmp_path, monkeypatch, *words)
-    assert code == 2
-    assert message in capsys.readouterr().out

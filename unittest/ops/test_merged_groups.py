@@ -186,7 +186,7 @@ def test_what_may_hide_nan_is_refused():
 
 def test_a_factor_that_does_not_divide_is_refused():
     config = replace(first_of(MERGED, case_of(EIGHT)), factor=3)
-    message = "groups are not merged: factor is 3: expected one of 2, 4, 8, 16, 32"
+    message = "merged: factor is 3: expected one of 2, 4, 8, 16, 32"
     with pytest.raises(UnsupportedError, match=message):
         planner.plan(case_of(EIGHT), H200, config)
 
@@ -198,7 +198,7 @@ def test_gaps_between_pixels_of_a_strided_gradient_are_refused():
     n, _, h, w = case.strides_of_dy
     apart = replace(case, dy_strides=(2 * n, 1, 2 * h, 2 * w))
     (reason,) = map(str, MERGED_DGRAD.refusals(apart, H200, config))
-    assert "does not compute merged groups of these operands" in reason
+    assert "does not take merged groups of these operands" in reason
     assert planner.cheapest(apart, H200).family.kind == "gemm"
     # With stride 1 the convolution itself reports NaN.
     case = case_of(EIGHT, "dgrad")
@@ -226,9 +226,7 @@ def test_a_table_holds_it():
 def launched(monkeypatch):
     """What is launched; nothing is."""
     launches = []
-    monkeypatch.setattr(
-        Launcher, "launch", lambda self, tensors, variant=None: launches.append((self, tensors))
-    )
+    monkeypatch.setattr(Launcher, "launch", lambda self, tensors: launches.append((self, tensors)))
     return launches
 
 
@@ -257,8 +255,8 @@ def test_three_launches(launched, problem, direction, kernel, looks):
     inner = getattr(plan, "plain", plan)
     assert isinstance(inner, MergedPlan)
     names = [launcher.kernel.__name__ for launcher, _ in launched]
-    assert names == ["merge_filter_kernel", kernel, "repair_groups_kernel"]
-    (_, (_, merged, looked_at, flags)), _, (_, (read, *_)) = launched
+    assert names == ["merge_filter_kernel", kernel, "conv_direct_kernel"]
+    (_, (_, merged, looked_at, flags)), _, (_, (_, _, read, *_)) = launched
     assert merged.shape == (problem.in_channels, 3, 3, 64)
     assert (looked_at is not None) == looks
     assert flags is read

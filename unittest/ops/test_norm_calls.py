@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import importlib.util
 import json
@@ -15,9 +14,7 @@ import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
-from benchmarks import norm_calls
-from benchmarks.launch import STAND_IN_VARIABLE
-from benchmarks.stand_in_driver import compile_stand_in, environment_of
+from benchmarks.stand_in_driver import STAND_IN_VARIABLE, compile_stand_in, environment_of
 
 FOLDER = pathlib.Path(__file__).parent
 
@@ -62,7 +59,7 @@ def test_kernels_launched_together_get_what_each_gets(environment):
 def test_the_benchmark_times_prepared_calls(environment, tmp_path):
     out = tmp_path / "calls.csv"
     variables = {**environment, STAND_IN_VARIABLE: "1"}
-    command = ("-m", "benchmarks", "norm_calls", "--rounds", "1", "--chunks", "1")
+    command = ("-m", "benchmarks", "calls", "--norms", "--rounds", "1", "--chunks", "1")
     text = run(variables, *command, "--out", str(out))
     assert "is not prepared" not in text
     lines = [line for line in out.read_text().splitlines() if not line.startswith("#")]
@@ -70,10 +67,3 @@ def test_the_benchmark_times_prepared_calls(environment, tmp_path):
     assert len(rows) == 2 * 12
     assert {row["variant"] for row in rows} == {"triton", "prepared"}
     assert all(float(row["us"]) > 0 for row in rows)
-
-
-@pytest.mark.parametrize("name", ["rounds", "chunks"])
-def test_options_are_checked(name, capsys):
-    arguments = argparse.Namespace(**{"rounds": 1, "chunks": 1, "out": None, name: 0})
-    assert norm_calls.run(arguments) == 2
-    assert f"--{name} 0: expected at least 1" in capsys.readouterr().out

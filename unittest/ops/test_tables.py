@@ -64,7 +64,6 @@ from triton_ext.ops.tuning import store  # noqa: E402
 from triton_ext.ops.tuning.runs import candidates  # noqa: E402
 from triton_ext.ops.tuning.store import update_table, write_table  # noqa: E402
 
-from benchmarks.fp8 import SHAPES as FP8_SHAPES  # noqa: E402
 from benchmarks.suites import select_layers  # noqa: E402
 
 GPU = "NVIDIA Test GPU"
@@ -860,11 +859,11 @@ def test_what_ships_is_of_the_suites_and_possible():
     cases += [
         Case(
             direction="fprop",
-            problem=shape.problem(),
+            problem=layer.problem,
             dtype=torch.float8_e4m3fn,
             epilogue=to_bfloat16,
         )
-        for shape in FP8_SHAPES
+        for layer in select_layers("wide")
     ]
     by_key = {case.key(132): case for case in reversed(cases)}
     for key, raw in read_table(lookups.shipped_path("NVIDIA H200")).entries.items():

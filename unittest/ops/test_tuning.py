@@ -570,17 +570,17 @@ def test_every_other_measurement_being_longer_favours_no_candidate(count):
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capsys):
-    with runs.Progress(True, 6, 2) as shown:
-        shown.compiled()
-        shown.tuned("a")
-        shown.tuned("b")
+    with runs.progress_of(True, 6, 2) as (compiled, tuned):
+        compiled()
+        tuned("a")
+        tuned("b")
     assert capsys.readouterr().err.splitlines() == [
         "2 convolutions, 6 configurations to compile",
         "[1/2] a",
         "[2/2] b",
     ]
-    with runs.Progress(False, 1, 1) as shown:
-        shown.tuned("x")
+    with runs.progress_of(False, 1, 1) as (_, tuned):
+        tuned("x")
     assert capsys.readouterr().err == ""
 
 
@@ -593,9 +593,9 @@ def test_progress_is_bars_on_a_terminal(capsys):
             return True
 
     stream = Terminal()
-    with runs.Progress(True, 2, 1, stream) as shown:
-        shown.compiled()
-        shown.tuned("fprop [1x1]")
+    with runs.progress_of(True, 2, 1, stream) as (compiled, tuned):
+        compiled()
+        tuned("fprop [1x1]")
     assert "fprop [1x1]" in stream.getvalue()
     assert "measuring" in stream.getvalue()
 

@@ -25,9 +25,9 @@ def importable(monkeypatch):
 
 def options(out, **changes):
     values = {
-        "part": "tune", "suite": None, "direction": "fprop", "dtype": "bfloat16", "sample": 5,
-        "seed": 0, "candidates": 3, "rounds": 2, "minutes": 5.0, "jobs": 0, "table": None,
-        "out": out, "dry_run": True,
+        "part": "tune", "suite": None, "shapes": None, "direction": "fprop", "dtype": "bfloat16",
+        "sample": 5, "seed": 0, "candidates": 3, "rounds": 2, "minutes": 5.0, "jobs": 0,
+        "table": None, "out": out, "dry_run": True,
     }  # fmt: skip
     return argparse.Namespace(**(values | changes))
 
@@ -83,7 +83,7 @@ def test_the_split_is_disjoint_and_of_the_right_size():
     assert 0.55 < len(parts[0]) / (len(parts[0]) + len(parts[1])) < 0.65
 
     def keys_of_tables(layers):
-        from benchmarks.conv_variants import case_of
+        from benchmarks.operands import case_of
 
         return {case_of("fprop", layer.problem, "float16").key(132) for layer in layers[:500]}
 
@@ -180,7 +180,7 @@ def test_convolutions_of_a_model(tmp_path):
 @pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
 def test_a_sweep_and_its_report_without_a_gpu(direction, tmp_path, capsys):
     from benchmarks.__main__ import main
-    from benchmarks.zoo.sweep import read_rows
+    from benchmarks.zoo.rows import read_rows
 
     out = tmp_path / "rows.jsonl"
     words = ["zoo", "sweep", "--direction", direction, "--out", str(out), "--dry-run"]
@@ -206,7 +206,7 @@ def test_a_sweep_and_its_report_without_a_gpu(direction, tmp_path, capsys):
 
 def test_the_held_out_part_and_suites_are_measured_without_a_gpu(tmp_path):
     from benchmarks.__main__ import main
-    from benchmarks.zoo.sweep import read_rows
+    from benchmarks.zoo.rows import read_rows
 
     out = tmp_path / "rows.jsonl"
     words = ["zoo", "sweep", "--out", str(out), "--dry-run", "--sample", "3", "--rounds", "2"]
@@ -232,7 +232,7 @@ def test_a_planner_that_fails_is_a_failure(tmp_path, monkeypatch):
     from triton_ext.ops.core.device import KNOWN
 
     from benchmarks.harness import collect_environment
-    from benchmarks.zoo import sweep
+    from benchmarks.zoo import rows, sweep
     from benchmarks.zoo.layers import sample, zoo_layers
 
     def planned(*_):
@@ -243,7 +243,7 @@ def test_a_planner_that_fails_is_a_failure(tmp_path, monkeypatch):
     run = sweep.Run(options(out), collect_environment(True), KNOWN["h200"], None)
     run.layers(sample(zoo_layers("tune"), "fprop", 1))
     assert run.failed == 1
-    (row,) = (row for row in sweep.read_rows(out) if "layer" in row)
+    (row,) = (row for row in rows.read_rows(out) if "layer" in row)
     assert row["refusal"] == "planner failed: KeyError: 'tile'"
 
 
@@ -267,11 +267,12 @@ def test_what_does_not_compile_is_in_the_row(tmp_path):
     from triton_ext.ops.core.device import KNOWN
     from tuning_fakes import InstantCompiler
 
-    from benchmarks.conv_variants import case_of
     from benchmarks.harness import collect_environment
+    from benchmarks.operands import case_of
     from benchmarks.suites import select_layers
     from benchmarks.zoo.layers import ZooLayer
-    from benchmarks.zoo.sweep import Run, read_rows, variants_for
+    from benchmarks.zoo.rows import read_rows
+    from benchmarks.zoo.sweep import Run, variants_for
 
     (layer,) = select_layers("groups")[:1]
     case = case_of("fprop", layer.problem, "bfloat16")
@@ -297,7 +298,7 @@ def test_a_layer_that_fails_is_a_row(tmp_path, monkeypatch):
     from triton_ext.ops.core.device import KNOWN
 
     from benchmarks.harness import collect_environment
-    from benchmarks.zoo import sweep
+    from benchmarks.zoo import rows, sweep
     from benchmarks.zoo.layers import sample, zoo_layers
 
     calls = []
@@ -313,16 +314,16 @@ def test_a_layer_that_fails_is_a_row(tmp_path, monkeypatch):
     run = sweep.Run(options(out), collect_environment(True), KNOWN["h200"], None)
     assert run.layers(sample(zoo_layers("tune"), "fprop", 2)) == 0
     assert (run.measured, run.failed) == (2, 1)
-    rows = [row for row in sweep.read_rows(out) if "layer" in row]
-    assert [row["error"] for row in rows] == ["RuntimeError: out of something", ""]
-    assert [row["cudnn_us"] for row in rows] == [None, 1250.0]
+    found = [row for row in rows.read_rows(out) if "layer" in row]
+    assert [row["error"] for row in found] == ["RuntimeError: out of something", ""]
+    assert [row["cudnn_us"] for row in found] == [None, 1250.0]
 
 
 def test_results_are_checked_before_they_are_timed(monkeypatch):
     from triton_ext.ops.core.device import KNOWN
 
-    from benchmarks.conv_variants import case_of
     from benchmarks.harness import Errors, FakeTimer
+    from benchmarks.operands import Operands, case_of
     from benchmarks.suites import select_layers
     from benchmarks.zoo import sweep
     from benchmarks.zoo.layers import ZooLayer
@@ -338,7 +339,7 @@ def test_results_are_checked_before_they_are_timed(monkeypatch):
     results = [lambda: right, lambda: wrong, None, lambda: right]
     by_config = {v.config: result for v, result in zip(variants, results, strict=True)}
     times = {id(results[0]): 1.0, id(results[3]): 9.0}
-    monkeypatch.setattr(sweep, "make_operands", lambda *_: None)
+    monkeypatch.setattr(sweep, "make_operands", lambda *_: Operands(layer.problem, *(None,) * 3))
     monkeypatch.setattr(sweep, "check_context", lambda *_: None)
     monkeypatch.setattr(sweep, "_single_ms", lambda call: times[id(call)])
     monkeypatch.setattr(sweep, "_reference", lambda *_: (right, lambda: right, Errors(1e-3, 1e-3)))
@@ -348,7 +349,7 @@ def test_results_are_checked_before_they_are_timed(monkeypatch):
             raise ValueError("no such tile")
         return by_config[config]
 
-    monkeypatch.setattr(sweep, "_call", call)
+    monkeypatch.setattr(sweep, "call_of", call)
     work = sweep.Work(found, case, variants, "", {})
     timing = sweep.measure(work, FakeTimer(), 2, False)
     assert timing.ms > 0
@@ -452,7 +453,8 @@ ROWS = ROOT / "benchmarks" / "zoo" / "rows" / "tune.jsonl.xz"
     not capabilities()["im2col-gluon"].available, reason=capabilities()["im2col-gluon"].reason
 )
 def test_shipped_models_expect_what_was_measured(capsys):
-    from benchmarks.zoo.fit import half_of, judge, read_layers, run_fit
+    from benchmarks.zoo.fit import half_of, judge, run_fit
+    from benchmarks.zoo.rows import read_layers
 
     layers = read_layers([ROWS])
     assert len(layers) > 300
@@ -478,12 +480,161 @@ def test_shipped_models_expect_what_was_measured(capsys):
 def test_a_search_changes_the_shared_numbers_alone_and_rows_are_needed(tmp_path, monkeypatch):
     from triton_ext.ops.core import loads
 
-    from benchmarks.zoo.fit import _search, read_layers, run_fit
+    from benchmarks.zoo.fit import _places, _search, run_fit
+    from benchmarks.zoo.rows import read_layers
 
     before = loads.FITTED
     monkeypatch.setattr(loads, "FITTED", before)  # put back afterwards
-    _search(read_layers([ROWS])[:2])
+    layers = read_layers([ROWS])[:2]
+    changes = _search(layers, _places(costs=False))
+    assert bool(changes) == (before != loads.FITTED)
     assert dataclasses.asdict(loads.FITTED).keys() == dataclasses.asdict(before).keys()
     empty = tmp_path / "rows.jsonl"
     empty.write_text("")
     assert run_fit([empty], cross=True) == 1
+
+
+def test_costs_are_fitted_to_times(monkeypatch, capsys):
+    """Measured times that are longer make costs larger, and the shipped ones come back."""
+    from triton_ext.ops.families import gemm_config
+
+    from benchmarks.zoo import fit
+    from benchmarks.zoo.rows import read_layers
+
+    layers = [
+        layer
+        for layer in read_layers([ROWS])
+        if layer.row["direction"] == "fprop" and fit.judge(layer).ratios[0][0] == "gemm"
+    ][:3]
+    for layer in layers:
+        for result in layer.row["results"]:
+            result["us"] = result["us"] and 3 * result["us"]
+    shipped = dict(gemm_config.COSTS)
+    places = [place for place in fit._places(costs=True) if place[0] is gemm_config.COSTS]
+    monkeypatch.setattr(fit, "_places", lambda costs: places if costs else [])
+    fit._fit(layers, costs=True, cross=False)
+    assert shipped == gemm_config.COSTS
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "fitted to 3 layers:"
+    assert any(line.startswith("  ConvConfig(") and "Cost(step_us=" in line for line in said)
+
+
+# ---- Tables ------------------------------------------------------------------------------------
+
+ENVIRONMENT = {
+    "device": "NVIDIA H200", "triton": "3.9.0", "date": "2026-11-20 10:30 UTC", "dry_run": False,
+}  # fmt: skip
+
+
+def swept(shape, *results, dtype="float16", direction="fprop"):
+    """A row of a sweep; results are configurations, times and roles."""
+    from triton_ext.ops.core.tables import encode, kind_of
+    from triton_ext.ops.tuning import parse_shape
+
+    found = [
+        {"kind": kind_of(config), "config": encode(config), "us": us, "roles": list(roles),
+         "status": "ok" if us else "wrong result"}
+        for config, us, *roles in results
+    ]  # fmt: skip
+    problem = dataclasses.asdict(parse_shape(shape))
+    return {
+        "layer": shape, "direction": direction, "dtype": dtype, "problem": problem,
+        "cudnn_us": 50.0, "results": found,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Makes a table of rows; returns the exit status and what was written."""
+    from triton_ext.ops.core.tables import read_table
+
+    from benchmarks.__main__ import main
+
+    def make(*rows, **environment):
+        path, out = tmp_path / "rows.jsonl", tmp_path / "nvidia_h200.v1.json"
+        head = {"environment": ENVIRONMENT | environment, "table": "NVIDIA H200"}
+        path.write_text("".join(json.dumps(each) + "\n" for each in (head, *rows)))
+        code = main(["zoo", "table", str(path), "--out", str(out)])
+        return code, read_table(out)
+
+    return make
+
+
+def test_a_table_has_the_fastest_right_configurations(made, tmp_path, monkeypatch):
+    from triton_ext.ops.core import tables
+    from triton_ext.ops.core.device import KNOWN
+    from triton_ext.ops.families import gemm_config, gluon_wgrad, wgrad
+
+    from benchmarks.operands import case_of
+    from benchmarks.suites import select_layers
+
+    first, second, third = gemm_config.CONFIGS[:3]
+    jit = wgrad.WgradChoice(config=wgrad.CONFIGS[4], part_rounds=2)
+    gluon = gluon_wgrad.WgradTileChoice(config=gluon_wgrad.CONFIGS[0], add_in_place=True)
+    code, table = made(
+        swept("32x64x56x56_64_k3x3", (first, 30.0, "model"), (second, 20.0), (third, None)),
+        swept("32x64x56x56_64_k3x3", (jit, 200.0), (gluon, 100.0), direction="wgrad"),
+        swept("32x64x56x56_256_k1x1_s2x2", (first, None)),
+    )
+    assert code == 0
+    assert len(table.entries) == 2
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", str(tmp_path))
+    tables.lookup.forget(added=True)
+    (layer,) = select_layers("resnet", ["32x64x56x56_64_k3x3"])
+    found = {
+        direction: tables.find(case_of(direction, layer.problem, "float16"), KNOWN["h200"])
+        for direction in ("fprop", "wgrad")
+    }
+    tables.lookup.forget(added=True)
+    assert found == {"fprop": second, "wgrad": gluon}
+    entry = next(e for key, e in table.entries.items() if key.startswith("fprop"))
+    assert (entry["us"], entry["model_us"], entry["torch_us"]) == (20.0, 30.0, 50.0)
+    assert entry["measured"] == "2026-11-20T10:30:00.000000Z"
+
+
+def test_of_sizes_that_share_a_key_the_least_loss_counts(made):
+    from triton_ext.ops.core.tables import encode
+    from triton_ext.ops.families.gemm_config import CONFIGS
+
+    first, second = CONFIGS[:2]
+    # As many waves: 784 tiles of 128 pixels, one column.
+    _, table = made(
+        swept("128x64x28x28_64_k3x3", (first, 20.0), (second, 11.0)),
+        swept("32x64x56x56_64_k3x3", (first, 10.0), (second, 11.0)),
+    )
+    (entry,) = table.entries.values()
+    assert entry["config"] == encode(second)
+    assert entry["us"] == 11.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "environment", "message"),
+    [
+        ([swept], {"dry_run": True}, "those of a dry run are invented"),
+        ([], {}, "expected rows of one GPU, found none"),
+    ],
+)
+def test_rows_that_make_no_table(rows, environment, message, made, capsys):
+    from triton_ext.ops.families.gemm_config import CONFIGS
+
+    found = [make("32x64x56x56_64_k3x3", (CONFIGS[0], 1.0)) for make in rows]
+    assert made(*found, **environment) == (2, None)
+    assert message in capsys.readouterr().err
+
+
+def test_layers_of_fp8_are_swept_for_the_fp8_entries_of_tables(tmp_path, capsys):
+    from benchmarks.__main__ import main
+    from benchmarks.zoo.rows import read_layers
+
+    out = tmp_path / "rows.jsonl"
+    words = ["zoo", "sweep", "--dtype", "float8_e4m3fn", "--dry-run", "--out", str(out)]
+    assert main([*words, "--suite", "wide", "--sample", "2", "--rounds", "2"]) == 0
+    (first, second) = read_layers([out])
+    # Two of fourteen, evenly spread.
+    assert (first.row["layer"], second.row["layer"]) == (
+        "32x256x14x14_256_k3x3", "8x1280x16x16_1280_k3x3",
+    )  # fmt: skip
+    assert first.case.key(132).startswith("fprop float8_e4m3fn 256->256 k3x3 padded to-bfloat16")
+    assert main([*words, "--direction", "dgrad", "--suite", "wide"]) == 2
+    assert main(["zoo", "sweep", "--suite", "few", "--shapes", "99", "--out", str(out)]) == 2
+    assert "layer '99': expected an index 0..18" in capsys.readouterr().err

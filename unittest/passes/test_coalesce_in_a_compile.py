@@ -8,30 +8,23 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
+import scaled_tiles  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from triton_ext import host, plugin  # noqa: E402
 from triton_ext.errors import PassError, SourceError, UnsupportedError, VerifyError  # noqa: E402
 
-from benchmarks import small_copies  # noqa: E402
-
 HAS_KEY = host.capabilities()["stages-hook-key"]
 in_the_key = pytest.mark.skipif(not HAS_KEY.available, reason=HAS_KEY.reason)
 
 
-def case(name: str) -> small_copies.Case:
-    (found,) = (case for case in small_copies.CASES if case.name == name)
-    return found
-
-
 @in_the_key
 def test_a_copy_that_triton_refuses_compiles(installed):
-    int8 = case("scale per row, int8")
     with pytest.raises(RuntimeError):
-        small_copies.compiled(int8, copied=True)
+        scaled_tiles.compiled("i8")
     installed()
-    ptx = small_copies.compiled(int8, copied=True)["ptx"]
-    assert small_copies.widths_of(ptx) == "16 B x 15"
+    ptx = scaled_tiles.compiled("i8")["ptx"]
+    assert scaled_tiles.widths_of(ptx) == "16 B x 15"
 
 
 @in_the_key
@@ -41,7 +34,7 @@ def test_the_environment_leaves_layouts_alone(installed):
     installed(TRITON_EXT_COALESCE="host")
     assert plugin.cache_key() != ours
     with pytest.raises(RuntimeError):
-        small_copies.compiled(case("scale per row, int8"), copied=True)
+        scaled_tiles.compiled("i8")
 
 
 def test_a_value_that_means_nothing_is_refused(installed):
@@ -53,10 +46,9 @@ def test_a_value_that_means_nothing_is_refused(installed):
 @in_the_key
 def test_only_what_a_copy_takes_is_retargeted(installed):
     """Whatever the author sees in registers has the layout that he gave it."""
-    fp32 = case("scale per row, fp32")
-    stock = registers(small_copies.compiled(fp32, copied=True)["ttgir"])
+    stock = registers(scaled_tiles.compiled("fp32")["ttgir"])
     installed()
-    ours = registers(small_copies.compiled(fp32, copied=True)["ttgir"])
+    ours = registers(scaled_tiles.compiled("fp32")["ttgir"])
     assert ours["ttg.async_copy_global_to_local"] != stock["ttg.async_copy_global_to_local"]
     for name in ("ttg.local_load", "tt.store", "arith.mulf", "scf.for", "scf.yield"):
         assert ours[name] == stock[name]
@@ -159,7 +151,7 @@ def test_a_module_that_triton_refuses_names_the_way_out(installed, monkeypatch):
     installed()
     monkeypatch.setattr(plugin.host_module, "parse_module", refuse)
     with pytest.raises(VerifyError) as caught:
-        small_copies.compiled(case("scale per row, int8"), copied=True)
+        scaled_tiles.compiled("i8")
     assert "TRITON_EXT_COALESCE=host leaves such copies as they are written" in caught.value.notes
 
 
@@ -174,7 +166,7 @@ def test_a_function_that_a_partition_calls(installed):
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(2)}
     source = GluonASTSource(calling, dict.fromkeys(("x_ptr", "out_ptr"), "*fp32"), {}, aligned)
     asm = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm
-    assert small_copies.widths_of(asm["ptx"]) == "16 B x 1"
+    assert scaled_tiles.widths_of(asm["ptx"]) == "16 B x 1"
     assert "sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [2]" in asm["ttgir"]
 
 
@@ -189,7 +181,7 @@ def test_a_partition_of_one_warp(installed):
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(2)}
     source = GluonASTSource(specialized, dict.fromkeys(("x_ptr", "out_ptr"), "*i8"), {}, aligned)
     asm = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm
-    assert small_copies.widths_of(asm["ptx"]) == "16 B x 1"
+    assert scaled_tiles.widths_of(asm["ptx"]) == "16 B x 1"
     assert "sizePerThread = [16], threadsPerWarp = [32], warpsPerCTA = [1]" in asm["ttgir"]
 
 

@@ -146,7 +146,7 @@ def test_a_missing_file_is_a_sentence(capsys):
         (["--pass-pipeline=builtin.module(cse"], "expected"),
         (["--pass-pipeline=a", "--cse"], "cannot be used together with single passes ('-cse')"),
         (["--pass-pipeline=tt.func(cse)"], "its binding cannot run it on tt.func"),
-        (["--cse", "--host=none"], "Triton's own passes are not there: --host=none was given"),
+        (["--cse", "--host=none"], "Triton's own passes are not available: --host=none was given"),
         (["--cse", "--pass-provider=ext"], "--pass-provider=ext leaves out Triton's own passes"),
         (["--triton-ext-lower-im2col", "--pass-provider=host"], "there is no pass 'triton-ext"),
         (["--triton-ext-partition-shared", "--pass-provider=host"], "--pass-provider=host leaves"),
@@ -367,7 +367,7 @@ def test_what_the_host_prints_and_we_cannot_read_is_an_error(capsys, tmp_path, m
     monkeypatch.setattr(HostProcess, "run", odd)
     status, out, err = run(capsys, tmp_path, HOST_MODULE, "-cse", "-triton-ext-lower-im2col")
     assert (status, out) == (1, "")
-    assert re.match(r"<printed by triton (\S+)>:2:3: error: what triton \1 printed cannot", err)
+    assert re.match(r"<printed by triton (\S+)>:2:3: error: the output of triton \1 cannot", err)
 
 
 @pytest.mark.parametrize("name", ['a"b.mlir', "a\\b.mlir"])

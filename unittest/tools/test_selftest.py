@@ -57,7 +57,7 @@ def test_partitioned_values_are_counted():
         _two_partitioned(PARTITIONED.replace("#s, ", "#t, ", 1), 70648)
     with pytest.raises(NotShown, match="0 of 2 values in two partitions"):
         _two_partitioned(PARTITIONED.replace("numPartitions = 2", "numPartitions = 1"), 70648)
-    with pytest.raises(NotShown, match="up to byte 8192: all of both values is in the first"):
+    with pytest.raises(NotShown, match="up to byte 8192: both values are entirely in the first"):
         _two_partitioned(PARTITIONED, 8192)
 
 

@@ -241,7 +241,7 @@ class ModuleMap:
 
     Attributes:
         memory: The shared memory of the GPU.
-        functions: Those that use shared memory.
+        functions: The functions that use shared memory.
         placed_by: The allocator of the offsets.
     """
 

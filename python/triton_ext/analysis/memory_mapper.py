@@ -332,11 +332,11 @@ class _Mapper:
     def _access_of(self, tensor: Value, buffer: Value) -> Access:
         values, memory = self.table.type(tensor.type), self.table.type(buffer.type)
         if not isinstance(values, TensorType) or not isinstance(memory, MemDescType):
-            raise UnsupportedError("types that are not known here")
+            raise UnsupportedError("a type that triton-ext does not know")
         if not isinstance(values.encoding, DistributedEncoding):
-            raise UnsupportedError("the tensor has no encoding that is known here")
+            raise UnsupportedError("the tensor has no encoding that triton-ext knows")
         if not isinstance(memory.encoding, SharedEncoding):
-            raise UnsupportedError("the buffer has no encoding that is known here")
+            raise UnsupportedError("the buffer has no encoding that triton-ext knows")
         bits = max(8, values.bit_width or 64)
         shape = values.static_shape
         return Access.of(values.encoding, memory.encoding, shape, bits, memory.alloc_shape)

@@ -54,7 +54,9 @@ def bind(
         argument = left.pop()
         if isinstance(type_, (TensorDescType, TensorDescIm2ColType)):
             if make_descriptor is None:
-                raise TypeError(f"{parameter.name}: the emulator has no descriptors of the host")
+                raise TypeError(
+                    f"{parameter.name}: the emulator has no host descriptors for this GPU"
+                )
             found = _descriptor(memory, parameter, type_, argument, make_descriptor)
             values += [found, *_sizes(parameters, len(values) + 1, parameter, argument)]
         elif isinstance(type_, PointerType):
@@ -123,8 +125,9 @@ def _sizes(
     types = [type_ for _, type_ in parameters[start : start + len(numbers)]]
     if [str(type_) for type_ in types] != expected:
         raise TypeError(
-            f"{parameter.name}: the descriptor's tensor has {len(argument.shape)} dimensions, but "
-            f"the parameters behind are not as many sizes and strides: {', '.join(map(str, types))}"
+            f"{parameter.name}: the descriptor's tensor has {len(argument.shape)} dimensions: "
+            f"expected {', '.join(expected)} as the parameters behind it (sizes and strides), "
+            f"found {', '.join(map(str, types)) or 'none'}"
         )
     return [
         np.asarray(int(number)).astype(element_of(type_).dtype)

@@ -88,7 +88,7 @@ def check_operation(op: Operation, type_of: Callable[[Any], Type]) -> None:
     else:
         is_known = not any(any(basis) for bases in splits for basis in bases)
     if not is_known:
-        raise fault(op, f"the emulator does not know '{op.name}' across the CTAs of a cluster")
+        raise fault(op, f"the emulator does not support '{op.name}' across the CTAs of a cluster")
 
 
 class Cluster:
@@ -174,7 +174,7 @@ def _too_late(op: Operation, rank: int) -> EmulationError:
     return fault(
         op,
         f"reaches into CTA {rank}, which may have ended",
-        "a CTA has to wait, at its end, for what others do to its shared memory",
+        "before it ends, a CTA has to wait until the others are done with its shared memory",
     )
 
 

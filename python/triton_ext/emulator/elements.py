@@ -78,7 +78,7 @@ class Element:
 
     Attributes:
         name: As MLIR prints it; ``ptr`` for pointers, which are addresses of 64 bits.
-        dtype: What its values are in numpy.
+        dtype: The numpy dtype of its values.
         size_bytes: Its size in memory.
     """
 

@@ -13,7 +13,7 @@ __all__ = ["EmulationError", "UnreadyError", "Waiting", "at_place", "deadlock", 
 
 
 class EmulationError(SourceError):
-    """A kernel did what it must never do, or what the emulator does not know."""
+    """A kernel did what it must never do, or what the emulator does not support."""
 
 
 class UnreadyError(Exception):

@@ -25,7 +25,7 @@ class StuckError(Exception):
     """Every part waits for something that none of them will do.
 
     Args:
-        waiting: What the parts wait for, as they described it.
+        waiting: The parts' own descriptions of the events they wait for.
     """
 
     def __init__(self, waiting: Sequence[object]) -> None:

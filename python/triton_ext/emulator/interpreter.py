@@ -100,9 +100,9 @@ class Program:
             operations need of LDS (``triton_ext.host.features``).
 
     Raises:
-        EmulationError: The kernel has an operation that the emulator does not know, or needs more
-            shared memory than its GPU has.
-        UnsupportedError: It has values of a type that the emulator does not know.
+        EmulationError: The emulator does not support an operation of the kernel, or the kernel
+            needs more shared memory than its GPU has.
+        UnsupportedError: It has values of a type that the emulator does not support.
         ValueError: The module has no such kernel, or several and no name was given.
     """
 
@@ -210,8 +210,8 @@ class Program:
                 if prepare is None:
                     raise fault(
                         op,
-                        f"the emulator does not know '{op.name}'",
-                        "put operations that it knows in its place, or run the kernel on a GPU",
+                        f"the emulator does not support '{op.name}'",
+                        "replace it by operations that it supports, or run the kernel on a GPU",
                     )
                 if self._num_ctas > 1:
                     check_operation(op, self._type_of)

@@ -110,7 +110,7 @@ class GlobalMemory:
         found = []
         for number in np.unique(numbers):
             if not 0 <= number < len(self._bytes):
-                raise OutOfBoundsError(f"address {int(active.min()):#x} is in no array")
+                raise OutOfBoundsError(f"address {int(active.min()):#x} belongs to no array")
             here = mask & ((addresses >> _DISTANCE_BITS) - 1 == number)
             offsets = addresses[here] - ((int(number) + 1) << _DISTANCE_BITS)
             self._check(int(number), element, offsets)
@@ -127,7 +127,7 @@ class GlobalMemory:
             )
         if (offsets % element.size_bytes).any():
             raise OutOfBoundsError(
-                f"'{self._names[number]}' is accessed at a byte that is no multiple of "
+                f"'{self._names[number]}' is accessed at a byte that is not a multiple of "
                 f"{element.size_bytes}, the size of {element.name}"
             )
 
@@ -159,7 +159,7 @@ class LdsView:
         data: The values.
         filling: For each element, copies in flight that write it.
         draining: For each element, copies in flight that read it.
-        name: What the kernel calls the buffer.
+        name: The buffer's name in the kernel.
         history: For each element, the number of the access that wrote it last and of those that
             read it since (:mod:`.races`); of size 0 where nobody asks.
     """
@@ -187,7 +187,7 @@ class LdsView:
         Args:
             element: Element type.
             shape: Its shape.
-            name: What the kernel calls it.
+            name: Its name in the kernel.
             lds: The LDS of the workgroup.
             offset: Where it lies there, in bytes; ``None`` for memory of its own.
             has_history: Whether accesses are remembered.

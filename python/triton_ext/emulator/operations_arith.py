@@ -256,7 +256,7 @@ def _cmpf(op: Operation, context: Context) -> Step:
     lhs, rhs = op.operands
     predicate = re.sub(r",.*", "", OpReader(op).head).strip()
     if predicate not in ("true", "false", "ord", "uno") and predicate[1:] not in _COMPARE:
-        raise fault(op, f"the emulator does not know the comparison '{predicate}'")
+        raise fault(op, f"the emulator does not support the comparison '{predicate}'")
     (result,) = op.results
 
     def compare(a: Any, b: Any) -> Any:

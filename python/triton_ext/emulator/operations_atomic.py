@@ -46,7 +46,7 @@ def _combine(op: Operation, kind: str) -> Callable[[Any, Any], Any]:
 
         return unsigned
     if kind not in _KINDS:
-        raise fault(op, f"the emulator does not know the atomic operation '{kind}'")
+        raise fault(op, f"the emulator does not support the atomic operation '{kind}'")
     return _KINDS[kind]
 
 

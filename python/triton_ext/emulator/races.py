@@ -38,7 +38,7 @@ class Agent:
 
     Args:
         number: Its number.
-        name: What to call it.
+        name: Its name in messages.
         knows: Times of other agents that it knows of from the start.
 
     Attributes:
@@ -110,9 +110,9 @@ class Races:
             if number == _NEVER:
                 raise fault(
                     op,
-                    f"reads '{view.name}', of which nothing has written all elements",
-                    "shared memory starts with what another kernel left there; where something "
-                    "fills it, a wait for that is missing",
+                    f"reads '{view.name}' before all of its elements were written",
+                    "shared memory starts with data of an earlier kernel; if a copy fills this "
+                    "buffer, a wait for the copy is missing",
                 )
             write = self._accesses[number]
             for who in write.unknown_to(agent):
@@ -122,8 +122,8 @@ class Races:
         """Refuses that the asynchronous proxy meets a write that it may not see.
 
         Args:
-            op: What goes through that proxy.
-            view: What it reads or writes.
+            op: The operation that uses that proxy.
+            view: The buffer that it reads or writes.
             writes: Whether it writes.
 
         Raises:
@@ -139,8 +139,8 @@ class Races:
                     op,
                     f"{does} '{view.name}' through the asynchronous proxy, which {may}",
                     *(at_place("written here", each) for each in write.ops.values()),
-                    "put fence_async_shared() behind the write, in front of what makes it known to "
-                    "others",
+                    "call fence_async_shared() after the write, and before the barrier or arrival "
+                    "that tells others of it",
                 )
 
     def check_write(self, agent: Agent, op: Operation, view: LdsView) -> None:
@@ -204,8 +204,8 @@ class Races:
         other = self._agents[who].name
         return fault(
             op,
-            f"{agent.name} {does} '{view.name}' that {other} {did}, and nothing puts the one in "
-            "front of the other",
+            f"{agent.name} {does} '{view.name}' that {other} {did}, and nothing orders the two "
+            "accesses",
             at_place(f"{other} {did} it here", access.ops[who]),
             "a wait is missing between them, or an arrival comes too early",
         )

@@ -136,7 +136,7 @@ class Workgroup:
                 op,
                 f"overwrites '{view.name}' while a copy into it is in flight",
                 *self._who(view),
-                "wait for the copy first: it may arrive behind what is written now",
+                "wait for the copy first: it may land after this write and overwrite it",
             )
         if self.races is not None and self.agent is not None:
             self.races.check_write(self.agent, op, view)

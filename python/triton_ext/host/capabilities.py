@@ -29,7 +29,7 @@ class Capability:
         summary: What a user gets.
         available: Whether this host has it.
         reason: Why it is not available and what to install; empty where it is available.
-        probed: Whether that was seen; otherwise it is told by the number of the release.
+        probed: Whether a probe of the installed Triton decided; otherwise the release's number did.
     """
 
     name: str
@@ -75,7 +75,7 @@ def _gluon_builder_has(method: str) -> Callable[[], bool]:
 
 
 def _knows_gfx1251() -> bool:
-    # Every release is asked whether a GPU has clusters; one that it does not know has none.
+    # Each release says which GPUs have clusters; a GPU that it does not know has none.
     from triton._C import libtriton
 
     has_clusters = getattr(getattr(libtriton, "amd", None), "supports_multi_cta_launch", None)

@@ -21,7 +21,8 @@ __all__ = ["PROBE", "PatchPoint", "describe"]
 #: It stands for all other arguments too: Triton's C++ refuses it, but crashes on some None values.
 PROBE: Final = object()
 
-# On every function of ours: itself, because functools.wraps copies this, and what was there before.
+# An attribute of every function of ours: the function itself, because functools.wraps copies
+# attributes, and the function that was there before.
 _LINK: Final = "_triton_ext_link"
 
 
@@ -36,12 +37,11 @@ class PatchPoint:
     """One name of Triton's behind which ours stands.
 
     Args:
-        title: What a person calls it.
-        holder: The module, class or object that has the name.
-        attribute: The name.
-        make: Given what is there, returns ours.
-        is_present: Asks what is there whether it comes through ours; by default with
-            :data:`PROBE`.
+        title: Its name in messages.
+        holder: The module, class or object that has the attribute.
+        attribute: Name of the attribute that is replaced.
+        make: Given the present function, returns ours, which calls it.
+        is_present: Tells whether a function calls ours; by default it is called with :data:`PROBE`.
         arguments: How many arguments ours needs.
     """
 
@@ -78,19 +78,19 @@ class PatchPoint:
         return "" if _is_stock(last) else describe(last)
 
     def is_reached(self) -> bool:
-        """Tells whether Triton comes through ours; costs next to nothing if nobody is in front."""
+        """Tells whether Triton's calls reach ours; cheap if no other function is in front."""
         present = self._present
         return _is_ours(present) or self._is_present(present)
 
     def chain(self) -> None:
-        """Puts ours in front of what is there."""
+        """Installs ours in front of the present function."""
         previous = self._present
         ours = self._make(previous)
         setattr(ours, _LINK, (ours, previous))
         setattr(self._holder, self._attribute, ours)
 
     def unchain(self) -> None:
-        """Takes ours out.  Where somebody stands in front of it, it stays in their chain."""
+        """Takes ours out; if another function is in front of it, it stays in that one's chain."""
         present = self._present
         if _is_ours(present):
             setattr(self._holder, self._attribute, _behind_ours(present))
@@ -101,7 +101,7 @@ class PatchPoint:
         number = max(self._arguments, _number_of_arguments(present))
         try:
             return present(*[PROBE] * number) is PROBE
-        except Exception:  # whatever somebody else's function makes of arguments that mean nothing
+        except Exception:  # another extension's function may raise anything for a probe
             return False
 
 

@@ -81,7 +81,7 @@ def detect() -> Host:
 
 
 def _explain(error: ImportError) -> NoReturn:
-    """Says why Triton cannot be imported.
+    """Raises an error that says why Triton cannot be imported.
 
     Raises:
         HostError: Always.
@@ -112,8 +112,8 @@ def _half() -> str:
 def _check_library(version: str, release: tuple[int, int]) -> None:
     """Refuses a libtriton of another release than the Python files around it.
 
-    The library does not tell its version; what its bindings have does.  A build of a commit between
-    two releases, which has a local part in its version, may have what only the next one has.
+    The library does not report its version, so the names in its bindings decide.  A build between
+    two releases, whose version has a local part, may already have names of the next one.
     """
     last = SUPPORTED[1]
     if "+" in version or release > last:
@@ -139,7 +139,7 @@ def _has(library: Any, path: str, name: str) -> bool:
 
 
 def _check_metadata(version: str, folder: pathlib.Path) -> None:
-    """Refuses a library in ``folder`` about which the package metadata says something else."""
+    """Refuses a library in ``folder`` whose package metadata names another version."""
     try:
         recorded = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
@@ -173,8 +173,8 @@ def _check_metadata(version: str, folder: pathlib.Path) -> None:
 def changed_files() -> tuple[str, ...]:
     """Names the files of the installed Triton whose sizes are not those that pip recorded.
 
-    Nothing where pip recorded none.  This is no reason to refuse it: conda and distributions change
-    the library's run path behind pip, and people patch.
+    Returns nothing if pip recorded no sizes.  A changed file is no reason to refuse Triton: conda
+    and distributions change the library's run path after pip, and people patch files.
     """
     import triton
 

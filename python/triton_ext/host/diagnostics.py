@@ -1,8 +1,8 @@
 """Diagnostics as values: ours, and those that Triton's C++ writes to file descriptor 2.
 
-Triton hands no diagnostic to Python: it prints them, and raises a sentence without content.  What
-it printed is read back here; the text around them (the module of a failed pipeline, its reproducer,
-a stack trace) is told apart and kept as *other* text.
+Triton hands no diagnostic to Python: it prints them, and raises an error without details.  This
+module reads the printed diagnostics back.  Text around them (the module of a failed pipeline, its
+reproducer, a stack trace) is kept as *other* text.
 """
 
 from __future__ import annotations

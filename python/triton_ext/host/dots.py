@@ -18,8 +18,8 @@ INSTRUCTION_BITS: Final = 256
 def least_dot_depth(element_bits: int) -> int:
     """Returns the fewest columns of the left operand (K) that ``tl.dot`` takes.
 
-    Triton 3.6 and 3.7 take 16 elements of 32 bits, as of 16; 3.8 and newer take the 8 that a matrix
-    instruction does.  A release that cannot be asked is thought to take what all of these do.
+    For 32-bit elements, Triton 3.6 and 3.7 need 16, as for 16-bit ones; 3.8 and newer need 8, as a
+    matrix instruction does.  A release that cannot be asked is assumed to need what 3.6 needs.
 
     Args:
         element_bits: Size of an element of the operands: 8, 16 or 32.
@@ -39,7 +39,7 @@ def least_dot_depth(element_bits: int) -> int:
 def wrap_interpreted_dot(
     previous: Callable[..., Any], is_active: Callable[[], bool]
 ) -> Callable[..., Any]:
-    """Returns what multiplies matrices in Triton's interpreter, with bf16 read as bf16.
+    """Returns a replacement for the interpreter's matrix product that reads bf16 as bf16.
 
     Triton 3.6 to 3.9 keep bf16 in uint16 arrays, and ``tl.dot`` multiplies these integers.
 

@@ -1,7 +1,7 @@
 """Functions for NVIDIA kernels in Gluon that Triton 3.6 and 3.7 lack or name differently.
 
-Each name is Gluon's own where it has that; what stands in for it can go with the release that is
-named beside it.
+Each name is Gluon's own where Gluon has it.  A substitute can go when the release that is named
+beside it is the oldest one supported.
 """
 
 from __future__ import annotations
@@ -100,5 +100,5 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 # Public from 3.9 on.
 _memory = gl.shared_memory_descriptor
 reinterpret = getattr(_memory, "reinterpret", None) or _memory._reinterpret
-# 3.6 forgets for partitions what is constant in a tuple; it is the release without that barrier.
+# 3.6, the release without that barrier, loses the constants of tuples that partitions get.
 typed = builtin(_as_it_is if hasattr(gl, "barrier") else _typed)

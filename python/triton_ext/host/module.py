@@ -24,7 +24,7 @@ __all__ = ["new_context", "parse_module", "print_module", "readable", "verify"]
 
 _NO_WARPS = re.compile(r"(#ttg\.amd_wmma<\{[^<>]*\bctaLayout = )\{\}")
 
-# One thread parses at a time, so that none reads what another's module is refused for.
+# One thread parses at a time, so that none reads the diagnostics of another's module.
 _parse_lock = threading.Lock()
 
 
@@ -34,7 +34,7 @@ def print_module(module: Any) -> str:
 
 
 def readable(text: str) -> str:
-    """Returns what Triton printed as something that Triton reads.
+    """Returns text that Triton printed, changed where Triton's own parser would refuse it.
 
     Triton prints ``#ttg.amd_wmma`` of a single wave with ``ctaLayout = {}``, which its parser
     refuses: it asks for the bases of ``warp``, of which there are none.
@@ -79,10 +79,10 @@ def parse_module(text: str, context: Any) -> Any:
 
 
 def _diagnostics(path: str, context: Any) -> str:
-    """Returns what the host says about a file that it has just refused, by asking once more.
+    """Returns the host's diagnostics for a file that it has just refused, by parsing it once more.
 
-    Catching what its C++ writes means taking file descriptor 2 away from the whole process, so it
-    is done for modules that fail only, by one thread at a time.  The caller holds the lock.
+    Its C++ writes them to file descriptor 2, which has to be redirected for the whole process.  So
+    this is done for modules that fail only, by one thread at a time.  The caller holds the lock.
     """
     from triton._C.libtriton import ir
 
@@ -95,8 +95,8 @@ def _diagnostics(path: str, context: Any) -> str:
 def verify(module: object, context: Any | None = None) -> None:
     """Asks Triton whether it can read a module and whether the module is valid.
 
-    What Triton says is in the error and not on file descriptor 2, which is taken away from the
-    whole process for as long as Triton reads.
+    Triton's diagnostics are in the error and not on file descriptor 2, which is redirected for the
+    whole process while Triton parses.
 
     Args:
         module: A ``triton_ext.ir.Module``, or anything whose ``str`` is the text.

@@ -105,7 +105,7 @@ class Adder:
 
     Attributes:
         path: As in ``libtriton``: ``passes.ttgpuir.add_coalesce``.
-        arguments: What stands behind the pass manager.
+        arguments: Its arguments behind the pass manager.
         fixed: Options that no argument sets, with the value that they always have.
     """
 
@@ -139,7 +139,7 @@ class HostPasses:
     """All passes that the installed Triton binds.
 
     Attributes:
-        version: Of Triton.
+        version: Version of Triton.
         passes: By textual name.
         problems: Adders that could not be called, with the reason.
     """
@@ -191,7 +191,7 @@ class HostPasses:
                     f"its binding always uses {option}={fixed[option]}"
                 )
         for option, value in adder.fixed:
-            # Another adder of this pass may have what upstream's default is.
+            # Another adder of this pass may use upstream's default.
             default = _default(name, option)
             if option not in options and default is not None and not _same(default, value):
                 raise UnsupportedError(
@@ -245,7 +245,7 @@ def _collect(version: str, probed: Iterable[dict[str, Any]]) -> HostPasses:
             continue
         name, anchor, options = _parse_printed(entry["printed"])
         if not name:
-            problems[entry["path"]] = f"prints {entry['printed']!r}, which is no pass"
+            problems[entry["path"]] = f"prints {entry['printed']!r}, which is not a pass"
             continue
         varied = [_parse_printed(text)[2] for text in entry["varied"]]
         arguments = tuple(
@@ -293,7 +293,7 @@ def _read(value: str, name: str, argument: Argument) -> int | bool | str | float
 
 
 def _in_range(value: int, name: str, argument: Argument) -> int:
-    """Refuses what the C++ behind an adder has no room for: all of them take 32 bits."""
+    """Refuses an integer that does not fit into 32 bits, which is what all adders take."""
     if not -(2**31) <= value < 2**31:
         what = f"option '{argument.options[0]}'" if argument.options else "an argument"
         raise UnsupportedError(

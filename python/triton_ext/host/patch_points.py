@@ -40,7 +40,7 @@ __all__ = [
 
 StagesHook = Callable[..., Any]
 
-# How the plugin's cache key begins; whoever reads it in the hook's key knows that it is reached.
+# The plugin's cache key begins with this; if the hook's key contains it, the plugin is reached.
 KEY_PREFIX: Final = "triton_ext-"
 
 # Where Triton 3.6 makes its keys: module and name.
@@ -52,7 +52,7 @@ _KEY_PLACES: Final = {
 
 
 def plugin_is_reached() -> bool:
-    """Tells whether compiles go through the plugin: its key is in what the stages hook returns.
+    """Tells whether compiles go through the plugin: the stages hook's key contains its key.
 
     Cheap enough for every launch (0.3 us), so it asks the hook rather than its signature.
     """
@@ -65,7 +65,7 @@ def plugin_is_reached() -> bool:
 
 @cache
 def _knobs() -> Any:
-    # An import within a function takes longer than all else that a launch asks.
+    # An import within a function would take longer than all other checks of a launch.
     from triton import knobs
 
     return knobs
@@ -138,7 +138,7 @@ def key_places() -> tuple[str, ...]:
 
 
 def cache_key(place: str, extend: Callable[[], str]) -> PatchPoint:
-    """Makes what ``extend`` returns part of a key.
+    """Makes the result of ``extend`` part of a cache key.
 
     Args:
         place: One of :func:`key_places`.
@@ -162,7 +162,7 @@ def cache_key(place: str, extend: Callable[[], str]) -> PatchPoint:
 def asks_hook_for_key() -> bool:
     """Tells whether Triton asks the stages hook for a key (3.7 and newer).
 
-    The call leaves no trace outside a function body, so this is told by the release.
+    The call leaves no trace outside a function body, so the release's number decides.
     """
     return detect().release >= (3, 7)
 

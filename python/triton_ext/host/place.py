@@ -1,4 +1,4 @@
-"""The line of a kernel in front of what a device function refuses.
+"""Puts the kernel's file and line in front of the errors of device functions.
 
 Triton's ``CompilationError`` counts lines from the function's first one and does not name the file.
 The builder knows the place that is being compiled, on every release; it prints as
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def located(function: F) -> F:
-    """Makes a device function name the user's line in what it refuses: ``file:line:col: error:``.
+    """Makes the errors of a device function name the user's line: ``file:line:col: error:``.
 
     It stands between the host's decorator and the function.  Errors keep their type.
     """
@@ -52,10 +52,10 @@ def gluon_builtin(function: F) -> F:
 
 
 def place(semantic: Any) -> str:
-    """``file:line:col`` of what is being compiled; nothing where that is not known.
+    """Returns ``file:line:col`` of the line that is being compiled; empty where it is not known.
 
     Args:
-        semantic: What Triton hands to a device function.
+        semantic: The ``_semantic`` argument that Triton hands to a device function.
     """
     get_loc = getattr(getattr(semantic, "builder", None), "get_loc", None)
     if get_loc is None:

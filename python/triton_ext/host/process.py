@@ -1,6 +1,6 @@
 """Triton's library in a child process: parse, verify, run passes, print.
 
-An assertion of the library ends the child, not us; what it said becomes one error.  Importing this
+An assertion of the library ends the child, not us; its output becomes one error.  Importing this
 module loads no Triton, and neither does using it: only the child loads the library.
 """
 
@@ -40,7 +40,7 @@ class Progress:
     """Messages of a child before its answer.
 
     Attributes:
-        at: The index of the pass, or the adder, that it was at.
+        at: Index of the pass that was running, or the adder that was called.
         states: The module in front of the first pass and behind each that is done.
         seconds: Time of each pass manager.
     """
@@ -51,13 +51,13 @@ class Progress:
 
 
 class HostCrash(TritonExtError):
-    """The child process ended in the middle of a request; the text is what it said.
+    """The child process ended in the middle of a request; the text is its last output.
 
     Args:
         message: One line about why it ended.
-        progress: How far it came.
-        diagnostics: What it reported before.
-        other: What it printed besides.
+        progress: The last messages about its progress.
+        diagnostics: The diagnostics that it reported before.
+        other: Its other output.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Call:
     Attributes:
         name: The pass's textual name, for messages.
         path: The adder, ``passes.ttgpuir.add_coalesce``.
-        arguments: What stands behind the pass manager.
+        arguments: The arguments behind the pass manager.
     """
 
     name: str
@@ -103,8 +103,8 @@ class HostResult:
     Attributes:
         text: The module with its locations; ``None`` if there is an error.
         plain: The module without locations; ``None`` if there is an error.
-        diagnostics: What the host reported; has an error exactly if there is not a string.
-        other: What it printed besides.
+        diagnostics: The host's diagnostics; they contain an error exactly if ``text`` is ``None``.
+        other: Its other output.
         states: The module as it was read and after each pass, without locations, if asked for; of
             a run that failed or ended the child as far as it came.
         seconds: Time of each pass manager.
@@ -184,7 +184,7 @@ class HostProcess:
             self._folder = None
 
     def probe(self) -> list[dict[str, Any]]:
-        """Returns what the child found out about every adder (``worker.do_probe``).
+        """Returns the child's description of every adder (``worker.do_probe``).
 
         An adder that ends the process when it is called is left out of the next attempt and
         reported with its problem.
@@ -281,7 +281,7 @@ class HostProcess:
         )
 
     def _with_way_out(self, diagnostic: Diagnostic) -> Diagnostic:
-        """Says why -allow-unregistered-dialect did not help."""
+        """Adds a note that says why -allow-unregistered-dialect did not help."""
         if "unregistered dialect" not in diagnostic.message:
             return diagnostic
         note = Diagnostic(
@@ -346,11 +346,11 @@ class HostProcess:
         """Sends a request and returns the answer to it.
 
         Args:
-            progress: Takes what is said before the answer.
+            progress: Collects the messages before the answer.
             request: Its fields.
 
         Raises:
-            HostCrash: The child ended, or what it says is not about this request.
+            HostCrash: The child ended, or answered another request.
         """
         child = self._start()
         self._requests += 1

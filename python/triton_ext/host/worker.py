@@ -1,8 +1,8 @@
 """The child process that runs Triton's passes: ``python child.py PARENT worker.py FD LIBRARY``.
 
 It answers requests, one JSON object a line: read from standard input, written to the file
-descriptor named by its argument.  Standard error is a file that the parent reads; what stands in it
-after a request is what the host printed during that request.
+descriptor named by its argument.  Standard error is a file that the parent reads: after a request
+it holds the output of the host during that request.
 
 Only Triton's library is loaded, not its Python package: that takes 50 ms instead of 500.  If the
 library aborts, only this process ends.

@@ -338,7 +338,7 @@ class OpaqueAttr(Attribute):
 
     Attributes:
         text: The text.
-        why: What is unknown about an encoding, ``"'#ttg.blocked' has no 'colour'"``.
+        why: The unknown part of an encoding, ``"'#ttg.blocked' has no 'colour'"``.
     """
 
     text: str

@@ -92,7 +92,7 @@ class ModuleParser(Parser):
                 word = _ALIAS_WORD.match(self.text, nxt)
                 end = word.end() if word is not None else nxt + 1
         if end == start:
-            self.source.error(start, f"expected what alias '{name}' stands for")
+            self.source.error(start, f"expected the value of alias '{name}'")
         self.aliases[name] = self.text[start:end]
         return end
 

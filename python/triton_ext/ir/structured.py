@@ -66,7 +66,7 @@ def append_if_results(
     Args:
         if_op: The operation.
         then_values: The additional values that its first region yields.
-        else_values: Those of its second region, of the same types.
+        else_values: Values that its second region yields, of the same types.
 
     Raises:
         VerifyError: This is not an ``scf.if``, or the values do not pair up.

@@ -561,7 +561,7 @@ def parse_type(text: str, aliases: AliasTable | Mapping[str, str] | None = None)
 
     Args:
         text: The text, ``value.type`` for instance.
-        aliases: What ``#name`` and ``!name`` stand for, ``module.aliases`` for instance; many types
+        aliases: Values of ``#name`` and ``!name``, ``module.aliases`` for instance; many types
             of one module are parsed faster with one :class:`~triton_ext.ir.aliases.AliasTable`.
 
     Raises:

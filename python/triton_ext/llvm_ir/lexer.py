@@ -36,7 +36,7 @@ class Token:
     """A token and where it stands in the text it was read from.
 
     Attributes:
-        kind: What it is.
+        kind: The token's kind.
         text: Its characters, quotes and sigils included.
         start: Offset of the first one.
     """

@@ -216,7 +216,7 @@ class Freeze:
 
     Attributes:
         instruction: The instruction.
-        value: What is frozen.
+        value: The value that is frozen.
     """
 
     instruction: Instruction

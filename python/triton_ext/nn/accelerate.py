@@ -1,10 +1,9 @@
 """torch's convolutions by our kernels wherever they are called: ``with nn.accelerate():``.
 
-A torch function mode sees ``torch.nn.functional.conv2d`` and its five relatives, whoever calls
-them: modules of torch, other libraries, ``weight_norm``, parametrizations, a subclass with
-mathematics of its own.  A call that our kernels take runs them; every other call is torch's.
-Outside of the block nothing is changed and nothing costs anything; inside, each torch function
-takes about a microsecond more.
+A torch function mode intercepts ``torch.nn.functional.conv2d`` and its five relatives.  The caller
+may be a module of torch, another library, ``weight_norm``, a parametrization or a subclass with a
+forward of its own.  A call that our kernels take runs them; torch computes every other call.
+Outside of the block nothing changes; inside, each torch function takes about a microsecond more.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _OURS: dict[Any, tuple[Callable[..., Tensor], int]] = {
 
 
 class Redirect(TorchFunctionMode):
-    """Within, torch's convolution functions run our kernels where these take the call.
+    """A context in which torch's convolution functions run our kernels where these take the call.
 
     Calls that torch.compile traces stay torch's.
 
@@ -83,12 +82,12 @@ class Redirect(TorchFunctionMode):
             if self._fallback == "error":
                 raise
             y = func(*args, **keywords)  # torch's result, or its error
-            self.calls.add_torch("its arguments are not those of a kernel")
+            self.calls.add_torch("no kernel takes its arguments")
             return y
 
 
 def _padded(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    """Returns what a kernel pads; ``None`` where torch is to."""
+    """Returns the input, padded by a kernel; ``None`` where torch has to pad it."""
     if type(input) not in _PLAIN or type(pad) is not tuple:
         return None
     return pad_channels_last(input, pad, mode)

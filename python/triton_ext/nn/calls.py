@@ -32,7 +32,7 @@ class Calls:
         name: The module.
         ours: Calls that ran a kernel of this package.
         torch: Calls that ran torch's convolution.
-        refusals: Why they did, and how often.
+        refusals: Reasons for the calls by torch, each with its count.
     """
 
     __slots__ = ("name", "ours", "refusals", "torch")

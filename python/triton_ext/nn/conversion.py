@@ -41,7 +41,7 @@ _OUR_NORMS: dict[type[torch.nn.Module], Any] = {
 _CLASSES = {**_OURS, **_OUR_NORMS}
 _TORCHS = {ours: theirs for theirs, ours in _CLASSES.items()}
 
-# Classes, with their subclasses, that readers of a model regard as those norms.
+# Classes whose instances, subclasses included, the table lists as norms.
 _NORMS = (
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.GroupNorm,
@@ -52,13 +52,13 @@ _NORM_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # How torch's FullyShardedDataParallel marks parameters that it has flattened (torch 2.13).
 _OF_OLDER_FSDP = "_fsdp_flattened"
 
-# And modules: whether their parameters stay parameters.
+# And the mark of modules whose parameters stay parameters (use_orig_params=True).
 _KEPT_BY_OLDER_FSDP = "_fsdp_use_orig_params"
 
 # Where torch has its modules for training that is aware of quantization.
 _OF_QAT = re.compile(r"torch\..*nn\.(intrinsic\.)?qat\b")
 
-# Pixels per dimension of the input that a layer is asked about; filters that are larger get more.
+# Pixels per dimension of the input for which support is asked; larger filters get a larger input.
 _NOMINAL_SIZE = 64
 
 # On a converted module: shape and strides that its weight had in another memory order, which revert
@@ -77,29 +77,28 @@ def convert(
 ) -> torch.nn.Module:
     """Gives the convolutions of a model the kernels of this package, in place.
 
-    A layer is left, with the reason, where its numbers or its dtype are such that no kernel
-    computes its output, or where it is something else than a plain module of torch.  Whether a
-    kernel takes an input turns out when it is there; its memory order is the model's affair
-    (``model.to(memory_format=torch.channels_last)``, and the same for the input).
+    A layer is left as it is, with a reason, if no kernel computes its parameters or dtype, or if it
+    is not a plain module of torch.  Inputs are checked at every call.  Their memory order is up to
+    the caller: ``model.to(memory_format=torch.channels_last)``, and the same for the input.
 
     Args:
-        model: Any module; of convolutions, their subclasses are left.
+        model: Any module.
         fallback: What converted layers do with an input that no kernel takes.
-        report: Whether to print a table of what became of every convolution and norm.
+        report: Whether to print a table with the outcome for every convolution and norm.
         fold: Whether BatchNorm, activations and sums behind convolutions become part of them, for
-            inference; :mod:`triton_ext.nn.folding` has what that means, :mod:`triton_ext.nn.
-            patterns` where it is done.
-        pack: Whether weights are brought into the kernels' memory order.  Otherwise they are copied
-            at every call; FSDP's ``fully_shard`` refuses parameters in another order than torch's.
+            inference.  :mod:`triton_ext.nn.folding` says how it is computed,
+            :mod:`triton_ext.nn.patterns` which forwards are folded.
+        pack: Whether weights are brought into the kernels' memory order.  Otherwise kernels copy
+            them at every call.  Pass False for FSDP: ``fully_shard`` refuses the kernels' order.
         norms: Whether BatchNorm, GroupNorm and InstanceNorm run kernels of this package, too, with
-            the activations and sums behind them, in training and in eval mode;
-            :mod:`triton_ext.nn.norms` has which.
+            the activations and sums behind them, in training and in eval mode
+            (:mod:`triton_ext.nn.norms`).
 
     Returns:
         The model.
 
     Raises:
-        TypeError: ``model`` is no module, ``report``, ``fold``, ``pack`` or ``norms`` no bool.
+        TypeError: ``model`` is not a module, or a flag is not a bool.
         ValueError: A module that is in training mode, with ``fold=True``; another ``fallback``; a
             child whose name is empty or has a dot.
     """
@@ -225,7 +224,7 @@ def _former(kind: Any) -> Any:
 
 
 def report(model: torch.nn.Module) -> Report:
-    """Returns who computed the calls of a converted model's convolutions.
+    """Returns how many calls of a converted model's convolutions our kernels and torch computed.
 
     Forward calls since :func:`convert` are counted.  Calls inside of ``torch.compile`` are not.
 
@@ -259,10 +258,10 @@ def _torchs(module: torch.nn.Module) -> Any:
 
 
 def refresh(model: torch.nn.Module) -> torch.nn.Module:
-    """Lets a folded model look at its norms again.
+    """Makes a folded model compute its norms' scales and biases again.
 
-    Only needed where one was written to past torch's versions: ``bn.weight.data.mul_(2)``, a
-    replayed CUDA graph, a collective of ``torch.distributed``, another library.
+    Only needed after a write that torch's version counters do not show: ``bn.weight.data.mul_(2)``,
+    a replayed CUDA graph, a collective of ``torch.distributed``, another library.
     ``model.train()`` and ``model.eval()`` do it as well.
 
     Returns:
@@ -334,10 +333,10 @@ class _Search:
     """Looks for recipes of a model's modules.
 
     Attributes:
-        recipes: By module, those that are new.
-        parts: By layer, what is folded into it.
-        reasons: By layer, why nothing is.
-        within: By norm, the convolution that it is folded into.
+        recipes: The new recipe of each module that gets one.
+        parts: The operations that are folded into each layer.
+        reasons: For each layer without folded operations, why it has none.
+        within: For each folded norm, the convolution that it is folded into.
     """
 
     def __init__(
@@ -357,7 +356,7 @@ class _Search:
         self.within: dict[str, str] = {}
 
     def run(self) -> None:
-        """Asks every module that calls some of the layers itself."""
+        """Looks for a recipe in every module that has some of the layers as its own children."""
         asked = self._layers if self._fold else self._norms
         for name, module in self._model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
@@ -369,7 +368,7 @@ class _Search:
                 self._ask(name, prefix, module, own)
 
     def told(self, layer: Layer) -> Layer:
-        """Returns a layer with what was found for it."""
+        """Returns a layer with the results of the search."""
         name = layer.name
         folded, within = self.parts.get(name, ()), self.within.get(name, "")
         if folded or within or layer.reason not in ("", ALREADY_OURS):
@@ -383,7 +382,7 @@ class _Search:
         convolutions = able - norms
         known = recipe_of(module)
         if known is not None:
-            # Folded convolutions stay, whatever is requested now.
+            # Convolutions that are folded already stay folded, whatever this call asks for.
             convolutions |= {site.name for site in known.sites}
             norms |= {site.name for site in known.norms}
         recipe = known
@@ -402,7 +401,7 @@ class _Search:
                 self.within[prefix + site.norm] = prefix + site.name
 
     def _refusal(self, name: str, module: Any) -> str:
-        """Returns why nothing may become part of a layer; empty if something may."""
+        """Returns why nothing may be folded into a layer; empty if folding is allowed."""
         layer = self._layers[name]
         if layer.reason not in ("", ALREADY_OURS):
             return layer.reason
@@ -424,7 +423,7 @@ _OWN_CLASS = "its class has a forward of its own"
 
 
 def _is_called_by(module: torch.nn.Module, name: str) -> bool:
-    """Tells whether a layer is a module's own child, or lies in its lists only."""
+    """Tells whether a layer is a module's child, directly or through lists and dicts of modules."""
     *path, _ = name.split(".")
     return all(
         isinstance(within(module, ".".join(path[: i + 1])), _LISTS) for i in range(len(path))
@@ -440,7 +439,7 @@ _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 def _is_convolution(module: torch.nn.Module) -> bool:
     if isinstance(module, tuple(_OURS)):
         return True
-    # No subclasses of torch's, but what a reader of the table looks for.
+    # These do not derive from torch's convolutions, but belong into the table.
     if isinstance(module, torch.jit.ScriptModule):
         return getattr(module, "original_name", "") in {kind.__name__ for kind in _OURS}
     kind = type(module)
@@ -463,7 +462,7 @@ def _shape(module: Any) -> str:
 
 
 def _sizes(module: Any, weight: torch.Tensor) -> tuple[int, ...]:
-    """Returns the shape of a layer's weight: by the layer's numbers where FSDP has flattened it."""
+    """Returns the shape of a layer's weight; computed from the layer if FSDP has flattened it."""
     if not getattr(weight, _OF_OLDER_FSDP, False):
         return weight.shape
     inputs, outputs = module.in_channels, module.out_channels
@@ -478,15 +477,15 @@ def _channels(norm: Any) -> str:
 
 
 def _is_wrapped(model: torch.nn.Module) -> bool:
-    """Tells whether weights have to stay in the memory order that they have, because DDP saw it.
+    """Tells whether a model is wrapped by DDP, so that its weights keep their memory order.
 
-    Its first step is wrong where they have got another one since it was made.
+    DDP records the order when it is made; after a later change its first step is wrong.
     """
     return any(isinstance(module, DistributedDataParallel) for module in model.modules())
 
 
 def _shared_memory(model: torch.nn.Module) -> frozenset[int]:
-    """Returns the memory that several parameters and buffers have, as torch knows it."""
+    """Returns the storages (torch's handles) that several parameters and buffers share."""
     seen: set[int] = set()
     shared: set[int] = set()
     for tensor in (*model.parameters(), *model.buffers()):
@@ -503,9 +502,9 @@ def _kept(
     """Returns a layer with the options that it keeps from an earlier conversion.
 
     Args:
-        model: Of the layer.
+        model: The model that the layer belongs to.
         layer: Any convolution.
-        fallback: What is asked for.
+        fallback: The fallback that this conversion asks for.
         shared: As for :func:`_is_packable`; None if weights are not to be packed.
     """
     if not layer.is_ours_already:
@@ -522,11 +521,11 @@ def _kept(
 
 
 def _is_packable(module: Any, shared: frozenset[int]) -> bool:
-    """Tells whether a weight has its memory for itself and lies in another order.
+    """Tells whether a weight may be packed: it shares no memory and is in another order.
 
     Args:
-        module: Of the weight.
-        shared: Memory that weights do not have for themselves.
+        module: The module with the weight.
+        shared: Storages that several tensors share.
     """
     if not _is_movable(module, shared):
         return False
@@ -537,7 +536,7 @@ def _is_packable(module: Any, shared: frozenset[int]) -> bool:
 
 
 def _is_movable(module: Any, shared: frozenset[int]) -> bool:
-    """Tells whether a weight has its memory for itself; arguments as :func:`_is_packable`'s."""
+    """Tells whether a weight shares no memory; arguments as for :func:`_is_packable`."""
     weight = getattr(module, "weight", None)
     # A weight that was parametrized or pruned since is computed on every call.
     if is_parametrized(module) or not isinstance(weight, torch.nn.Parameter):
@@ -546,14 +545,14 @@ def _is_movable(module: Any, shared: frozenset[int]) -> bool:
     if data.layout is not torch.strided:
         return False
     if type(data) is not torch.Tensor:
-        return True  # it sees to that itself
+        return True  # the subclass moves its own memory
     if data.untyped_storage()._cdata in shared:
         return False
     if data.device.type == "cpu" and data.is_shared():
-        return False  # with other processes
+        return False  # shared with other processes
     if getattr(weight, _OF_OLDER_FSDP, False):
-        return False  # a view, of all that it is of where that is one parameter
-    # A part of another tensor (FSDP's, DDP's or the user's) has to stay one, and so a gradient.
+        return False  # a view of FSDP's flat parameter
+    # A weight or gradient that is a part of another tensor (FSDP's, DDP's, the user's) stays one.
     return modules.is_alone(weight)
 
 
@@ -561,13 +560,13 @@ def _pack(module: Any) -> None:
     strides = module.weight.stride()
     module.pack_weight()
     weight = module.weight
-    # One of one tap is in both orders.
+    # A filter of one tap is in both orders at once.
     if weight.stride() != strides and not weight.is_contiguous():
         module.__dict__[_REPACKED] = (weight.shape, strides)
 
 
 def _unpack(module: Any, shape: torch.Size, strides: tuple[int, ...]) -> None:
-    """Gives a weight the strides that it had; torch's, if it is another one by now."""
+    """Gives a weight its former strides; torch's default ones if its shape has changed."""
 
     def in_order(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.shape != shape or type(tensor) is not torch.Tensor:

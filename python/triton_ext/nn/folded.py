@@ -32,13 +32,13 @@ _RECIPE = f"{OWN}recipe"
 
 
 def recipe_of(module: torch.nn.Module) -> Recipe | None:
-    """Returns by which recipe a module is folded; ``None`` if it is not."""
+    """Returns the recipe of a folded module; ``None`` for other modules."""
     recipe: Recipe | None = vars(type(module)).get(_RECIPE)
     return recipe
 
 
 def folds_of(module: torch.nn.Module) -> tuple[Fold, ...]:
-    """Returns the folds of a folded module; none of another one."""
+    """Returns the folds of a folded module; an empty tuple for other modules."""
     folds: tuple[Fold, ...] = vars(module).get(FOLDS, ())
     return folds
 
@@ -69,18 +69,18 @@ def unfold(module: torch.nn.Module) -> None:
 def _class_for(base: Any, recipe: Recipe) -> Any:
     """Returns the class of modules with the forward of a recipe."""
     values = likeness((recipe.attributes, recipe.others))  # equal ones may differ: 1 and True
-    return _folded_class(base, recipe, base.forward, _functions_of(base, recipe), values)
+    return _folded_class(base, recipe, base.forward, _of_class(base, recipe), values)
 
 
 @functools.lru_cache(maxsize=1024)  # blocks of the same kind share a class, and what is compiled
 def _folded_class(
-    base: Any, recipe: Recipe, original: Any, functions: tuple[Any, ...], values: tuple[Any, ...]
+    base: Any, recipe: Recipe, original: Any, of_class: tuple[Any, ...], values: tuple[Any, ...]
 ) -> Any:
     inputs, folded, in_training = recipe.inputs, _function(recipe), recipe.in_training
     token = secrets.token_hex(16)
     convolutions = tuple(site.name for site in recipe.sites)
     norms = tuple(site.name for site in recipe.norms)
-    if in_training:  # These may begin chains, too, and are within one of a convolution.
+    if in_training:  # Norms in a convolution's chain may begin a chain of their own, too.
         norms += tuple(site.norm for site in recipe.sites if site.norm)
 
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -90,7 +90,7 @@ def _folded_class(
             or len(arguments) != inputs
             or not all(isinstance(a, torch.Tensor) for a in arguments)
             or base.forward is not original
-            or _functions_of(type(self), recipe) != functions
+            or _of_class(type(self), recipe) != of_class
             or _is_changed(self, recipe)
         ):
             for each in folds_of(self):
@@ -99,7 +99,7 @@ def _folded_class(
         return folded(self, *arguments)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        # Without a __reduce__ of the module's own: the class, then its arguments; then the state.
+        # The default __reduce__ of a module gives the class, its arguments, then the state.
         _, arguments, *rest = base.__reduce_ex__(self, 2)
         return _empty, (base, token, convolutions, norms, *arguments[1:]), *rest
 
@@ -128,27 +128,25 @@ def _folded_class(
     return made
 
 
-# The classes of this process by what pickles of their instances name.
+# The classes of this process by the token that pickles of their instances name.
 _classes: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
-def _functions_of(base: Any, recipe: Recipe) -> tuple[Any, ...]:
-    """Returns what else of a class a forward uses: assigning to the class puts others there."""
-    return tuple([getattr(base, name, None) for name in recipe.functions])
+def _of_class(base: Any, recipe: Recipe) -> tuple[Any, ...]:
+    """Returns what a class has for names that a forward uses; a user may replace it later."""
+    return tuple([getattr(base, name, None) for name in recipe.class_names])
 
 
 def _is_changed(module: Any, recipe: Recipe) -> bool:
-    """Tells whether a forward may do something else than when it was recorded."""
+    """Tells whether a forward may behave differently from its record."""
     state, children = module.__dict__, module._modules
     for name, value in recipe.attributes:
         if name not in state or differs(state[name], value):
             return True
     if tuple([name for name in children if children[name] is not None]) != recipe.children:
         return True
-    for name in recipe.functions:
-        if name in state:
-            return True
-    for name in children:  # the program reads attributes, and they go before children
+    # The program reads attributes, which hide methods and children of the same name.
+    for name in recipe.class_names:
         if name in state:
             return True
     for name in recipe.identities:
@@ -173,7 +171,7 @@ def _is_changed_deeper(module: Any, recipe: Recipe) -> bool:
         if container is None or tuple(container._modules) != names:
             return True
         for name in names:
-            if name in container.__dict__:
+            if name in container.__dict__ or hasattr(type(container), name):
                 return True
     for paths in recipe.tied:
         found = [_part(module, path) for path in paths]
@@ -183,7 +181,7 @@ def _is_changed_deeper(module: Any, recipe: Recipe) -> bool:
 
 
 def _part(module: Any, path: str) -> Any:
-    """Returns what a module has by a path: a module, a parameter or a buffer."""
+    """Returns the module, parameter or buffer at a path in a module."""
     path, _, name = path.rpartition(".")
     return getattr(within(module, path), name, None)
 
@@ -202,13 +200,13 @@ def _function(recipe: Recipe) -> Any:
 def _empty(
     base: Any, token: str, convolutions: tuple[str, ...], norms: tuple[str, ...], *arguments: Any
 ) -> Any:
-    """Returns an instance that gets its attributes next; copies and pickles name it.
+    """Returns an instance without attributes yet; copies and pickles call it.
 
     Args:
         base: The module's own class.
-        token: Of the class in the process that made it.
-        convolutions: The names in the module of those that are folded.
-        norms: The names in the module of those that begin chains.
+        token: Names the class in the process that made it.
+        convolutions: Names of the folded convolutions in the module.
+        norms: Names of the norms in the module that begin chains.
         arguments: For ``__new__``.
     """
     made = _classes.get(token)
@@ -219,7 +217,7 @@ def _empty(
 
 @functools.lru_cache(maxsize=1024)
 def _unpickled_class(base: Any, convolutions: frozenset[str], norms: frozenset[str]) -> Any:
-    """Returns the class of modules that were folded in another process, until they have a state."""
+    """Returns the class of a module from another process until it gets its state."""
 
     def set_state(self: Any, state: Any) -> None:
         self.__class__ = base
@@ -227,7 +225,7 @@ def _unpickled_class(base: Any, convolutions: frozenset[str], norms: frozenset[s
         self.__dict__.pop(FOLDS, None)
         try:
             recipe, _ = find_recipe(self, convolutions, norms)
-        except AttributeError:  # a module that it is a part of has no state yet
+        except AttributeError:  # it refers to a module that contains it and has no state yet
             return
         if recipe is not None:
             fold(self, recipe)

@@ -36,14 +36,14 @@ __all__ = ["CONVOLUTIONS", "Fold", "convolve_folded", "is_foldable"]
 
 Tensor = torch.Tensor
 
-#: Those whose kernels have an epilogue, and the norms that fit their output.
+#: Convolutions whose kernels have an epilogue.
 CONVOLUTIONS = (Conv1d, Conv2d, Conv3d)
 _NORMS = (
     *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d),
     *(norms.BatchNorm1d, norms.BatchNorm2d, norms.BatchNorm3d),
 )
 
-# Those whose epilogue is computed in fp32 without a loss.
+# Dtypes whose values fp32 holds exactly, so that an epilogue in fp32 loses nothing.
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -52,10 +52,10 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    """A norm's scale and bias, and what they were computed from.
+    """A norm's scale and bias, and the tensors that they were computed from.
 
-    The sources are kept so that no other tensor gets their memory, and with it their address.
-    Without a key the values were forgotten, and only the memory of scale and bias holds.
+    Keeping the sources keeps their addresses, which are part of the key, from being reused.
+    Without a key the values are stale, and only the memory of scale and bias is still used.
     """
 
     key: tuple[object, ...] | None
@@ -65,13 +65,13 @@ class _Vectors:
 
 
 class Fold:
-    """A norm behind a convolution as scale and bias, computed again where one of them changed.
+    """A norm behind a convolution as scale and bias, computed again when a tensor changed.
 
-    What changes a tensor's version or its memory is seen: optimizers, ``load_state_dict``,
-    ``copy_``, ``lerp_``, ``to``, another tensor in its place or behind ``.data``.  What writes past
-    that (``tensor.data.mul_``, a collective, a replayed CUDA graph) is not; :meth:`clear` is for
-    it.  Fused optimizers write past it, too, and at any time behind a call that records
-    derivatives by parameters: from such a call to the next :meth:`clear` nothing is kept.
+    Changes of a tensor's version or memory are noticed: optimizers, ``load_state_dict``, ``copy_``,
+    ``lerp_``, ``to``, another tensor in its place or behind ``.data``.  Other writes are not:
+    ``tensor.data.mul_``, a collective, a replayed CUDA graph; call :meth:`clear` after them.  Fused
+    optimizers also write unnoticed, any time after a call that records derivatives by parameters.
+    So nothing is cached from such a call to the next :meth:`clear`.
 
     Copies and pickles of a fold are empty: they follow the copies of the modules.
     """
@@ -86,16 +86,17 @@ class Fold:
         return Fold, ()
 
     def clear(self) -> None:
-        """Forgets what was computed, not where: captured graphs read it."""
+        """Marks scale and bias as stale; keeps their memory, which captured graphs read."""
         self._is_recorded = False
         if self._known is not None:
             self._known = replace(self._known, key=None, sources=())
 
     def record(self, *modules: Any) -> None:
-        """Says that modules are called one by one, maybe for derivatives by their parameters.
+        """Notes that modules are called one by one, maybe for derivatives by their parameters.
 
         Args:
-            modules: The norm and the convolution, each may be None; nothing if any may be trained.
+            modules: The norm and the convolution, each may be None; without arguments, any module
+                may be trained.
         """
         if not torch.is_grad_enabled():
             return
@@ -117,10 +118,10 @@ class Fold:
         tensors, buffers = norm._parameters, norm._buffers
         mean, variance = buffers["running_mean"], buffers["running_var"]
         weight, addend = tensors["weight"], tensors["bias"]
-        # A norm in training mode writes its statistics past their versions, but counts its batches.
+        # A norm in training mode changes its statistics without their versions, but counts batches.
         batches = buffers["num_batches_tracked"]
         if batches is None or type(mean) is FakeTensor:
-            return _vectors(norm, bias)  # what changes is not seen
+            return _vectors(norm, bias)  # changes would go unnoticed
         try:
             key = (
                 norm.eps,
@@ -143,7 +144,7 @@ class Fold:
         with torch.inference_mode(False), torch.no_grad():
             scale, shift = _vectors(norm, bias)
             if type(scale) is FakeTensor:
-                return scale, shift  # of tensors with values, that have to be kept
+                return scale, shift  # a fake run must not replace cached values
             if scale.is_cuda and torch.cuda.is_current_stream_capturing():
                 return scale, shift  # they get their values when the graph is replayed
             if known is not None and known.scale.device == scale.device:
@@ -156,7 +157,7 @@ class Fold:
 
 
 def _are_trained(modules: tuple[Any, ...]) -> bool:
-    """Tells whether an optimizer may have something to do with one of the modules."""
+    """Tells whether an optimizer may change parameters of one of the modules."""
     for module in modules:
         if module is not None and any(p.requires_grad for p in module.parameters()):
             return True
@@ -193,9 +194,9 @@ def convolve_folded(
         conv: The convolution.
         norm: The BatchNorm behind it, or None.
         activation: The module of the activation, its name where it is a function, or None.
-        fold: Of this place in the model.
-        x: What the convolution gets.
-        residual: What is added.
+        fold: The fold of this place in the model.
+        x: The convolution's input.
+        residual: The tensor to add, or None.
         adds: ``"+"``, ``"+="``, or empty if nothing is added.
     """
     name, late = name_of(activation), None
@@ -231,7 +232,7 @@ def _one_by_one(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, ad
 
 
 def _may_fold(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> bool:
-    """Tells whether the kernel gives what the modules would give, and nobody sees a difference."""
+    """Tells whether the kernel gives the modules' result without a visible difference."""
     if not is_plain(type(conv), CONVOLUTIONS) or is_watched(conv, activation):
         return False
     weight, bias = conv._parameters.get("weight"), conv._parameters.get("bias")
@@ -239,7 +240,7 @@ def _may_fold(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds
         return False
     if x.dim() != weight.dim() or x.dtype not in _DTYPES or weight.dtype not in _DTYPES:
         return False
-    # Torch takes another memory order, and its own norm does that faster than an epilogue by torch.
+    # Inputs that are not channels-last are torch's; its own norm is faster than torch's epilogue.
     if conv.fallback != "torch" and x.stride(1) != 1 and x.shape[1] != 1:
         return False
     tensors = [x, weight, bias]
@@ -258,9 +259,9 @@ def _may_fold(conv: Any, norm: Any, activation: Any, x: Any, residual: Any, adds
 
 
 def _is_plain(tensor: object) -> bool:
-    """Tells whether something is a tensor of no subclass that computes by itself.
+    """Tells whether something is a plain tensor, not a subclass that computes by itself.
 
-    A fake one is, so that what a fake run calls is what a run calls.
+    A fake tensor counts as plain, so that a fake run makes the same calls as a real one.
     """
     return type(tensor) in (Tensor, torch.nn.Parameter, FakeTensor) or (
         torch.compiler.is_compiling() and isinstance(tensor, Tensor)
@@ -272,7 +273,7 @@ def is_foldable(norm: Any, channels: int) -> bool:
 
     Args:
         norm: Any module.
-        channels: Those of the convolution in front of it.
+        channels: Output channels of the convolution in front of it.
     """
     return (
         isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)

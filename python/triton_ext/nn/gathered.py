@@ -43,7 +43,7 @@ class Gathered:
         return Gathered, ()
 
     def begin(self, weight: Tensor) -> None:
-        """The filter was gathered."""
+        """Starts following a filter that was gathered, and fills the copy again."""
         self._weight = weight
         copy = self._copy
         if copy is None:
@@ -54,7 +54,7 @@ class Gathered:
         self._fill(copy, weight)
 
     def end(self) -> None:
-        """The gathered filter is about to be freed."""
+        """Frees the copy's memory; the gathered filter is about to be freed."""
         self._weight = None
         if self._copy is not None:
             self._copy.untyped_storage().resize_(0)
@@ -85,9 +85,9 @@ def replaced(module: Any, old: object, new: object) -> None:
     """Follows the exchange of a module's filter.
 
     Args:
-        module: Whose ``weight`` was set.
-        old: What it was.
-        new: What it is.
+        module: The module whose ``weight`` was set.
+        old: Its former weight.
+        new: Its new weight.
     """
     known: Gathered | None = module.__dict__.get(GATHERED)
     if type(new) is torch.nn.Parameter:
@@ -102,9 +102,12 @@ def replaced(module: Any, old: object, new: object) -> None:
 
 
 def in_order(known: Gathered, x: Tensor, weight: Tensor) -> Tensor:
-    """Returns a gathered filter with its channels side by side, differentiable; else as it is."""
+    """Returns a gathered filter with its channels side by side, differentiably.
+
+    Where no backward follows, or the filter is not the gathered one, returns it unchanged.
+    """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not x.requires_grad:
-        # No backward would read it; and a copy of inference mode could not be filled again.
+        # No backward reads the copy, and a copy made in inference mode could not be filled again.
         return weight
     copy = known.of(weight)
     if copy is None:

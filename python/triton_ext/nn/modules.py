@@ -47,12 +47,12 @@ def _call(operator: Any, arguments: tuple[Any, ...], **keywords: Any) -> Tensor:
 
 
 def is_alone(weight: torch.nn.Parameter) -> bool:
-    """Tells whether neither a parameter nor its gradient is a part of another tensor."""
+    """Tells whether a parameter and its gradient each have their storage for themselves."""
     return all(_is_whole(tensor) for tensor in (weight.data, weight.grad) if tensor is not None)
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    """Tells whether a tensor is all that there is in its memory, as far as torch tells it."""
+    """Tells whether a tensor fills its storage."""
     if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return True
     return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
@@ -61,11 +61,11 @@ def _is_whole(tensor: Tensor) -> bool:
 def reorder(weight: torch.nn.Parameter, order: Callable[[Tensor], Tensor]) -> None:
     """Brings a parameter and its gradient into another memory order; both stay the same tensors.
 
-    Where one of them is a part of another tensor both stay as they lie, so that it remains one.
+    If one of them is a view into another tensor, both keep their order and it remains a view.
 
     Args:
-        weight: Any.
-        order: Returns what it is given in that order.
+        weight: The parameter.
+        order: Returns a tensor in the new order.
     """
     if not is_alone(weight):
         return
@@ -95,9 +95,9 @@ class _Convolution:
     """Mixin of all six convolution modules; the first of their bases.
 
     Args:
-        arguments: torch's.
+        arguments: Positional arguments of torch's module.
         fallback: ``"error"``, or ``"torch"`` to use torch where the kernels do not apply.
-        keywords: torch's.
+        keywords: Keyword arguments of torch's module.
     """
 
     weight: torch.nn.Parameter
@@ -114,7 +114,7 @@ class _Convolution:
         self.pack_weight()
 
     def __prepare_scriptable__(self) -> NoReturn:
-        # torch.jit.script asks every module for what it is to compile in its place.
+        # torch.jit.script asks every module which object to compile instead of it.
         refuse_scripting(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -139,7 +139,7 @@ class _Convolution:
         return state
 
     def _counted(self, x: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-        """Calls the operator on a plain tensor, channels-last if torch may take what is not."""
+        """Calls the operator on a plain tensor, made channels-last where torch may fall in."""
         if self.fallback == "torch" and x.dim() == arguments[0].dim():
             x = to_channels_last(x)
         if is_compiling():
@@ -151,11 +151,11 @@ class _Convolution:
     def pack_weight(self) -> None:
         """Puts the weight's channels side by side in memory; the parameter stays the same one.
 
-        They are those of a group, or where each group has one channel, those of all groups.
-        Only needed where the parameter was replaced, as ``load_state_dict(assign=True)`` does: the
-        kernels take a weight in another order too, but copy it at every call.  A gradient moves
-        along: fused optimizers read both as they lie.  Where one of the two is a part of another
-        tensor both are left alone.
+        These are the channels of a group; with one channel per group, the channels of all groups.
+        Only needed after the parameter was replaced, as ``load_state_dict(assign=True)`` does:
+        kernels take a weight in another order too, but copy it at every call.  The gradient gets
+        the same order, because fused optimizers read both by memory order.  If one of the two is a
+        view into another tensor, both stay as they are.
         """
         groups: int = self.groups
         reorder(self.weight, lambda tensor: in_filter_order(tensor, groups))
@@ -170,7 +170,7 @@ class _Forward(_Convolution):
     """The forward convolutions; subclasses name their operator."""
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # torch's modules call this one with what they are to use for weight and bias.
+        # torch's modules call this one, with the weight and bias to use.
         if self._gathered is not None:
             weight = gathered.in_order(self._gathered, input, weight)
         return self.convolve(input, weight, bias)
@@ -178,11 +178,11 @@ class _Forward(_Convolution):
     def convolve(
         self, input: Tensor, weight: Tensor, bias: Tensor | None, **epilogue: Any
     ) -> Tensor:
-        """Convolves as this module does, with what is given.
+        """Convolves the given tensors with this module's stride, padding, dilation and groups.
 
         Args:
             input: As for the module.
-            weight: Of the parameter's shape.
+            weight: A filter of the parameter's shape.
             bias: One per output channel, or None.
             epilogue: ``scale``, ``residual`` and ``activation`` of the operator.
         """
@@ -191,7 +191,7 @@ class _Forward(_Convolution):
         if module.padding_mode != "zeros":
             sides = module._reversed_padding_repeated_twice
             padded = torch.nn.functional.pad(input, sides, mode=module.padding_mode)
-            # An empty dimension in front where there is no batch.
+            # An unbatched input gets a batch of one.
             if padded.dim() == weight.dim():
                 input = channels_last(padded)
             else:
@@ -211,7 +211,7 @@ class _Transposed(_Convolution):
         """Convolves; ``output_size`` is as for torch's module."""
         module: Any = self
         if module.padding_mode != "zeros":
-            raise ValueError(f"{type(self).__name__}: only zeros are known as padding_mode")
+            raise ValueError(f"{type(self).__name__}: padding_mode must be 'zeros'")
         output_padding = module._output_padding(
             input,
             output_size,

@@ -9,9 +9,9 @@ training as well as in eval mode:
 
 Every call checks whether a kernel gives what torch gives: the input's kind, shape, memory order and
 dtype, autocast, transforms of ``torch.func``, and, for what follows, hooks and replaced modules.
-Where it does not, torch's own forward runs, and what follows by itself.  So it does in what
-``torch.compile`` traces for the norms that Inductor is to generate;
-``IS_OPERATOR`` of :mod:`triton_ext.ops.norms.checks` has which.
+Otherwise torch's own forward runs, and the operations behind it run one by one.  The same holds in
+graphs of ``torch.compile`` for those norms that Inductor generates
+(``IS_OPERATOR`` of :mod:`triton_ext.ops.norms.checks`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Norm:
     """Mixin of all norm modules; the first of their bases."""
 
     def __prepare_scriptable__(self) -> NoReturn:
-        # torch.jit.script asks every module for what it is to compile in its place.
+        # torch.jit.script asks every module which object to compile instead of it.
         refuse_scripting(self)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -67,12 +67,12 @@ class _Norm:
         return y
 
     def normalized(self, x: Any, residual: Any, activation: str) -> Tensor | None:
-        """Returns a kernel's output; ``None`` where torch is to compute it.
+        """Returns a kernel's output; ``None`` where torch has to compute it.
 
         Args:
-            x: As for the module.
-            residual: What is added, or None.
-            activation: By its name in epilogues.
+            x: The module's input.
+            residual: The tensor to add, or None.
+            activation: Name of the activation, as in epilogues.
         """
         raise NotImplementedError
 
@@ -110,8 +110,8 @@ class _BatchNorm(_Norm):
         momentum, counted = module.momentum, None
         if module.training and module.track_running_stats:
             if momentum is None and torch.compiler.is_compiling():
-                return None  # the number of batches is not a number of a graph
-            # As torch's own forward counts.
+                return None  # a graph would hold the number of batches as a constant
+            # Count as torch's own forward does.
             batches = _buffer(module, "num_batches_tracked")
             if plan is not None and type(momentum) is float and _is_counter(batches, x):
                 counted = batches
@@ -165,7 +165,7 @@ class _BatchNorm(_Norm):
         if x.dim() != self._rank or x.shape[1] != module.num_features:
             return False
         if of_batch and (x.numel() <= x.shape[1] or module.eps <= 0):
-            return False  # torch tells that this is no batch, or no eps
+            return False  # torch raises its own error for too small a batch or a bad eps
         if not _are_plain(weight, bias) or not _fits(residual, x):
             return False
         if mean is not None and not (_is_running(mean, x) and _is_running(variance, x)):
@@ -212,18 +212,18 @@ class _GroupNorm(_Norm):
         if not _is_own(x, "group") or x.dim() not in self._ranks:
             return None
         if x.shape[1] != channels or x.numel() <= x.shape[0] * groups:
-            return None  # torch says what is wrong
+            return None  # torch raises its own error
         if not _are_plain(weight, bias):
             return None
         if not x.is_cuda and is_autocast(x.device.type):
-            return None  # another list of what is computed in fp32 than that of GPUs
+            return None  # autocast on CPUs computes other operations in fp32 than on GPUs
         if kernels.norm_problem("group", x, groups, weight, bias, None, name) is not None:
             return None
         return kernels.group_norm(x, groups, weight, bias, eps=module.eps, activation=name)
 
     def _is_of(self, plan: NormPlan, x: Tensor, channels: int) -> bool:
         """Tells whether what a plan computes is this module's to compute."""
-        # A plan has one more value than groups at least.
+        # Each group of a plan has at least two values, so their number needs no check.
         return (
             plan.shape.channels == channels
             and len(plan.strides) in self._ranks
@@ -264,11 +264,11 @@ class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
     _ranks = (5,)
 
 
-# How the kernels call what epilogues call otherwise.
+# Names of kernels where they differ from those of epilogues.
 _NAMES = {"none": "identity"}
 
 
-# As torch's modules find them, in less time where they lie as torch's modules have them.
+# Attribute look-ups of torch's modules, with a shorter way for parameters and buffers.
 
 
 def _parameter(module: Any, name: str) -> Any:
@@ -282,7 +282,7 @@ def _buffer(module: Any, name: str) -> Any:
 
 
 def _is_own(x: object, kind: Kind) -> bool:
-    """Tells whether an input is a tensor that nobody but us computes with, or in a graph we do."""
+    """Tells whether our kernel may compute an input: a plain tensor, and in graphs our operator."""
     return type(x) in _TENSORS and (not is_left_to_torch() or is_operator(kind))
 
 
@@ -290,12 +290,12 @@ _TENSORS = (Tensor, torch.nn.Parameter)
 
 
 def _are_plain(*tensors: object) -> bool:
-    """Tells whether there is no tensor among these that computes by itself, such as a sharded."""
+    """Tells whether no tensor is of a subclass that computes by itself, such as a sharded one."""
     return all(tensor is None or type(tensor) in _TENSORS for tensor in tensors)
 
 
 def _is_running(tensor: Any, x: Tensor) -> bool:
-    """Tells whether running statistics are such as the kernels read and write."""
+    """Tells whether the kernels can read and write running statistics."""
     return (
         type(tensor) in _TENSORS
         and tensor.shape == x.shape[1:2]
@@ -307,7 +307,7 @@ def _is_running(tensor: Any, x: Tensor) -> bool:
 
 
 def _is_counter(batches: Any, x: Tensor) -> bool:
-    """Tells whether the kernel that moves running statistics can count batches as well."""
+    """Tells whether the kernel that updates running statistics can also count batches."""
     return (
         type(batches) is Tensor
         and batches.dtype is torch.int64
@@ -319,7 +319,7 @@ def _is_counter(batches: Any, x: Tensor) -> bool:
 
 
 def _fits(residual: Any, x: Tensor) -> bool:
-    """Tells whether a residual can be added without being spread or cast."""
+    """Tells whether a residual can be added without broadcasting or a cast."""
     return residual is None or (
         type(residual) in _TENSORS and residual.shape == x.shape and residual.dtype == x.dtype
     )
@@ -331,8 +331,8 @@ def normalize(norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> A
     Args:
         norm: The norm.
         activation: The module of the activation, its name where it is a function, or None.
-        x: What the norm gets.
-        residual: What is added.
+        x: The norm's input.
+        residual: The tensor to add, or None.
         adds: ``"+"``, ``"+="``, or empty if nothing is added.
     """
     name = name_of(activation)

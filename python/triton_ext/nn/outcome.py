@@ -1,4 +1,4 @@
-"""Tables of a model's convolutions and norms: what conversion did, and who computed their calls.
+"""Tables of a model's convolutions and norms: the outcome of a conversion, and counts of calls.
 
 The table is drawn by rich where that is installed, and otherwise printed in plain columns.
 """
@@ -12,7 +12,7 @@ from triton_ext.errors import for_terminal
 
 __all__ = ["ALREADY_OURS", "Conversion", "Layer", "ModuleCalls", "Report", "show"]
 
-#: The reason why a converted layer is not converted.
+#: The reason of a layer that was converted before.
 ALREADY_OURS = "it is ours already"
 
 # Where the output is no terminal, rich would take 80 columns and fold the texts.
@@ -29,16 +29,16 @@ class Layer:
     Attributes:
         name: As ``named_modules`` calls it; empty for the model itself.
         text: The module's class and its numbers, in one line.
-        shape: Of its weight, such as ``64x3x7x7``; ``?`` where it is not known yet.  Of norms, the
-            number of their channels.
+        shape: Shape of its weight, such as ``64x3x7x7``, or a norm's number of channels; ``?``
+            where it is not known yet.
         reason: Why it was left; empty if it was converted.  Begins with ``it is ours already``
             where it had been converted before.
-        folded: What became part of it, in order: classes of modules, names of functions, ``+``,
-            ``+[:, :, None, None]``.
-        unfolded: Why nothing did; empty if something did, or nothing was to.
+        folded: The operations that are folded into it, in order: classes of modules, names of
+            functions, ``+``, ``+[:, :, None, None]``.
+        unfolded: Why nothing is folded; empty if something is, or folding was not asked for.
         within: The convolution that a norm is folded into in eval mode; empty if it is not.
-        kept: Of what had been converted before, which options it keeps that differ from those that
-            are asked for now; empty if none do.
+        kept: Options of an earlier conversion that differ from those asked for now; empty if none
+            do.
     """
 
     name: str
@@ -108,7 +108,7 @@ class ModuleCalls:
         text: The module's class and its numbers, in one line.
         ours: Calls that ran a kernel of this package.
         torch: Calls that ran torch's convolution.
-        refusals: Why they did, and how often, the most frequent first.
+        refusals: Reasons for the calls by torch with their counts, the most frequent first.
     """
 
     name: str
@@ -119,7 +119,7 @@ class ModuleCalls:
 
     @property
     def outcome(self) -> str:
-        """The counts of the calls by who computed them, in words."""
+        """The numbers of calls that our kernels and torch computed, in words."""
         if not (self.ours or self.torch):
             return "not called"
         counts = [(self.ours, "by our kernels"), (self.torch, "by torch")]
@@ -130,7 +130,7 @@ class ModuleCalls:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The calls of a model's convolutions, by who computed them; its text is a table.
+    """The calls of a model's convolutions, by our kernels and by torch; ``str`` prints a table.
 
     Attributes:
         modules: The converted convolutions.
@@ -168,7 +168,7 @@ def _columns(rows: list[tuple[str, str, str]]) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """Returns a name, or its end: what tells layers of a model from each other."""
+    """Returns a name, or the end of a long one, which tells layers apart."""
     name = _line(name)
     return name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
 

@@ -53,8 +53,8 @@ class Site:
 
     Attributes:
         name: Its name in the module.
-        parts: What is folded, in order: classes of modules, names of functions, ``+`` or ``+=``,
-            with ``[:, :, None, None]`` where that is what is done to the residual.
+        parts: The folded operations, in order: classes of modules, names of functions, ``+`` or
+            ``+=``, with ``[:, :, None, None]`` if the residual is indexed like that.
         norm: The name of a norm that is folded into a convolution; empty if there is none.
     """
 
@@ -71,20 +71,21 @@ class Recipe:
 
     Attributes:
         source: Defines ``forward(self, ...)``.
-        names: Global names of the source; of modules, their name stands behind ``module:``.
+        names: Global names of the source; a module's is ``module:`` and its name.
         inputs: How many tensors it takes.
-        attributes: What the forward was recorded with: attributes of the module that it may read.
-        others: By path and name, those that lie in its class or in a module of it.
+        attributes: Values, while it was recorded, of the module's attributes that it may read.
+        others: The same, by path and name, for attributes of its class and of its submodules.
         tensors: By path and name, parameters and buffers that it uses: they are not None.
-        functions: Names of what its class has for the forward.
+        class_names: Names that its class may give a meaning: of methods and properties that the
+            forward uses, and of children.
         containers: By path, the children of the containers that it names or whose modules it calls.
-        children: Modules that it has, in order; those that are None are not there.
+        children: Names of its children in order, without those that are None.
         sites: The convolutions, in the order of the folds.
         norms: The norms that begin chains.
         in_training: Whether the forward is also that of training mode.
         identities: Modules that are left out because they return what they are given.
-        tied: Paths of what is one module, parameter or buffer under several names: a record has one
-            of the names, and not which one the forward asked for.
+        tied: Paths of modules, parameters and buffers that have several names: a record has one of
+            the names, which may not be the one that the forward used.
     """
 
     source: str
@@ -93,7 +94,7 @@ class Recipe:
     attributes: tuple[tuple[str, Any], ...]
     others: tuple[tuple[str, str, Any], ...]
     tensors: tuple[tuple[str, str], ...]
-    functions: tuple[str, ...]
+    class_names: tuple[str, ...]
     containers: tuple[tuple[str, tuple[str, ...]], ...]
     children: tuple[str, ...]
     sites: tuple[Site, ...]
@@ -104,7 +105,7 @@ class Recipe:
 
 
 class _NotRecorded(Exception):
-    """A forward whose record would not be the forward."""
+    """A forward that a record would not reproduce."""
 
 
 class _StandIn(fx.Proxy):
@@ -125,7 +126,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
 class _Tracer(fx.Tracer):
     """Records one module's own forward: what it calls are single steps."""
 
-    # Otherwise what is done to them is done once, while it is recorded.
+    # Without it, operations on buffers run once while recording and are missing in the record.
     proxy_buffer_attributes = True
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
@@ -155,7 +156,7 @@ def find_recipe(
     """Returns a module's folded forward, or None; by layer, why nothing is folded into it.
 
     Args:
-        module: Whose own forward is meant; no convolution itself.
+        module: The module whose own forward is folded; not a convolution itself.
         convolutions: The names in the module of those that have an epilogue.
         norms: The names in the module of those that may begin chains.
     """
@@ -169,7 +170,7 @@ def find_recipe(
     tracer = _Tracer()
     try:
         graph = tracer.trace(module)
-    # A stand-in is no tensor: what a forward does with one may end in any error.
+    # A stand-in is not a tensor, so a forward may raise any error.
     except Exception as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         reason = f"its module's forward does not trace: {first}"
@@ -202,7 +203,8 @@ def find_recipe(
         attributes=tuple(own.items()),
         others=tuple((*k, v) for k, v in reading.attributes.items() if k[0] or k[1] not in own),
         tensors=tuple(sorted(reading.tensors)),
-        functions=tuple(sorted(reading.functions)),
+        # A class attribute of a child's name would hide the child from the program.
+        class_names=tuple(sorted(reading.functions.union(module._modules))),
         containers=containers,
         children=tuple(k for k, v in module._modules.items() if v is not None),
         sites=tuple(sites),
@@ -343,7 +345,7 @@ def _fold_norms(
 
 
 def _calls_of(graph: fx.Graph, names: Set[str]) -> list[fx.Node]:
-    """Returns the calls of modules with nothing but one tensor."""
+    """Returns the calls of modules whose only argument is one tensor."""
     return [
         node
         for node in graph.nodes
@@ -356,7 +358,7 @@ def _calls_of(graph: fx.Graph, names: Set[str]) -> list[fx.Node]:
 
 
 def _skip_identities(root: torch.nn.Module, graph: fx.Graph) -> tuple[str, ...]:
-    """Takes modules out of a graph that stand where another model has something; their names."""
+    """Takes ``nn.Identity`` modules out of a graph; returns their names."""
     skipped = []
     for node in list(graph.nodes):
         if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
@@ -413,7 +415,7 @@ def _activation_name(root: torch.nn.Module, chain: _Chain) -> str | None:
 
 
 def _behind(root: torch.nn.Module, node: fx.Node) -> str:
-    """Tells what uses a layer's output."""
+    """Returns a text about the use of a layer's output: why nothing is folded into it."""
     users = list(node.users)
     if len(users) != 1:
         return "nothing uses its output" if not users else "its output is used more than once"
@@ -428,7 +430,7 @@ def _behind(root: torch.nn.Module, node: fx.Node) -> str:
 
 
 def _behind_folded(root: torch.nn.Module, node: fx.Node, user: fx.Node) -> str:
-    """Tells what the program has where a chain is one call by now."""
+    """Returns the same where the user of the output is a chain that has become one call."""
     layer, x, residual = user.args[0], user.args[-3], user.args[-2]
     name = str(layer.target) if isinstance(layer, fx.Node) else ""
     if residual is not node:
@@ -456,7 +458,7 @@ def _is_norm(root: torch.nn.Module, node: fx.Node, convolution: Any) -> bool:
 
 
 def _take_sum(chain: _Chain, node: fx.Node) -> bool:
-    """Makes a sum the next link, if it is one of the chain and one other tensor."""
+    """Makes a sum the next link, if it adds the chain's output and one other tensor."""
     is_sum = node.op == "call_function" and node.target in (operator.add, torch.add)
     in_place = node.op == "call_function" and node.target is operator.iadd
     if node.op == "call_method":
@@ -465,7 +467,7 @@ def _take_sum(chain: _Chain, node: fx.Node) -> bool:
         return False
     left, right = node.args
     if in_place and left is not chain.last:
-        return False  # the other one is what is written to
+        return False  # the sum would write to the other tensor
     residual = right if left is chain.last else left
     if not isinstance(residual, fx.Node) or residual is chain.last:
         return False

@@ -39,16 +39,16 @@ def check_record(graph: fx.Graph, root: torch.nn.Module) -> None:
     for node in graph.nodes:
         for name in node.kwargs:
             if not _is_name(name):
-                raise NotWritable(f"{name!r} is no name of an argument")
+                raise NotWritable(f"{name!r} is not a name for an argument")
         if node.op == "call_method" and not _is_name(str(node.target)):
-            raise NotWritable(f"{node.target!r} is no name of a method")
+            raise NotWritable(f"{node.target!r} is not a name for a method")
         if node.op in ("call_module", "get_attr"):
             _check_path(root, str(node.target))
         _check_value((*node.args, *node.kwargs.values()))
 
 
 def tied_paths(root: torch.nn.Module, graph: fx.Graph) -> tuple[tuple[str, ...], ...]:
-    """Returns the names of what a record uses and its module has under several of them."""
+    """Returns the paths of modules and tensors in a record that have several names."""
     used = {str(n.target) for n in graph.nodes if n.op in ("call_module", "get_attr")}
     paths: dict[int, list[str]] = {}
     for listed in (root.named_modules, root.named_parameters, root.named_buffers):
@@ -79,7 +79,7 @@ def program_of(graph: fx.Graph) -> tuple[str, tuple[tuple[str, Any], ...]]:
 
 
 def _check_path(root: torch.nn.Module, path: str) -> None:
-    """Refuses a path that attributes would not follow: records go by the children alone."""
+    """Refuses a path that attribute access would not resolve to the recorded child."""
     module: Any = root
     for name in path.split("."):
         if not _is_name(name) and not _is_quotable(name):
@@ -95,7 +95,7 @@ def _check_path(root: torch.nn.Module, path: str) -> None:
 
 
 def _reads_otherwise(kind: Any) -> bool:
-    """Returns whether a class of modules looks attributes up in another way than torch's."""
+    """Returns whether a class of modules overrides torch's look-up of attributes."""
     return (
         kind.__getattribute__ is not object.__getattribute__
         or kind.__getattr__ is not torch.nn.Module.__getattr__
@@ -143,7 +143,7 @@ def _is_name(text: str) -> bool:
 
 
 def _is_quotable(text: str) -> bool:
-    """Returns whether fx writes a text between quotes, where it means itself."""
+    """Returns whether fx writes a text between quotes that Python reads back unchanged."""
     return not text.isidentifier() and text.isprintable() and not set(text) & {'"', "\\"}
 
 

@@ -23,10 +23,10 @@ __all__ = [
 
 
 def within(module: Any, path: str) -> Any:
-    """Returns the module that a module has by a path; ``None`` if there is none.
+    """Returns the module at a path in a module; ``None`` if there is none.
 
-    It goes by the children alone.  ``get_submodule`` goes by attributes, and a file may have
-    children that are named as attributes are.
+    Only children are followed.  ``get_submodule`` follows attributes, and a model from a file may
+    have children with the names of attributes.
 
     Args:
         module: Any module.
@@ -38,7 +38,7 @@ def within(module: Any, path: str) -> Any:
 
 
 def activation_of(module: object) -> str | None:
-    """Returns the name by which epilogues know a module's function; ``None`` without one."""
+    """Returns the epilogue's name of an activation module; ``None`` if epilogues lack it."""
     kind = type(module)
     if kind is torch.nn.GELU:
         return "gelu" if module.approximate == "none" else "gelu_tanh"
@@ -53,7 +53,7 @@ _ACTIVATIONS: dict[type, str] = {
 
 
 def name_of(activation: Any) -> str | None:
-    """Returns the name of what a recorded forward has for an activation; ``None`` if none fits.
+    """Returns the epilogue's name of an activation in a recorded forward; ``None`` if none fits.
 
     Args:
         activation: A module, the name of a function, or None, whose name is ``"none"``.
@@ -90,7 +90,7 @@ _WITH_ACTIVATION = ("BatchNormAct2d", "GroupNormAct", "GroupNorm1Act")
 
 
 def has_hooks(module: Any) -> bool:
-    """Tells whether somebody looks at a module's inputs, outputs or gradients."""
+    """Tells whether hooks see a module's inputs, outputs or gradients."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -100,10 +100,12 @@ def has_hooks(module: Any) -> bool:
 
 
 def is_watched(*modules: Any) -> bool:
-    """Tells whether calls of modules may not be left out: hooks, also of all, other forwards.
+    """Tells whether a call must not be left out: a module has hooks or a replaced forward.
+
+    Hooks of all modules count, too.
 
     Args:
-        modules: What is no module is none that could be watched.
+        modules: Any objects; those that are not modules are skipped.
     """
     for module in modules:
         if isinstance(module, torch.nn.Module) and (
@@ -114,12 +116,12 @@ def is_watched(*modules: Any) -> bool:
 
 
 def add_and_activate(y: Any, activation: Any, residual: Any, adds: str) -> Any:
-    """Adds and activates as a forward does that says so.
+    """Adds and activates by torch, in the way of the original forward.
 
     Args:
-        y: What is added to.
+        y: The tensor to add to.
         activation: As for :func:`name_of`.
-        residual: What is added.
+        residual: The tensor to add, or None.
         adds: ``"+"``, ``"+="``, or empty if nothing is added.
     """
     if adds == "+=":
@@ -132,7 +134,7 @@ def add_and_activate(y: Any, activation: Any, residual: Any, adds: str) -> Any:
 
 
 def refuse_scripting(module: Any) -> NoReturn:
-    """Says what to do before ``torch.jit.script``, whose own errors tell of the kernels' code.
+    """Refuses ``torch.jit.script`` with advice; its own error would be about kernel code.
 
     Raises:
         RuntimeError: Always, as torch raises for what it cannot compile.

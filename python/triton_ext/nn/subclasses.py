@@ -46,7 +46,7 @@ def base_of(kind: type) -> Any:
 
 
 def is_plain(kind: type, kinds: Sequence[type]) -> bool:
-    """Tells whether a class computes what one of a few does: it is one, or has no own forward.
+    """Tells whether a class is one of some classes, or derives from one without an own forward.
 
     Args:
         kind: Any class.
@@ -109,7 +109,7 @@ def derived(kind: Any, bases: tuple[type, ...], namespace: dict[str, Any]) -> An
     Args:
         kind: The class that it looks like, whose name, module and docstring it has.
         bases: Its bases, ``kind`` first.
-        namespace: What else it defines.
+        namespace: Other attributes that it defines.
 
     Raises:
         TypeError: Python refuses to derive from ``kind``.
@@ -151,12 +151,12 @@ def _activated(kind: Any) -> Any:
 
 
 def _empty(kind: Any, ours: Any, *arguments: Any) -> Any:
-    """Returns an instance that gets its attributes next; copies and pickles name it."""
+    """Returns an instance without attributes yet; copies and pickles call it."""
     return kind.__new__(class_for(kind, ours), *arguments)
 
 
 def pads(module: torch.nn.Module) -> bool:
-    """Tells whether a module's forward may pad what it gives to a convolution of its own."""
+    """Tells whether a module's forward may pad the input of a convolution of its own."""
     kind = type(module)
     forward = vars(kind).get("forward")
     code = getattr(forward, "__code__", None)
@@ -183,7 +183,7 @@ def _own(kind: type) -> list[type]:
 
 
 def _own_forwards(kind: type) -> bool:
-    """Tells whether a class has methods of its own on the way from a call to the kernel."""
+    """Tells whether a class overrides a method between a call and the kernel."""
     methods = ("__call__", "_call_impl", "forward", "_conv_forward")
     return any(name in vars(each) for each in _own(kind) for name in methods)
 

@@ -104,7 +104,9 @@ _EXACT = (int, bool, str)
 
 
 def likeness(value: object) -> tuple[type, Any]:
-    """Returns what is the same for values that cannot be told apart: 1 and True can, 0.0 and -0.0.
+    """Returns a key that is equal for indistinguishable values; 1 and True have different keys.
+
+    So have 0.0 and -0.0.
 
     Types come first, so a value of another type than the recorded one is never asked whether it is
     equal, which tensors do not answer.
@@ -223,7 +225,7 @@ def _is_hashable_constant(value: object) -> bool:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Returns what a value is made of: the parts of tuples, lists and dicts."""
+    """Yields the parts of tuples, lists and dicts, nested ones included."""
     kind = type(value)
     if kind in (tuple, torch.Size, list):
         for part in value:
@@ -263,7 +265,7 @@ class _Chain:
 
     Attributes:
         kind: ``global``, ``cell``, ``local`` or ``super``; empty if it begins with a value.
-        name: Of a variable, or empty.
+        name: Name of the variable, or empty.
         attributes: Their names, the first one first.
     """
 
@@ -356,10 +358,10 @@ def _first_name(function: types.FunctionType) -> str:
 
 
 def _refuse_operations(code: types.CodeType, owner: str) -> None:
-    """Raises for what is not recorded whatever it is done to.
+    """Raises for operations that are never recorded, whatever their operands.
 
     Args:
-        code: Of a function, or inside of one.
+        code: The code of a function, or of a function within it.
         owner: The name of the module whose method it is, or empty.
     """
     # Generator expressions and comprehensions yield to nobody else.
@@ -370,7 +372,7 @@ def _refuse_operations(code: types.CodeType, owner: str) -> None:
         if name in _OPERATIONS and name not in allowed:
             raise _Unknown(_OPERATIONS[name])
         if name == "STORE_DEREF" and value in code.co_freevars:
-            raise _Unknown(f"assigns to a name of elsewhere ({value})")
+            raise _Unknown(f"assigns to a variable of an outer function ({value})")
         stored = value if isinstance(value, tuple) else (value,)  # of two variables: Python 3.13
         if name.startswith(("STORE_FAST", "STORE_DEREF")) and owner in stored:
             raise _Unknown(f"assigns to {owner}")
@@ -433,7 +435,7 @@ class _Reader:
         code: types.CodeType,
         owner: torch.nn.Module | None,
     ) -> Any:
-        """Returns the value of a chain's variable."""
+        """Returns the value of the variable that a chain begins with."""
         if chain.kind == "global":
             known = function.__globals__.get(chain.name, _NONE_SUCH)
             known = vars(builtins).get(chain.name, known) if known is _NONE_SUCH else known
@@ -473,17 +475,17 @@ class _Reader:
         raise _Unknown(f"uses {text}.{name}, which is not known to be recorded")
 
     def _of_anything(self, name: str) -> Any:
-        """Judges an attribute of a value of which nothing is known."""
+        """Decides about an attribute of a value about which nothing is known."""
         if name in _tensor_names() or name in _OF_CONTAINERS:
-            # It may as well be one of a module that was handed on.
+            # The value may be a module that was passed on.
             for module in self._root.modules():
                 if any(name in x for x in (vars(module), module._parameters, module._buffers)):
                     self._of_module(module, name)
             return _ANY
-        raise _Unknown(f"asks something for its {name}")
+        raise _Unknown(f"reads the attribute {name} of an unknown value")
 
     def _read_definitions(self, name: str, owner: torch.nn.Module | None) -> None:
-        """Reads a function's definitions along the bases, of which ``super()`` may ask for any."""
+        """Reads every definition of a method along the bases: ``super()`` may reach any of them."""
         if owner is None:
             raise _Unknown(f"uses super().{name} outside of a method")
         for base in type(owner).__mro__:
@@ -491,7 +493,7 @@ class _Reader:
                 self._judge_method(f"super().{name}", vars(base)[name], owner)
 
     def _of_module(self, module: torch.nn.Module, name: str) -> Any:
-        """Returns what a module has by a name, and notes what may be another one later."""
+        """Returns a module's attribute, and notes it if it may change later."""
         path = self._paths.get(id(module))
         if path is None:
             raise _Unknown(f"uses a module that is not its own for {name}")
@@ -520,7 +522,7 @@ class _Reader:
         return child
 
     def _note_containers(self, module: torch.nn.Module, path: str) -> None:
-        """Notes what may be gone through or asked for its length."""
+        """Notes containers of modules, which a forward may iterate or take the length of."""
         if isinstance(module, _CONTAINERS):
             self.found.containers.add(path)
             for name, child in module.named_children():
@@ -545,7 +547,7 @@ class _Reader:
         return _ANY
 
     def _recorded(self, name: str, value: Any) -> Any:
-        """Returns what an attribute is compared with at every call."""
+        """Returns the value that an attribute is compared with at every call."""
         for part in _leaves(value):
             if part is _NONE_SUCH:
                 raise _Unknown(f"reads the attribute {name}, which is not there")

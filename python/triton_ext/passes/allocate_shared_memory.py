@@ -69,7 +69,7 @@ class AllocateSharedMemory(Pass):
 
         Raises:
             PassError: It needs more than there is.
-            NotModelledError: What an operation or a buffer needs is not known.
+            NotModelledError: The shared memory that an operation or a buffer needs is not known.
         """
         allocation = allocation_of(module, features=context.host_features(), target="")
         if self.capacity:

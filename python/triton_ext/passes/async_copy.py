@@ -98,7 +98,7 @@ class Facts:
         dim: The dimension that the registers of a thread move first.
         held: Fact 1.
         run: Fact 3.
-        registers: Those that hold different elements.
+        registers: Registers that hold different elements.
         is_local: Whether each CTA of the cluster copies to its own shared memory.
     """
 
@@ -125,8 +125,8 @@ class AsyncCopy:
         num_warps: Warps that run it.
         threads_per_warp: Threads of one of them.
         consecutive: Pointers that lie side by side, per dimension, wherever they start.
-        contiguity: Those that are aligned as a whole.
-        constancy: Of the mask, per dimension; ``None`` without a mask.
+        contiguity: Contiguous elements that are aligned as a whole.
+        constancy: Constancy of the mask per dimension; ``None`` without a mask.
         facts: What the layouts of both sides say.
     """
 
@@ -241,7 +241,7 @@ class Operands:
         address: Tensor of pointers, or of offsets from ``base``.
         buffer: Where the elements are copied to.
         mask: Which elements are copied.
-        other: What the others become.
+        other: Values of the elements that are not copied.
         base: The pointer that offsets are from; ``None`` for a copy by pointers.
     """
 
@@ -259,8 +259,8 @@ def facts_of(
     """Returns the facts about a copy that follow from the layouts of both sides.
 
     Args:
-        encoding: Of the pointers.
-        shared: Of the buffer.
+        encoding: Encoding of the pointers.
+        shared: Encoding of the buffer.
         shape: Sizes of what is copied.
         alloc_shape: Sizes of the allocation that the buffer is a view of.
 

@@ -67,8 +67,8 @@ class Pass(ABC):
         """Rewrites ``module`` in place.
 
         Args:
-            module: What to rewrite.  Where the pass is anchored on another operation, it is the
-                part of the module in that operation, which ``module.op`` is.
+            module: The module to rewrite.  Where the pass is anchored on another operation, it is
+                the part of the module in that operation, which ``module.op`` is.
             context: Takes remarks and statistics.
 
         Raises:

@@ -84,12 +84,12 @@ class PrintedCopy:
 
     Attributes:
         shape: Sizes.
-        bits: Of an element.
+        bits: Bits of an element.
         blocked: Encoding of the pointers; ``None`` for one of another kind.
         swizzled: Encoding of the buffer; ``None`` for one of another kind.
         tensor: Type of the pointers, as text without aliases.
         buffer: Type of the buffer, as text without aliases.
-        threads: Of a warp.
+        threads: Threads of a warp.
     """
 
     shape: Ints

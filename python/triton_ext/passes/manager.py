@@ -42,7 +42,7 @@ class PassTiming:
 
     Attributes:
         pass_name: The pass.
-        anchor: What it ran on: ``builtin.module``, or a function's name.
+        anchor: The operation that it ran on: ``builtin.module``, or a function's name.
         seconds: Time in the pass.
         verify_seconds: Time in the verifier behind it.
     """

@@ -85,8 +85,8 @@ def _roots(pass_type: type[Pass]) -> set[pathlib.Path]:
         path = _file(module)
         if path is None and (cls is pass_type or cls.__module__ not in sys.stdlib_module_names):
             raise UnsupportedError(
-                f"the source of pass {pass_type.name!r} is in no file, so a change of it could not "
-                "be told and wrong kernels would be served from the cache: define it in a module"
+                f"the source of pass {pass_type.name!r} is not in a file, so Triton's cache could "
+                "not notice when it changes: define the pass in a module"
             )
         if path is None or _is_known(cls.__module__, path):
             continue

@@ -173,7 +173,7 @@ def _two_partitioned(ttgir: str, taken: int) -> str:
     if partitioned != 2:
         raise NotShown(f"{partitioned} of {len(values)} values in two partitions, expected 2")
     if taken <= _PARTITION_BYTES:
-        raise NotShown(f"LDS up to byte {taken}: all of both values is in the first partition")
+        raise NotShown(f"LDS up to byte {taken}: both values are entirely in the first partition")
     return f"two values of 4096 bytes, each in two partitions; LDS up to byte {taken}"
 
 

@@ -35,7 +35,7 @@ class Arguments:
         file: The input; ``-``: standard input.
         output: The output; ``-``: standard output.
         split_marker: Line that separates modules; ``None``: the input is one module.
-        output_marker: What is printed between the modules.
+        output_marker: The line that is printed between the modules.
         verify_diagnostics: ``all``, ``only-expected``, or empty.
         allow_unregistered: Whether operations of unknown dialects are accepted.
         debug_info: Whether locations are printed.
@@ -57,7 +57,7 @@ class Arguments:
         host: ``auto``, ``always`` or ``none``.
         keep_comments: Whether comments and what no pass touched are printed as they were.
         show: ``help``, ``version``, ``passes``, ``dialects``, or empty to run.
-        pipeline: What to run.
+        pipeline: The passes to run.
     """
 
     file: str = "-"
@@ -95,7 +95,7 @@ class Option:
     Attributes:
         help: One line.
         value: ``none`` (a flag), ``optional`` (only behind ``=``) or ``required``.
-        meta: What the value is, for the help.
+        meta: Name of the value in the help.
         choices: The allowed values; empty: any.
         apply: Stores the value; a flag that is given without one has ``""``.
     """

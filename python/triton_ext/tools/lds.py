@@ -60,8 +60,7 @@ def _show(module: Module, arguments: argparse.Namespace) -> int:
     features, _ = pictures.host_of(arguments.host)
     if features is None and arguments.placement == "triton":
         raise CommandLineError(
-            "argument --placement: which Triton places the buffers is not known: none is "
-            "installed, or --host=none"
+            "argument --placement: 'triton' needs an installed Triton, and --host=auto"
         )
     memory = _memory(module, pictures.arch_of(arguments))
     _check_partitions(module, memory)
@@ -100,7 +99,9 @@ def _memory(module: Module, arch: str) -> SharedMemory:
     if found is None:
         known = "known are NVIDIA's, such as sm_90, and gfx90a, gfx942, gfx950, gfx1250"
         if arch:
-            raise CommandLineError(f"argument --arch: '{arch}' is no GPU that is known; {known}")
+            raise CommandLineError(
+                f"argument --arch: expected a known GPU, found '{arch}'; {known}"
+            )
         module.op.fail(f"the shared memory of '{target}' is not known", known)
     return found
 

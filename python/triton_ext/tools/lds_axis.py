@@ -48,7 +48,7 @@ class Axis:
         Args:
             used: Ranges of bytes that are used at some time.
             end: Behind the last byte that is shown.
-            width: Of the axis.
+            width: Width of the axis.
             longest_gap: How long a stretch may be in which nothing is used.
         """
         pieces = _pieces(used, end)

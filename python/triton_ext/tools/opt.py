@@ -205,7 +205,7 @@ class _Outcome:
     """Result of the passes on one module.
 
     Attributes:
-        text: What to print; ``None`` after an error.
+        text: The text to print; ``None`` after an error.
         diagnostics: In the order in which they were reported.
         without_notes: Whether the notes of the errors are not known.
     """
@@ -219,7 +219,7 @@ class _LeftToHostError(Exception):
     """A run stopped at a pass of ours that leaves the module to Triton's.
 
     Args:
-        error: What our pass said.
+        error: The error of our pass.
         steps: The steps to run instead.
     """
 
@@ -234,7 +234,7 @@ class _Runner:
 
     Args:
         arguments: The command line.
-        steps: What to run.
+        steps: The passes to run.
         host: The installed Triton.
         uses_host: Whether it reads, verifies and prints.
     """
@@ -498,7 +498,7 @@ def _parse_printed(host: Host, text: str, name: str) -> Module:
     except ParseError as error:
         version = host.process.library.version
         raise ParseError(
-            f"what triton {version} printed cannot be read: {error.message}",
+            f"the output of triton {version} cannot be read: {error.message}",
             filename=f"<printed by triton {version}>",
             line=error.line,
             column=error.column,

@@ -39,7 +39,7 @@ def with_pretty_locations(text: str) -> str:
     """Returns the text of a module with its locations in the short form.
 
     Args:
-        text: What a printer printed with locations.
+        text: A module printed with locations.
     """
     aliases: dict[str, str] = {}
     for match in _DEFINITION.finditer(text):
@@ -83,7 +83,7 @@ class _Reader:
 
     Args:
         text: The location.
-        aliases: What the aliases in it stand for.
+        aliases: Values of the aliases in it.
     """
 
     def __init__(self, text: str, aliases: Mapping[str, str]) -> None:

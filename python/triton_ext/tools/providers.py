@@ -163,7 +163,7 @@ def left_to_host(
 
     Args:
         steps: What was run.
-        error: What the pass said.
+        error: The error of the pass.
         provider: ``auto``, ``host`` or ``ext``.
         host: The installed Triton.
 
@@ -317,7 +317,7 @@ def _no_such_pass(spec: PassSpec, provider: str, host: Host) -> None:
         try:
             known.update(host.passes.passes)
         except UnsupportedError as error:
-            notes.append(f"Triton's own passes are not there: {error}")
+            notes.append(f"Triton's own passes are not available: {error}")
     if provider == "host" and spec.name in registry.names():
         version = f"triton {host.passes.version}" if host.is_there else "Triton"
         spec.fail(

@@ -51,7 +51,7 @@ class Part:
 
     Attributes:
         name: Its name, as bytes of a path.
-        text: What stands between its marker and the next one.
+        text: The text between its marker and the next one.
         lines_before: Number of lines in front of the text.
     """
 
@@ -117,7 +117,7 @@ def parts_of(content: bytes, filename: str) -> list[Part]:
     """Returns the parts of a file, in its order.
 
     Args:
-        content: What stands in it.
+        content: Its content.
         filename: Its name in messages.
 
     Raises:

@@ -39,7 +39,7 @@ def render_html(timeline: Timeline, source: str, host: str) -> str:
     Args:
         timeline: The timeline.
         source: Name of the input.
-        host: Whose lowering the numbers are for.
+        host: Name of the Triton whose lowering decides the numbers.
     """
     body, width, height = svg_body(timeline, source, host)
     text = render_text(timeline, source, host)

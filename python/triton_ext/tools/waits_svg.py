@@ -54,7 +54,7 @@ def render_svg(timeline: Timeline, source: str, host: str) -> str:
     Args:
         timeline: The timeline.
         source: Name of the input.
-        host: Whose lowering the numbers are for.
+        host: Name of the Triton whose lowering decides the numbers.
     """
     body, width, height = svg_body(timeline, source, host)
     title = f"asynchronous copies and waits of {source}"
@@ -88,7 +88,7 @@ class _Note:
     """A line of the right column.
 
     Attributes:
-        text: What it says.
+        text: Its text.
         classes: How it looks.
         badge: A word in a frame in front of it; empty without one.
         tone: Class of the frame.
@@ -106,7 +106,7 @@ class _Drawing:
     Args:
         section: The section.
         timeline: The timeline that it is of.
-        about: What stands under the title.
+        about: The line under the title.
         top: Where it starts.
 
     Attributes:

@@ -46,7 +46,7 @@ def render_text(timeline: Timeline, source: str, host: str, *, colours: bool = F
     Args:
         timeline: The timeline.
         source: Name of the input.
-        host: Whose lowering the numbers are for.
+        host: Name of the Triton whose lowering decides the numbers.
         colours: Whether to use the colours of a terminal.
     """
     pen = Pen(colours)

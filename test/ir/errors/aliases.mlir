@@ -9,7 +9,7 @@
 // -----
 
 // An alias of nothing.
-// CHECK:{{^.*}}aliases.mlir:[[#@LINE+3]]:11: error: expected what alias '#blocked' stands for{{$}}
+// CHECK:{{^.*}}aliases.mlir:[[#@LINE+3]]:11: error: expected the value of alias '#blocked'{{$}}
 // CHECK-NEXT:{{^}}#blocked ={{$}}
 // CHECK-NEXT:{{^}}          ^{{$}}
 #blocked =

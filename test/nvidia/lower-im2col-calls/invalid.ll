@@ -6,7 +6,7 @@ declare i32 @triton_ext.im2col.pixel.2(i32, i32)
 
 define void @f(ptr %x, i32 %a) !dbg !4 {
   %1 = call i32 @triton_ext.im2col.pixel.2(i32 %a, i32 %a)
-; CHECK: /nowhere/kernel.py:12:7: error: an im2col position (start pixel of 2 values) is used by 'store': it is no number and can only be passed to a load
+; CHECK: /nowhere/kernel.py:12:7: error: an im2col position (start pixel of 2 values) is used by 'store': it is not a number and can only be passed to a load
   store i32 %1, ptr %x, align 4, !dbg !7
   ret void
 }

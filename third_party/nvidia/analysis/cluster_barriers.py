@@ -121,7 +121,7 @@ class _Facts:
 
         Args:
             op: The operation.
-            accesses: Those of its function.
+            accesses: The accesses of its function.
             reads: Whether the access is a read.
         """
         if op.name == ttg.ConvertLayoutOp.NAME:

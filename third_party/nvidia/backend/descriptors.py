@@ -90,8 +90,7 @@ def check_tensor(name: str, tensor: object, *needed: str) -> None:
         except RuntimeError as error:
             # A nested one of torch has no shape.
             raise TypeError(
-                f"{name} must be a dense tensor, got one whose {attribute} torch does not tell; "
-                "pad nested tensors"
+                f"{name} must be a dense tensor, got one without {attribute}; pad nested tensors"
             ) from error
         if not is_there:
             is_array = kind.__module__.partition(".")[0] == "numpy"
@@ -205,12 +204,12 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
         block_shape: [pixels, channels] of one load.
         padding: ``"zero"`` or ``"nan"``, the value of elements outside the tensor.
         round_f32_to_tf32: Whether fp32 elements are rounded to tf32 as they are loaded.
-        geometry: What the driver sees.
+        geometry: The tensor map as the driver sees it.
         conv: The convolution it was made for, or ``None``.
         identity: A number that stands for geometry, padding and rounding in keys of maps.
         base_layout: Shape and strides that ``base`` had; ``None`` for a base that does not tell.
         base_numel: Number of its elements, likewise; what every launch compares.
-        families: What the launcher keeps for this geometry, by kernel; :meth:`with_base`
+        families: The launcher's cache for this geometry, by kernel; :meth:`with_base`
             shares it between tensors on GPUs.
         input_shape: Shape of the tensor, (N, [D, [H,]] W, C).
         input_strides: Strides of the tensor in elements, size-1 dimensions packed.
@@ -289,7 +288,7 @@ class Im2ColDescriptor(TensorDescriptor):  # type: ignore[misc]  # triton ships 
             dilation: One int or one per spatial dimension.
             block_shape: [pixels, channels] of one load, powers of two; pixels 1..1024.
             round_f32_to_tf32: Round fp32 elements to tf32.
-            fill: What pixels in the padding, and channels beyond the last, read as: ``"zero"`` for
+            fill: Value of pixels in the padding and of channels beyond the last: ``"zero"`` for
                 convolutions, or ``"nan"`` for poolings of fp16, bf16 and fp32, which ignore NaN.
 
         Raises:

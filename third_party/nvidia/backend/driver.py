@@ -108,7 +108,7 @@ class DriverStatus:
     """State of the CUDA driver library; asking for it never raises.
 
     Attributes:
-        library: What is opened as the CUDA driver.
+        library: Path or name of the library that is opened as the CUDA driver.
         version: CUDA version of the driver (13010 for 13.1), or ``None``.
         problem: Why maps cannot be encoded, or ``None``.
     """

@@ -97,7 +97,7 @@ def wrap_make_tensordesc_arg(
     installed; a map that Triton cannot encode is explained in both cases.
 
     Args:
-        previous: What is wrapped.
+        previous: The wrapped function.
         is_active: Tells whether the plugin is installed; a launcher keeps what it was built with.
     """
     tiled = _cached_tiled if os.environ.get(TILED_MAPS) == "cached" else None

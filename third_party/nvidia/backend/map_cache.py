@@ -172,7 +172,7 @@ class TensorMapCache:
     Attributes:
         get: Returns the kernel arguments kept under a key, or ``None``; what every launch calls.
         put: Keeps kernel arguments under a key; returns what is kept.
-        families: What makes the kernel arguments of a tensor from its address, by family.
+        families: Makers of kernel arguments from a tensor's address, by family.
         numbers: Numbers of geometries and kernel layouts, for keys that are quick to hash.
         sightings: The addresses whose kernel arguments are worth keeping when they are seen again.
     """

@@ -65,7 +65,7 @@ class PreparedLaunch:
     Attributes:
         host: Triton's driver for which it was prepared.
         device: Number of the device.
-        launch: Of a stream and the tensors; tells whether it launched.
+        launch: Function of a stream and the tensors; tells whether it launched.
     """
 
     host: Any
@@ -226,9 +226,9 @@ class _Parameters:
     """The bytes of a kernel's parameters, and where addresses are in them.
 
     Attributes:
-        values: Of all parameters; each begins at a multiple of its size.
+        values: Bytes of all parameters; each begins at a multiple of its size.
         offsets: Where each begins.
-        sizes: Of each, in bytes.
+        sizes: Size of each parameter in bytes.
         slots: For each tensor that is a parameter: its index, the kind of address, its offset.
         kinds: For each tensor, the :data:`_Kind` of the descriptor that may come in its place, or
             ``None``.
@@ -340,7 +340,7 @@ def _words(numbers: Any) -> bytes:
 
 
 def _has_hooks() -> bool:
-    """Tells whether somebody is told of launches, such as a profiler."""
+    """Tells whether launches have hooks, such as a profiler's."""
     runtime = knobs.runtime
     for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook):
         # A chain of hooks, or a single one that somebody put in its place.

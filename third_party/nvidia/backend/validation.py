@@ -3,7 +3,7 @@
 The driver answers every bad argument of ``cuTensorMapEncodeIm2col`` with the one code
 CUDA_ERROR_INVALID_VALUE.  The functions here find all that is wrong, say it in terms of the
 convolution where there is one, and name a legal value.  Nothing that they accept is refused by the
-driver (asked of driver 580.159, CUDA 13.0, on an H200).
+driver (checked with driver 580.159, CUDA 13.0, on an H200).
 
 They are stricter than the driver on purpose where a map would be encoded that is useless or wrong
 for a kernel:
@@ -468,13 +468,13 @@ def violations(
     """Lists everything that makes a descriptor impossible, whatever kernel will use it.
 
     Args:
-        geometry: What the driver would see; strides in elements, size-1 dimensions packed.
+        geometry: The tensor map for the driver; strides in elements, size-1 dimensions packed.
         conv: The convolution it was made for: its corners and element strides are then reported as
             padding, filter and stride.
         address: Base address in bytes; ``None`` where there is none yet (fake tensors).
         padding: Fill of elements outside the tensor, ``"zero"`` or ``"nan"``.
         round_f32_to_tf32: Whether fp32 elements are rounded to tf32 as they are loaded.
-        wrong_lengths: What is wrong with ``block_shape`` and arguments of the convolution that have
+        wrong_lengths: Problems of ``block_shape`` and of arguments of the convolution that have
             another length, by name; these are listed, and nothing is said that depends on them.
 
     Returns:
@@ -557,7 +557,7 @@ def layout_violations(
     try:
         element_type = ElementType(elem_type)
     except ValueError:
-        problems.append(f"tensor map data type {elem_type} is none of 0..{max(ElementType):d}")
+        problems.append(f"tensor map data type {elem_type} is not in 0..{max(ElementType):d}")
     else:
         if element_type.size_bytes != elem_size:
             problems.append(
@@ -575,7 +575,7 @@ def layout_violations(
     try:
         mode = Swizzle(swizzle)
     except ValueError:
-        problems.append(f"swizzle mode {swizzle} is none of 0..{max(Swizzle):d}")
+        problems.append(f"swizzle mode {swizzle} is not in 0..{max(Swizzle):d}")
     else:
         box_problems = _channel_box_problems(channels, elem_size, mode)
         problems.extend(box_problems)

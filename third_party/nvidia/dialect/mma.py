@@ -31,7 +31,7 @@ class WarpGroupDotOp(View):
     Attributes:
         a: Left operand, a buffer or a tensor.
         b: Right operand, a buffer.
-        c: What is added.
+        c: The accumulator that is added.
         use_c: Whether it is added; always where it is ``None``.
         is_async: Whether a ``ttng.warp_group_dot_wait`` has to follow.
         result: The result.
@@ -193,7 +193,7 @@ class TmemAllocOp(View):
     """``%m, %t = ttng.tmem_alloc %src : (T) -> (!ttg.memdesc<...>, !ttg.async.token)``.
 
     Attributes:
-        src: What the buffer holds from the start.
+        src: The buffer's initial value.
         result: The buffer.
         token: Its token, if it has one.
     """

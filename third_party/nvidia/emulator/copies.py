@@ -22,7 +22,7 @@ __all__ = ["COPIES", "check_async_read"]
 
 
 def check_async_read(op: Operation, group: Workgroup, view: LdsView) -> None:
-    """Refuses what the asynchronous proxy must not read now.
+    """Refuses a buffer that the asynchronous proxy must not read now.
 
     Raises:
         EmulationError: A copy in flight fills a part of it, another part of the kernel writes it,
@@ -52,7 +52,7 @@ def _load(op: Operation, context: Context) -> Step:
     bases = cga_bases(context.type_of(view.result))
     shared = shared_bits(bases) if view.multicast else 0
     if shared_bits(cga_bases(context.type_of(view.barrier))):
-        raise fault(op, "the emulator does not know copies on an mbarrier that CTAs share")
+        raise fault(op, "the emulator does not support copies on an mbarrier that CTAs share")
 
     def step(group: Workgroup) -> None:
         values = group.values
@@ -132,8 +132,8 @@ class _Store:
 
     Attributes:
         op: The operation.
-        read: Reads shared memory; what it returns writes global memory.
-        write: That, once shared memory was read.
+        read: Reads shared memory; returns a function that writes global memory.
+        write: That function, once shared memory was read.
     """
 
     op: Operation
@@ -209,7 +209,7 @@ def _start_store(
     addresses: Array,
     inside: Array,
 ) -> _Store:
-    """Puts a store into flight: what it writes is poison until it lands."""
+    """Puts a store into flight: its destination is poison until it lands."""
     memory, element = group.memory, desc.element
     try:
         memory.mark(element, addresses, inside, 1)

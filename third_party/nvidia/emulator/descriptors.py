@@ -32,7 +32,7 @@ class Descriptor(Protocol):
         """Addresses of a block's elements, and which of them are inside of the tensor.
 
         Args:
-            shape: Of the block.
+            shape: Shape of the block.
             coord: Where it starts.
             offsets: Filter offsets, in im2col mode.
 
@@ -47,8 +47,8 @@ class Tiled:
 
     Attributes:
         element: Type of the elements.
-        address: Of the tensor.
-        shape: Of the tensor.
+        address: Address of the tensor.
+        shape: Shape of the tensor.
         strides: In elements.
         fills_nan: Whether what is out of bounds arrives as NaN, not as zeros.
     """
@@ -88,8 +88,8 @@ class Im2Col:
 
     Attributes:
         element: Type of the elements.
-        address: Of the tensor.
-        geometry: What the driver sees.
+        address: Address of the tensor.
+        geometry: The tensor map as the driver sees it.
         fills_nan: Whether what is out of bounds arrives as NaN, not as zeros.
         conv: The convolution that it was made for, or ``None``.
     """
@@ -124,7 +124,7 @@ def make_descriptor(host: Any, element: Element, address: int) -> Descriptor:
     Args:
         host: Triton's ``TensorDescriptor``, or an im2col descriptor of this package.
         element: Type of its elements.
-        address: Of its tensor.
+        address: Address of its tensor.
 
     Raises:
         TypeError: It is an im2col descriptor that was not built here.

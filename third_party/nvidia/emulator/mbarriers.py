@@ -1,8 +1,8 @@
 """mbarriers: phases, arrivals and the bytes of copies (PTX ISA, "mbarrier").
 
-A phase is complete when all arrivals of its count came and no bytes are outstanding.  Copies land
-when somebody waits for the phase that they complete, and not before; one after the other, in an
-order that the seed decides, and none that the phase can do without.
+A phase is complete when it has as many arrivals as its count and no bytes are outstanding.  Copies
+land only when a part of the kernel waits for the phase that they complete.  They land one by one in
+an order that the seed decides, and only as many as the phase needs.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class InFlight:
 
     Attributes:
         op: The operation.
-        size_bytes: What it brings.
-        land: Does what it does.
+        size_bytes: Bytes that it copies.
+        land: Carries the copy out.
     """
 
     op: Operation
@@ -57,15 +57,15 @@ class Mbarrier:
 
     Attributes:
         op: Its initialisation.
-        name: What the kernel calls it.
+        name: Its name in the kernel.
         count: Arrivals of a phase.
-        agent: What tells that copies are done; its time counts the phases.
+        agent: The agent that hands on what its arrivals know; its time counts the phases.
         number: Its number among those of the CTA.
         pending: Arrivals of this phase that are missing.
         tx_bytes: Bytes that are outstanding; negative where more came than were expected.
         phases: Phases that are complete.
         copies: Copies in flight that complete on it.
-        known: What is known to those who waited for the last complete phase.
+        known: The accesses that are over for everyone who waited for the last complete phase.
     """
 
     op: Operation
@@ -94,7 +94,7 @@ class Mbarrier:
                 f"{agent.name} arrives {count} times at mbarrier '{self.name}', whose phase "
                 f"expects {self.pending} more",
                 *self.state(),
-                "the phase before has to be complete, and waited for, first",
+                "wait for the previous phase before arriving again",
             )
         self.agent.learn(agent.hand_on())
         self.pending -= count
@@ -117,7 +117,7 @@ class Mbarrier:
         return self.phases % 2 != parity
 
     def land(self, group: Workgroup, parity: int) -> bool:
-        """Lets copies land that complete the phase of a parity; whether it is complete."""
+        """Lands copies until the phase of a parity is complete; returns whether it is."""
         if not self.is_over(parity) and self.pending == 0:
             while self.copies and not self.is_over(parity):
                 copy = self.copies.pop(group.fibers.random.randrange(len(self.copies)))
@@ -219,9 +219,9 @@ def barrier_of(op: Operation, group: Workgroup, view: LdsView, rank: int | None 
     """The mbarrier in shared memory.
 
     Args:
-        op: What uses it.
-        group: The CTA that does.
-        view: Where it lies.
+        op: The operation that uses it.
+        group: The CTA that uses it.
+        view: Its place in shared memory.
         rank: Number of the CTA in whose shared memory; by default its own.
 
     Raises:
@@ -237,7 +237,7 @@ def barrier_of(op: Operation, group: Workgroup, view: LdsView, rank: int | None 
     if found is not None and owner is not group:
         found = _Mbarriers.of(owner).all[found.number]
     if found is None:
-        raise fault(op, f"'{_name_of(view)}' is no mbarrier: it was not initialised")
+        raise fault(op, f"'{_name_of(view)}' is not an mbarrier: it was not initialised")
     return found
 
 
@@ -270,7 +270,7 @@ def _refuse_routes(op: Operation) -> None:
         EmulationError: It is one.
     """
     if re.search(r"\b(from_?CTA|multicast_?CTA)\b", op.text, re.IGNORECASE):
-        raise fault(op, "the emulator does not know arrivals at the mbarriers of several CTAs")
+        raise fault(op, "the emulator does not support arrivals at the mbarriers of several CTAs")
 
 
 def _is_on(group: Workgroup, pred: object) -> bool:

@@ -24,7 +24,7 @@ _BYTE = Element("i8", np.dtype(np.int8), 1)
 
 
 def _prefetch(op: Operation, context: Context) -> Step:
-    """Changes nothing, since there are no caches, but what is asked for has to be there."""
+    """Only checks the addresses: there are no caches to fill."""
     (addresses,), (result,) = op.operands, op.results
     shape = context.shape(result)
 
@@ -50,12 +50,12 @@ def _inline_asm(op: Operation, context: Context) -> Step:
     if "prefetch.global." in op.text:
         return _prefetch(op, context)
     if "griddepcontrol." not in op.text:
-        raise fault(op, "the emulator does not know inline assembly")
+        raise fault(op, "the emulator does not support this inline assembly")
     return _nothing(op, context)
 
 
 def _for_cuda(prepare: Prepare) -> Prepare:
-    """Refuses an operation where the order of accesses to shared memory is not kept."""
+    """Refuses an operation in modules for which accesses to shared memory are not ordered."""
 
     def prepared(op: Operation, context: Context) -> Step:
         module = op.module

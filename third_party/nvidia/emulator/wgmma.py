@@ -1,7 +1,7 @@
 """Matrix products of a warp group (WGMMA): asynchronous, and waited for by their number.
 
-The result of a product in flight can be handed on, to another product as well; who reads it before
-a wait retired the product is refused.
+The result of a product in flight can be passed on, also to another product.  Reading it before a
+wait has retired the product is an error.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class _Product:
 
     Attributes:
         op: The operation.
-        value: What it gives.
+        value: Its result.
         operands: The buffers that it reads.
         is_done: Whether a wait retired it.
-        group: Number of what it is committed with.
+        group: Number of the group that it is committed with.
     """
 
     op: Operation
@@ -96,12 +96,12 @@ class _Products:
         self.flying.append(product)
 
     def join(self, count: int) -> None:
-        """Makes the next products one for those who wait."""
+        """Makes waits count the next products as one."""
         self._last_group += 1
         self._joined = count
 
     def retire(self, group: Workgroup, pendings: int) -> None:
-        """Retires all but the last ones."""
+        """Retires all products but the newest ``pendings``."""
         groups = sorted({product.group for product in self.flying})
         done = groups[: max(0, len(groups) - pendings)]
         for product in [product for product in self.flying if product.group in done]:
@@ -129,8 +129,8 @@ class _Products:
 def _as_tf32(values: Array) -> Array:
     """Rounds float32 as products read it: the sign, the exponent and 10 bits of the mantissa.
 
-    The lower 13 bits are not looked at (PTX ISA, "Alternate floating-point data formats"), which
-    rounds towards zero.
+    The lower 13 bits are ignored (PTX ISA, "Alternate floating-point data formats"), which rounds
+    towards zero.
     """
     bits: Array = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
@@ -204,7 +204,7 @@ def _wait(op: Operation, context: Context) -> Step:
 def _join(op: Operation, context: Context) -> Step:
     """The marker in front of products that become one."""
     if not is_join(op):
-        raise fault(op, "the emulator does not know functions of libraries")
+        raise fault(op, "the emulator does not support functions of libraries")
     return lambda group: _Products.of(group).join(len(op.operands))
 
 

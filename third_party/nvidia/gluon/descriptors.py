@@ -39,7 +39,7 @@ def im2col_layout(
 
     Args:
         block_shape: [pixels, channels], powers of two.
-        dtype: Of the tensor: torch's, or Triton's.
+        dtype: The tensor's dtype: torch's, or Triton's.
         cga_layout: How the CTAs of a cluster split the block; ``None`` for one CTA.  One basis
             [along pixels, along channels] per bit of the CTA's number: [1, 0], [2, 0], ... halve
             the pixels, [0, 1], [0, 2], ... the channels, [0, 0] shares the block.
@@ -215,7 +215,7 @@ class TensorDescriptorIm2Col(metaclass=_HostType):
             block_shape: [pixels, channels] of one load, powers of two.
             layout: NVMMASharedLayout of the block; :func:`im2col_layout` by default.
             round_f32_to_tf32: Round fp32 elements to tf32.
-            fill: What pixels in the padding, and channels beyond the last, read as: ``"zero"`` for
+            fill: Value of pixels in the padding and of channels beyond the last: ``"zero"`` for
                 convolutions, or ``"nan"`` for poolings of fp16, bf16 and fp32, which ignore NaN.
 
         Raises:

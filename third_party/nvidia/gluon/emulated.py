@@ -17,7 +17,7 @@ from ..backend.validation import SHARED_MEMORY_BYTES
 
 __all__ = ["Emulated", "emulated"]
 
-#: Where a CTA has that much.
+#: Compute capabilities whose CTAs have ``SHARED_MEMORY_BYTES``.
 _CAPABILITIES: Final = (90, 100, 103)
 
 
@@ -26,14 +26,14 @@ class Emulated(EmulatedKernel):
 
     Args:
         kernel: A ``@gluon.jit`` or ``@triton.jit`` function.
-        capability: Compute capability times ten of what it is compiled for.
+        capability: Compute capability, times ten, that it is compiled for.
         seed: Decides the order in which the partitions of a CTA take turns.
         edit: Changes the TTGIR before it runs; for experiments.
 
     Raises:
-        TypeError: ``kernel`` is none, another argument is of another type; at a launch: the
-            arguments are not those of the kernel, an option is of another type.
-        ValueError: At a launch: an option that is an int and none that it may be.
+        TypeError: ``kernel`` is not a kernel, or another argument has a wrong type.  At a launch:
+            the arguments do not match the kernel's, or an option has a wrong type.
+        ValueError: At a launch: an option has an integer value that is not allowed.
         LaunchError: At a launch that the GPU would refuse, or with arguments of another type.
         UnsupportedError: At a launch with an im2col descriptor: the host is older than 3.8.
     """
@@ -78,7 +78,7 @@ class Emulated(EmulatedKernel):
             name: "constexpr" if name in constants else _type(name, value, is_gluon=is_gluon)
             for name, value in given.items()
         }
-        # As a launch says of what an allocator gave.
+        # A launch states the same alignment for memory from torch's allocator.
         aligned = {
             (names.index(name),): [["tt.divisibility", 16]]
             for name, type_ in signature.items()
@@ -128,7 +128,7 @@ def _type(name: str, value: Any, *, is_gluon: bool) -> Any:
     if hasattr(value, "block_shape"):
         return _descriptor_type(value, is_gluon=is_gluon)
     shape: Any = getattr(value, "shape", ())
-    # A number of numpy's has a type and a shape as well, and is no tensor.
+    # A numpy scalar has a dtype and a shape as well, but is not a tensor.
     if hasattr(value, "dtype") and (hasattr(value, "data_ptr") or shape):
         return f"*{normalize_dtype(value.dtype)}"
     if isinstance(value, tuple):
@@ -148,7 +148,7 @@ def _absent(value: Any, path: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 def _descriptor_type(desc: Any, *, is_gluon: bool) -> str:
     if getattr(desc, "geometry", None) is not None:
-        # Without them the loads become calls, and that behind TTGIR.
+        # Without it, im2col loads become calls after TTGIR, which the emulator does not run.
         require("im2col-copies")
     block = f"{normalize_dtype(desc.base.dtype)}{list(desc.block_shape)}"
     if not is_gluon:

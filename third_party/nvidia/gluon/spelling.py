@@ -41,7 +41,7 @@ def wrap_source(previous: Callable[..., Any], is_active: Callable[[], bool]) -> 
     """Wraps the constructor of Gluon kernel sources (``host.patch_points.gluon_signature``).
 
     Args:
-        previous: What is wrapped, an ``__init__``.
+        previous: The wrapped ``__init__``.
         is_active: Tells whether the plugin is installed.
     """
 
@@ -65,7 +65,7 @@ def wrap_str_to_ty(
     """Wraps the parser of types in signatures (``host.patch_points.gluon_signature``).
 
     Args:
-        previous: What is wrapped.
+        previous: The wrapped function.
         is_active: Tells whether the plugin is installed.
     """
 
@@ -77,7 +77,7 @@ def wrap_str_to_ty(
             return previous(name, *args)
         block = ",".join(match["block"].split(",")[-2:])
         tiled = previous(f"tensordesc<{match['dtype']}[{block}],{match['layout']}>", *args)
-        # Only now: whoever has no im2col descriptor need not wait for Gluon's modules.
+        # Imported late: without im2col descriptors Gluon's modules are not needed.
         from .substitutes import tensor_descriptor_im2col_type
 
         sizes, steps = tiled.shape_type, tiled.strides_type

@@ -63,7 +63,7 @@ def interpreting(semantic: Any) -> bool:
 
 
 def describe(value: Any) -> str:
-    """Returns how messages call a value of a kernel: a constant as written, the rest by type."""
+    """Returns the words of messages for a kernel's value: a constant as written, others by type."""
     value = core._unwrap_if_constexpr(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)

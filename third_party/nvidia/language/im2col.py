@@ -204,7 +204,7 @@ def descriptor_walk(
 def start_of(
     pixel: Any, output_size: Any, stride: Any, padding: Any, semantic: Any
 ) -> tuple[Any, ...]:
-    """Returns what :func:`im2col_start` returns, for whichever kind of kernel is being traced."""
+    """Returns the result of :func:`im2col_start` for the kind of kernel that is being traced."""
     size, step, front = check_walk("im2col_start", (output_size, stride, padding))
 
     def scalar(value: Any) -> Any:
@@ -242,8 +242,9 @@ def check_walk(
     """Returns (output_size, stride, padding) as lists of one length.
 
     Raises:
-        TypeError: They are no lists.
-        ValueError: They are not three, of different or wrong length, or a constant is out of range.
+        TypeError: One of them is not a list.
+        ValueError: There are not three, their lengths differ or are wrong, or a constant is out of
+            range.
     """
     parts = as_list(walk, f"{name} walk")
     if len(parts) != 3:
@@ -326,7 +327,7 @@ def check_channel(name: str, channel: Any, dtype: Any) -> None:
 
 
 def check_plugin(name: str) -> None:
-    """Refuses what is lowered by passes of ours where none of those would run.
+    """Refuses a device function that needs our passes while the plugin is not installed.
 
     Args:
         name: The function that was called.
@@ -370,7 +371,7 @@ def position_markers(pixel: list[Any], channel: Any, taps: list[Any], semantic: 
         pixel: int32 scalars (n, [d, [h,]] w); the walk may stand behind them (``markers.PIXEL``).
         channel: int32 scalar.
         taps: int32 scalars ([d, [h,]] w).
-        semantic: Of the kernel, ``@triton.jit`` or Gluon, that is being traced.
+        semantic: ``_semantic`` of the kernel, ``@triton.jit`` or Gluon, that is being traced.
     """
     return [_marker(PIXEL, pixel, semantic), _marker(CHANNEL, [channel, *taps], semantic)]
 

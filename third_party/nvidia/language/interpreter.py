@@ -26,7 +26,7 @@ def wrap_implicit_cvt(
     """Wraps the interpreter's conversion of kernel arguments (``interpreter_cvt``).
 
     Args:
-        previous: What is wrapped.
+        previous: The wrapped function.
         is_active: Tells whether the plugin is installed.
     """
     from triton.runtime.interpreter import TensorDescHandle
@@ -119,7 +119,7 @@ def geometry_of(name: str, desc: Any, rank: int) -> Any:
     Args:
         name: The device function that asks.
         desc: The kernel's descriptor value.
-        rank: Of the tensor, as the kernel has it.
+        rank: Rank of the tensor, as the kernel has it.
 
     Raises:
         LaunchError: A tiled descriptor was passed, or one of another rank.

@@ -14,8 +14,8 @@ def mark_join(columns: list[int], semantic: Any) -> None:
     """Leaves a call in LLVM IR; it is not pure, so it stays in front of the WGMMAs.
 
     Args:
-        columns: Of each accumulator, in order.
-        semantic: Of the kernel that is being traced.
+        columns: Columns of each accumulator, in order.
+        semantic: ``_semantic`` of the kernel that is being traced.
     """
     signature = (core.int32,) * len(columns)
     core.extern_elementwise(

@@ -27,7 +27,7 @@ def wrap_make_ir(previous: Callable[..., Any], is_active: Callable[[], bool]) ->
     is explained.
 
     Args:
-        previous: What is wrapped, a method of a source.
+        previous: The wrapped method of a source.
         is_active: Tells whether the plugin is installed.
     """
 

@@ -33,9 +33,9 @@ class AllocateSharedMemoryNv(Pass):
     """Places buffers in the shared memory of an NVIDIA GPU.
 
     Attributes:
-        compute_capability: Of the GPU, 90 for sm_90.
+        compute_capability: Compute capability of the GPU, 90 for sm_90.
         ptx_version: Makes no difference here.
-        capacity: Bytes that there are; 0 if that is not to be checked.
+        capacity: Bytes of shared memory; 0 for no check.
     """
 
     name: ClassVar[str] = "allocate-shared-memory-nv"
@@ -56,8 +56,8 @@ class AllocateSharedMemoryNv(Pass):
         """Writes offsets to the buffers of ``module``.
 
         Raises:
-            PassError: It needs more than there is.
-            NotModelledError: What an operation or a buffer needs is not known.
+            PassError: The module needs more shared memory than the GPU has.
+            NotModelledError: The shared memory that an operation or a buffer needs is not known.
         """
         target = f"cuda:{self.compute_capability}"
         allocation = allocation_of(module, features=context.host_features(), target=target)

@@ -67,7 +67,7 @@ class CallFlow:
     Attributes:
         markers: The calls, in order.
         carriers: Every value that can hold a marker, with the instruction that defines it.
-        kinds: What each of them stands for.
+        kinds: The marker that each of them stands for.
         copies: The copies whose two coordinates are markers, in order.
         records: Debug records that name a carrier.
     """
@@ -85,7 +85,7 @@ class CallFlow:
         Args:
             module: Its module.
             function: The function.
-            word: What stands in the name of every marker.
+            word: Text that the name of every marker contains.
 
         Raises:
             PassError: A marker is used as a number, meets one of another kind, or takes a way that
@@ -122,7 +122,7 @@ class _Search:
             marker = marker_of(call)
             if call is None or marker is None or not instruction.result:
                 raise error_in(
-                    self._module, instruction, "an im2col marker is no plain call of its symbol"
+                    self._module, instruction, "expected a plain call of the im2col marker's symbol"
                 )
             markers.append(call)
             self._follow(instruction, marker)
@@ -166,7 +166,7 @@ class _Search:
             raise self._error(
                 user,
                 f"an im2col position ({marker}) is used by {user.opcode!r}: "
-                "it is no number and can only be passed to a load",
+                "it is not a number and can only be passed to a load",
             )
         self._copies.setdefault(user, set()).add(marker.kind)
 
@@ -179,17 +179,17 @@ class _Search:
         return copy
 
     def _check_origins(self) -> None:
-        """Whatever a carrier is made of has to be a carrier, or nothing."""
+        """Checks that every source of a carrier is a carrier, too, or an undefined value."""
         for carrier in self._carriers.values():
             binary = Binary.match(carrier)
             both = (binary.left.text, binary.right.text) if binary is not None else ()
             if sum(value in self._carriers for value in both) == 2:
-                raise self._error(carrier, "two im2col positions are added: they are no numbers")
+                raise self._error(carrier, "two im2col positions are added: they are not numbers")
             for value in _sources(carrier):
                 if value not in self._carriers and value not in _NOTHING:
                     raise self._error(
                         carrier,
-                        f"the im2col position {carrier.result} is {value} on one of its ways, "
+                        f"the im2col position {carrier.result} is {value} on one of its paths, "
                         "which does not come from load_im2col",
                     )
 

@@ -25,10 +25,10 @@ Properties of the WGMMAs that become one:
 2. The right operand of each begins where that of the one before ends: N / 8 groups of 8 rows behind
    it, as far apart as its descriptor says (:mod:`.smem_descriptors`).
 3. Nothing that has an effect stands between them but their fences and ends of groups.
-4. They are of the call that the marker is of, as far as the places in the program are known.
+4. They and the marker come from the same call, as far as their source locations are known.
 
-A marker in front of a branch, with nothing but values behind it, is that of every way that is
-entered from there alone: LLVM makes one of equal instructions that begin both.
+LLVM merges equal instructions at the start of both sides of a branch.  So a marker in front of a
+branch, with nothing but values behind it, counts for every side that is entered from there alone.
 
 Safe direction: a marker behind which that does not hold, or cannot be seen, is an error at the
 user's line.  Not covered: left operands in registers, transposed right operands, accumulators of
@@ -132,14 +132,14 @@ def _markers(function: Function) -> list[Call]:
 
 
 def _erase_marker(function: Function, marker: Instruction) -> None:
-    """Takes a marker out, and what debug information says of its result, which nobody uses."""
+    """Removes a marker, and the debug records of its result, which has no other use."""
     for record in function.users(marker.result) if marker.result else ():
         record.erase()
     marker.erase()
 
 
 def _ways(function: Function, marker: Instruction) -> list[Block]:
-    """The blocks behind a marker's, if they are entered from there alone; none if it has WGMMAs."""
+    """The blocks that are entered from a marker's block alone; none if it has WGMMAs itself."""
     block = marker.block
     assert block is not None
     *behind, end = block.instructions[block.instructions.index(marker) + 1 :]
@@ -171,7 +171,7 @@ def _join_function(module: Module, function: Function, markers: Sequence[Call]) 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Where values of a function come from and go.
+    """The definitions and uses of a function's values.
 
     Attributes:
         definitions: The instructions by the names of their results.
@@ -271,7 +271,7 @@ class _Groups:
         mine, other = (source_position(self.module, at) for at in (self.marker.instruction, wgmma))
         if mine is None or other is None or mine == other:
             return
-        # LLVM gives what it makes of two places no line or no column; Triton counts from 1.
+        # LLVM gives an instruction merged from two places no line or column; Triton counts from 1.
         if mine[2] and other[2]:
             where = ":".join(map(str, other))
             raise self._error(f"the next ones are of the call at {where}: is the result unused?")
@@ -284,7 +284,7 @@ class _Groups:
             hint = "" if found else ": is the result unused, or not waited for?"
             raise self._error(f"expected groups of {wanted} columns, found {shown}{hint}")
         if len({len(group) for group in self.groups}) != 1:
-            raise self._error("they are not as many for all columns")
+            raise self._error("the groups of columns have different numbers of them")
         if len(self.fences) != len(columns):
             raise self._error(f"expected {len(columns)} fences, found {len(self.fences)}")
 
@@ -314,7 +314,7 @@ class _Groups:
                 raise self._error("they do not read the same left operand", where)
         rights = [descriptor_of(one.right, definitions) for one in (before, behind)]
         if rights[0] is None or rights[1] is None:
-            raise self._error("where their right operands lie cannot be seen", where)
+            raise self._error("the addresses of their right operands are not known", where)
         wanted = before.columns // 8 * rights[0].group_bytes
         distance = rights[0].distance_bytes(rights[1])
         if distance is None:
@@ -401,8 +401,8 @@ def _compute_early(
 
     Args:
         function: The function.
-        name: Of a value that stands behind the fence.
-        late: What stands there, by the names of the results.
+        name: Name of a value that is computed behind the fence.
+        late: The instructions behind the fence, by the names of their results.
         names: Gets its name in front of the fence.
         fence: The fence.
     """

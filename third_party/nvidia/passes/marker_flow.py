@@ -115,7 +115,7 @@ def _closure(marker: Operation, kind: MarkerKind) -> tuple[list[Value], list[Ope
                 raise error_at(
                     use.op,
                     f"an im2col position ({kind}) is used by {use.op.name!r}: "
-                    "it is no number and can only be passed to a load",
+                    "it is not a number and can only be passed to a load",
                 )
     return list(values), list(loads)
 
@@ -133,7 +133,7 @@ def find_markers(module: Module) -> tuple[Operation, ...]:
 
 
 def marker_kind(op: Operation) -> MarkerKind | None:
-    """Returns what ``op`` stands for, or ``None`` if it is no marker."""
+    """Returns the kind of a marker, or ``None`` if ``op`` is not a marker."""
     if op.name != "tt.extern_elementwise":
         return None
     if op.attributes.get("libname", "").strip('"') != LIBRARY:
@@ -141,7 +141,9 @@ def marker_kind(op: Operation) -> MarkerKind | None:
     symbol = op.attributes.get("symbol", "").strip('"')
     kind = kind_of(symbol)
     if not kind:
-        raise error_at(op, f"unknown marker {symbol!r}: it was made by another triton-ext")
+        raise error_at(
+            op, f"unknown marker {symbol!r}: it was made by another version of triton-ext"
+        )
     for index, operand in enumerate(op.operands):
         if operand.known_type not in (None, "i32"):
             raise error_at(

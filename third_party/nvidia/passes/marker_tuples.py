@@ -152,7 +152,7 @@ def _untraceable(value: Value) -> PassError:
         return PassError(f"the im2col position {value.name} cannot be traced")
     return error_at(
         op,
-        f"the im2col position {value.name} comes from {op.name!r} on one of its ways, "
+        f"the im2col position {value.name} comes from {op.name!r} on one of its paths, "
         "not from load_im2col",
     )
 

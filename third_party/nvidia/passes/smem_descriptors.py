@@ -87,7 +87,7 @@ class Descriptor:
     """A matrix descriptor.
 
     Attributes:
-        constant: What is added to the address.
+        constant: The number that is added to the address.
         address: In bytes, without the constant part.
         offset_bytes: The constant part, signed.
     """

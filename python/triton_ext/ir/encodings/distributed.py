@@ -144,7 +144,7 @@ class SliceEncoding(DistributedEncoding):
         return tuple((*b[: self.dim], *b[self.dim + 1 :]) for b in self.parent.cga_bases)
 
     def verify(self) -> None:
-        """Checks the parent and that it has the dimension and another.
+        """Checks that the parent is a distributed encoding with this dimension and another one.
 
         Raises:
             VerifyError: One of them is wrong.
@@ -162,7 +162,7 @@ class SliceEncoding(DistributedEncoding):
 
     def _layout(self, shape: Ints) -> LinearLayout:
         if not isinstance(self.parent, Encoding):
-            self._reject("expected a parent that is known here")
+            self._reject(f"expected a 'parent' that triton-ext knows, found '{self.parent}'")
         inner = self.parent.to_linear_layout((*shape[: self.dim], 1, *shape[self.dim :]))
         gone = f"dim{self.dim}"
         kept = [name for name in inner.out_dim_names if name != gone]
@@ -348,7 +348,9 @@ class _LinearBase(DistributedEncoding):
         for name, bases in self._named().items():
             for basis in bases:
                 if name not in swizzled and sum(1 for x in basis if x) > 1:
-                    self._reject(f"expected each basis of '{name}' to move one dimension, {basis}")
+                    self._reject(
+                        f"expected each basis of '{name}' to move one dimension, found {basis}"
+                    )
         if not self.linear_layout.is_surjective:
             self._reject("expected bases that reach every element of their shape")
 

@@ -149,7 +149,7 @@ def _mma_tile(shape: Ints, k_width: int, order: Sequence[int]) -> LinearLayout:
     inner, outer = f"dim{order[0]}", f"dim{order[1]}"
     columns, rows = shape[order[0]], shape[order[1]]
     if columns % (4 * k_width):
-        raise ValueError(f"{columns} columns are no multiple of 4 threads of {k_width} elements")
+        raise ValueError(f"{columns} columns are not a multiple of 4 threads of {k_width} elements")
     tile = (
         identity(k_width, "register", inner)
         * identity(4, "lane", inner)

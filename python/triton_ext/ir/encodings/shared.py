@@ -251,7 +251,7 @@ class PaddedSharedEncoding(SharedEncoding):
 
     @property
     def cga_bases(self) -> Bases:
-        """Those of the CTAs, which are in elements, in units of what one CTA holds."""
+        """The CTA bases, converted from elements to units of one CTA's share."""
         return cga_units(self.cga_layout)
 
     @property
@@ -308,11 +308,11 @@ class PaddedSharedEncoding(SharedEncoding):
         return LinearLayout.of(bases, dim_names(self.rank))
 
     def padded_offset(self, offset: int) -> int:
-        """Place in memory, in elements, of an offset that does not count padding."""
+        """Converts an offset without padding to the offset in memory, both in elements."""
         return offset + sum(offset // i * pad for i, pad in self.interval_padding_pairs)
 
     def padded_size(self, elements: int) -> int:
-        """Elements in memory for so many elements; nothing is added behind the last one."""
+        """Returns the size in memory of ``elements`` elements; no padding follows the last one."""
         return self.padded_offset(elements - 1) + 1
 
     def _layout(self, shape: Ints) -> LinearLayout:
@@ -328,7 +328,7 @@ class SharedLinearEncoding(SharedEncoding):
     Attributes:
         offset_bases: Basis per bit of the offset.
         block_bases: Basis per bit of the CTA in its cluster.
-        alignment: Of the buffer, in bytes.
+        alignment: Alignment of the buffer in bytes.
     """
 
     MNEMONIC: ClassVar[str] = "ttg.shared_linear"
@@ -363,7 +363,7 @@ class SharedLinearEncoding(SharedEncoding):
 
     @property
     def cga_bases(self) -> Bases:
-        """The block bases, which are in elements, in units of what one CTA holds."""
+        """The block bases, converted from elements to units of one CTA's share."""
         return cga_units(self.block_bases)
 
     @property
@@ -442,7 +442,7 @@ class PartitionedSharedEncoding(SharedEncoding):
 
     @property
     def cga_bases(self) -> Bases:
-        """Those of a piece."""
+        """The CTA bases of a piece."""
         layout = self.partition_layout
         return layout.cga_bases if isinstance(layout, SharedEncoding) else ()
 
@@ -463,7 +463,7 @@ class PartitionedSharedEncoding(SharedEncoding):
         return tuple(pieces)
 
     def pieces(self, shape: Sequence[int]) -> Bases:
-        """The numbers of the pieces in each partition's buffer, as they lie behind each other.
+        """Lists the numbers of the pieces in each partition's buffer, in memory order.
 
         With 2 partitions and 4 groups the first buffer holds 0, 2, 4, 6, the second 1, 3, 5, 7.
 
@@ -518,7 +518,7 @@ class PartitionedSharedEncoding(SharedEncoding):
     def _layout(self, shape: Ints) -> LinearLayout:
         layout = self.partition_layout
         if not isinstance(layout, SharedEncoding):
-            self._reject("expected a 'partitionLayout' that is known here")
+            self._reject(f"expected a 'partitionLayout' that triton-ext knows, found '{layout}'")
         self.verify_shape(shape)
         name = f"dim{self.partition_dim}"
         return (

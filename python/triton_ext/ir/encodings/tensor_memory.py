@@ -221,7 +221,7 @@ class TensorMemoryScalesEncoding(TensorMemory):
     def _layout(self, shape: Ints) -> LinearLayout:
         if self.block_rep_order:
             self._reject(
-                "expected no 'blockRepOrder', whose effect on the layout is not known here"
+                "expected no 'blockRepOrder': triton-ext does not know its effect on the layout"
             )
         share = _share(self, self.cga_layout, shape)
         # 32 lanes of 2 x 4 scales each; all four groups of 32 lanes hold the same.

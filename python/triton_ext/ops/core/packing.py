@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from triton_ext import backends
 from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides, packed_strides
@@ -51,10 +50,6 @@ _STEP_PIXELS, _STEP_CHANNELS = 128, 64
 _FULL_STEP_BYTES = 128
 # Copies of columns, whose addresses take longer than those of rows: a part of the rate of copies.
 _COLUMN_COPY_RATE = 2.0 / 3.5
-#: An error that the models may have: partial im2col should be faster by more.
-MARGIN = 0.85
-# Partial im2col that is expected to take so many times what taps take is not measured either.
-_HOPELESS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +64,9 @@ class RowPacking:
     strides: tuple[int, ...]  # of the overlapping view of x, [N, ([D, ]H, )out_w, S * C']
     columns: bool = False  # whether a pixel in memory holds what a column of the filter reads
     planes: bool = False  # whether the rows that an output row reads are a dimension of the view
-    # Whether the packed weight is the filter turned round, as a gradient of the input needs it;
-    # callers pass it unturned.
+    # Whether the packed weight is the filter turned round with its channels swapped, as a gradient
+    # of the input needs it; callers pass it as it is.
     is_turned: bool = False
-
-    @classmethod
-    def make(
-        cls, problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int, num_sms: int
-    ) -> RowPacking | None:
-        """Returns the packing of the least time; ``None`` where there is none."""
-        ways = cls.ways(problem, x_strides, element_bytes)
-        return min(ways, key=lambda way: way.cost(num_sms).packed_us, default=None)
 
     @classmethod
     def ways(
@@ -219,64 +206,37 @@ class RowPacking:
         return min(blocks, key=lambda block: math.ceil(channels / block) * _step_us(block * size))
 
     @property
-    def k_gemm(self) -> int:
-        """Multiplications per output element, with what rounding to BLOCK_K adds."""
-        rows = math.prod(self.problem.filter_size[: self.walked])
-        return rows * _up(self.window_channels, self.block_k)
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes that packing reads and writes, x and weight; 0 where x is read in place."""
-        p = self.problem
-        shapes = (p.x_shape, self.memory_shape, p.w_shape, self.weight_shape)
-        return sum(map(math.prod, shapes)) * self.element_bytes if self.is_copied else 0
-
-    @property
     def copy_us(self) -> float:
         """Time in which one launch packs x and the weight; of a weight alone, within the error."""
-        rate = H200.copy_bytes_per_us * (_COLUMN_COPY_RATE if self.columns else 1.0)
-        return H200.launch_us + self.copied_bytes / rate if self.is_copied else 0.0
+        problem, rate = self.problem, H200.copy_bytes_per_us
+        if not self.is_copied:
+            return 0.0
+        shapes = (problem.x_shape, self.memory_shape, problem.w_shape, self.weight_shape)
+        copied_bytes = sum(map(math.prod, shapes)) * self.element_bytes
+        return H200.launch_us + copied_bytes / (rate * _COLUMN_COPY_RATE if self.columns else rate)
 
-    def cost(self, num_sms: int) -> PackingCost:
-        """Returns the expected times, packed and tap by tap, on so many multiprocessors."""
+    def cost(self, num_sms: int) -> tuple[float, float]:
+        """Returns the expected times, packed and tap by tap, on so many multiprocessors.
+
+        That is copies and steps of the K loop; tap by tap infinite where im2col has no such stride.
+        """
         problem, size = self.problem, self.element_bytes
         tiles = math.ceil(problem.geometry.m_gemm / _STEP_PIXELS)
         waves = math.ceil(tiles * math.ceil(problem.out_channels / _STEP_CHANNELS) / num_sms)
 
-        def gemm_us(k_gemm: int, block_k: int) -> float:
-            return waves * k_gemm / block_k * _step_us(block_k * size)
+        def gemm_us(taps: int, channels: int, block_k: int) -> float:
+            return waves * taps * math.ceil(channels / block_k) * _step_us(block_k * size)
 
+        packed_us = self.copy_us + gemm_us(
+            math.prod(problem.filter_size[: self.walked]), self.window_channels, self.block_k
+        )
+        if conv_violations(problem.geometry):
+            return packed_us, math.inf
         aligned = _up(problem.in_channels, ROW_BYTES // size)
-        block_k = channel_block(aligned, size, 1)
-        unpacked_k = problem.taps * _up(aligned, block_k)
         pixels = problem.batch * math.prod(problem.input_size)
-        unpacked_us = gemm_us(unpacked_k, block_k) + filling_us(pixels, problem.in_channels, size)
-        # im2col may have no such stride.
-        unpacked_us = math.inf if conv_violations(problem.geometry) else unpacked_us
-        packed_us = gemm_us(self.k_gemm, self.block_k) + self.copy_us
-        return PackingCost(unpacked_k, packed_us, unpacked_us)
-
-
-class PackingCost(NamedTuple):
-    """Expected times of partial im2col and of im2col tap by tap: copies and steps of the K loop."""
-
-    unpacked_k_gemm: int  # multiplications per output element tap by tap; those with zeros count
-    packed_us: float  # time of copies and steps, packed
-    unpacked_us: float  # the same tap by tap; infinite where im2col has no such stride
-
-    @property
-    def is_hopeless(self) -> bool:
-        """True where packing cannot pay, so that tuning need not measure it."""
-        return self.packed_us > _HOPELESS * self.unpacked_us
-
-    @property
-    def too_slow(self) -> str:
-        """Why packing is not expected to be clearly faster, with both times; empty where it is."""
-        if self.packed_us < MARGIN * self.unpacked_us:
-            return ""
-        return (
-            f"copies and steps of packed rows take {self.packed_us:.1f} us, tap by tap "
-            f"{self.unpacked_us:.1f}: expected less than {MARGIN} of that"
+        filled_us = filling_us(pixels, problem.in_channels, size)
+        return packed_us, filled_us + gemm_us(
+            problem.taps, aligned, channel_block(aligned, size, 1)
         )
 
 

@@ -145,8 +145,10 @@ def _value(annotation: Any, value: object, where: str) -> Any:
             if not 0 <= value <= 1 << 16:
                 raise KindError(f"{where}: {_shown(value)} is out of range")
             return value
-        if wanted is float and type(value) in (int, float):
-            return _time(value, where)
+        if wanted is float and isinstance(value, (int, float)) and type(value) is not bool:
+            if not 0 <= value < 1 << 53 or not math.isfinite(value):
+                raise KindError(f"{where}: {_shown(value)} is out of range")
+            return float(value)
         origin = typing.get_origin(wanted) or wanted
         if origin in (bool, str, dict, type(None)) and type(value) is origin:
             return value
@@ -155,13 +157,6 @@ def _value(annotation: Any, value: object, where: str) -> Any:
         ):
             return value
     raise KindError(f"{where}: expected {annotation}, found {_shown(value)}")
-
-
-def _time(value: Any, where: str) -> float:
-    """Returns a number of a file, which is a time."""
-    if not 0 <= value < 1 << 53 or not math.isfinite(value):
-        raise KindError(f"{where}: {_shown(value)} is out of range")
-    return float(value)
 
 
 # ---- Files --------------------------------------------------------------------------------------
@@ -391,6 +386,7 @@ class Lookup:
 
     def __init__(self) -> None:
         self._tables: dict[str, Mapping[str, RawEntry]] = {}
+        self._users: dict[str, Mapping[str, RawEntry]] = {}  # those of the user's files
         self._added: dict[str, dict[str, RawEntry]] = {}
         self._origins: dict[tuple[str, str], str] = {}
         self._told: set[tuple[str, str]] = set()
@@ -402,13 +398,10 @@ class Lookup:
         table = self._tables.get(gpu)
         if table is None:
             with self._lock:
-                table = {**_read(shipped_path, gpu), **self._users(gpu)}
-                self._tables[gpu] = table
+                self._users[gpu] = _read(user_path, gpu)
+                users = merged(self._users[gpu], self._added.get(gpu, {}))
+                table = self._tables[gpu] = {**_read(shipped_path, gpu), **users}
         return table
-
-    def _users(self, gpu: str) -> dict[str, RawEntry]:
-        """Returns the user's entries, those in memory included."""
-        return merged(_read(user_path, gpu), self._added.get(gpu, {}))
 
     def add(self, gpu: str, entries: Mapping[str, RawEntry], origin: str) -> None:
         """Takes entries by key into account, whatever the files say; the origin is for warnings."""
@@ -433,11 +426,10 @@ class Lookup:
             if (gpu, key) in self._told:
                 return
             self._told.add((gpu, key))
-            added, users = self._added.get(gpu, {}), self._users(gpu)
-        if added.get(key) == self.entries(gpu).get(key):
+        if self._added.get(gpu, {}).get(key) == self.entries(gpu).get(key):
             place = self._origins[gpu, key]
         else:
-            place = str(user_path(gpu) if key in users else shipped_path(gpu))
+            place = str(user_path(gpu) if key in self._users[gpu] else shipped_path(gpu))
         warnings.warn(
             f"{place}: entry '{key}' is not used: {reason}; the model chooses, until the entry is "
             "removed or triton-ext tune measures it again",

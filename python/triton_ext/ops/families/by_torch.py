@@ -113,9 +113,10 @@ def _expected_us(case: Case, device: Device) -> float:
     if not has_taps and case.direction != "dgrad":
         x = problem.batch * problem.in_channels * math.prod(problem.output_size)
     dram_us = (x + w + y) * case.dtype.itemsize / device.dram_bytes_per_us
-    # Not fitted: groups of several channels, and channels that cuDNN pads.
+    # Not fitted: one dimension, where cuDNN is mostly several times slower; groups of several
+    # channels; channels that cuDNN pads.
     ci, co = problem.in_channels, problem.out_channels
-    if problem.groups not in (1, ci) or (ci % 8 and ci > 4) or co % 8:
+    if problem.dims == 1 or problem.groups not in (1, ci) or (ci % 8 and ci > 4) or co % 8:
         return math.nan
     if problem.groups > 1:
         return _DEPTHWISE_US + y * problem.taps / _DEPTHWISE_PER_US + dram_us
@@ -146,8 +147,6 @@ class _Torch(Family[TorchConfig]):
         problem, found = case.problem, []
         if case.dtype not in (torch.float16, torch.bfloat16) or case.output_dtype != case.dtype:
             found.append(f"no measured rate of {case.dtype} to {case.output_dtype}")
-        if problem.dims == 1:
-            found.append("cuDNN is several times slower in one dimension")
         ci, co = problem.in_channels, problem.out_channels
         is_fast = problem.groups == ci == co and problem.filter_size in _DEPTHWISE_FILTERS
         if problem.groups == ci > 1 and not (is_fast and case.direction == "fprop"):

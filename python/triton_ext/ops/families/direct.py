@@ -9,21 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import triton
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides
+from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import (
     TO_LAST,
     ForwardPlan,
-    InputGradientPlan,
     three,
     vector_inputs,
 )
@@ -228,53 +226,50 @@ class Direct(Family[DirectConfig]):
                 break
         return {DirectConfig(block_m=block_m, block_n=block_n): Expected.of(math.nan)}
 
-    def bind(
-        self, config: DirectConfig, case: Case, device: Device
-    ) -> ForwardPlan | InputGradientPlan:
-        if case.direction == "fprop":
-            return _plan(config, case)
-        return InputGradientPlan.of(case.problem, case, partial(_plan, config))
+    def bind(self, config: DirectConfig, case: Case, device: Device) -> ForwardPlan:
+        return _plan(config, case)
 
 
 def _plan(config: DirectConfig, case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy."""
+    is_gradient = case.direction == "dgrad"
+
+    def inputs(pixels: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if is_gradient and pixels.stride(1) != 1:
+            pixels = channels_last(pixels)
+        return *vector_inputs(1, pixels, weight), None
+
+    return ForwardPlan.make(case, config, inputs, direct_launcher(config, case))
+
+
+def direct_launcher(
+    config: DirectConfig, case: Case, *, most_programs: int | None = None, flags: int = 0
+) -> Launcher:
+    """Returns the launch of fprop over x, or of dgrad over dy, whose channels lie side by side.
+
+    ``flags`` is how many numbers say whether anything is computed, by ``most_programs`` at most.
+    """
     problem, sampling = case.problem, Sampling.of(case)
     pixels, channels, strides = sampling.pixels, sampling.out_channels, sampling.strides
-    inputs = partial(vector_inputs, 1)
-    if sampling.is_flipped:
-        inputs = partial(_gradient_inputs, problem.groups)
-        if strides[1] != 1:  # dy is copied
-            strides = channels_last_strides(problem.y_shape)
-    launcher = Launcher(
+    if sampling.is_flipped and strides[1] != 1:  # dy is copied
+        strides = channels_last_strides(sampling.shape)
+    tiles = math.ceil(pixels / config.block_m) * math.ceil(channels / config.block_n)
+    return Launcher(
         kernel=conv_direct_kernel,
-        grid=(math.ceil(pixels / config.block_m) * math.ceil(channels / config.block_n), 1, 1),
-        scalars=(
-            pixels,
-            channels,
-            sampling.reads(strides),
-        ),
+        grid=(min(tiles, most_programs or tiles), 1, 1),
+        scalars=(pixels, channels, flags, sampling.reads(strides)),
         constants={
             "DIMS": problem.dims,
             "FILTER": problem.filter_size,
             "GROUP_CI": sampling.in_channels // problem.groups,
             "GROUP_CO": channels // problem.groups,
             "IS_GRADIENT": sampling.is_flipped,
+            "FLAGS": triton.next_power_of_2(flags),
             "CONFIG": config,
             "FINISH": case.epilogue.finish,
         },
         options={"num_warps": config.num_warps},
     )
-    return ForwardPlan.make(case, config, inputs, launcher)
-
-
-def _gradient_inputs(
-    groups: int, dy: torch.Tensor, weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns dy with contiguous channels, and the filter [groups * Ci, taps, Co] of a group."""
-    if dy.stride(1) != 1:
-        dy = dy.permute(TO_LAST[dy.dim() - 2]).contiguous().movedim(-1, 1)
-    by_group = weight.unflatten(0, (groups, -1)).flatten(3)
-    return dy, by_group.permute(0, 2, 3, 1).contiguous()
 
 
 DIRECT = Direct()

@@ -25,7 +25,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us, outside_share
 from triton_ext.ops.core.packing import filling_us
-from triton_ext.ops.core.plan import TO_LAST, ConvSizes, DgradPlan, ForwardPlan, three
+from triton_ext.ops.core.plan import TO_LAST, ConvSizes, ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
@@ -37,7 +37,7 @@ from triton_ext.ops.kernels.gemm import (
     conv_dgrad_kernel,
     conv_fprop_kernel,
 )
-from triton_ext.ops.kernels.row_copy import FilledChannels, RowCopies
+from triton_ext.ops.kernels.row_copy import RowCopies, fill_channels
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
@@ -110,22 +110,6 @@ def im2col_of(
     )  # fmt: skip
 
 
-def phase_descriptor(
-    descriptor: Any, case: Case, shape: tuple[int, ...], strides: tuple[int, ...], block: list[int],
-    **options: Any,
-) -> Any:  # fmt: skip
-    """Returns the im2col descriptor of dy, channels last, over whose pixels all phases go."""
-    dims, size = phases_of(case.problem), case.problem.output_size
-    return descriptor(
-        Layout(shape, strides, case.dtype), shape, strides, block,
-        pixel_box_lower_corner=[dim.lower for dim in dims],
-        pixel_box_upper_corner=[
-            dim.lower + dim.walk_size - out for dim, out in zip(dims, size, strict=True)
-        ],
-        **options,
-    )  # fmt: skip
-
-
 def described_inputs(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -134,7 +118,7 @@ def described_inputs(
     matrix: Describe | None,  # describes the product's rows as a matrix, where im2col is it
     columns: Sequence[Describe | None],  # describe its columns
     dims: int | None,  # of tensors in torch's order; ``None`` for packed, channels-last rows
-    fill: Callable[..., tuple[torch.Tensor, ...]] | None = None,  # adds channels to both
+    fill: Callable[..., list[torch.Tensor]] | None = None,  # adds channels to both
     rows_from_w: bool = False,  # whether rows are the filter, and columns the pixels
 ) -> tuple[Any, ...]:
     """Returns a kernel's descriptors of the rows and columns of its product."""
@@ -212,43 +196,46 @@ class Gemm(_Gemm):
             },
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         )
-        w_block = [config.block_n, 1, config.block_k]
+        w_block, missing = [config.block_n, 1, config.block_k], read.missing
         inputs = partial(
             described_inputs,
             pixels=x_desc.with_base,
             matrix=x_matrix,
             columns=[tiled([co, taps, ci], ci, w_block, **descriptors.rounding(dtype))],
             dims=problem.dims if packing is None else None,
-            fill=partial(_filled, FilledChannels(read.missing, read.missing), groups),
+            fill=partial(_filled, missing, groups) if missing else None,
         )
+        outputs = None
+        # TMA does not stop at the end of a group: its tiles have to.
+        if _stores_through_tma(case, config.block_n):
+            outputs = _tiled_output(conv.m_gemm, co, config.store_block)
         return ForwardPlan.make(
             case,
             config,
             inputs,
             launcher,
-            # TMA does not stop at the end of a group: its tiles have to.
-            y_block=config.store_block if _stores_through_tma(case, config.block_n) else None,
-            row_copies=None if packing is None else RowCopies(packing, case.strides_of_x),
+            outputs=outputs,
+            row_copies=None if packing is None else RowCopies(packing),
         )
 
 
 def _filled(
-    fill: FilledChannels, groups: int, x_rows: torch.Tensor, w_rows: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
-    """Returns x and the weight with zeros behind the channels of each group, where TMA needs some.
+    missing: int, groups: int, x_rows: torch.Tensor, w_rows: torch.Tensor
+) -> list[torch.Tensor]:
+    """Returns x and the weight with zeros behind the channels of each group.
 
-    It wants rows of multiples of 16 bytes, and an im2col copy that begins at a channel between two
+    TMA wants rows of multiples of 16 bytes, and an im2col copy that begins at a channel between two
     such multiples is an illegal instruction (measured on an H200).
     """
-    if groups == 1 or not fill.missing[0]:
-        return fill.fill(x_rows, w_rows)
+    if groups == 1:
+        return fill_channels((x_rows, missing), (w_rows, missing))
     # Groups are further pixels of a row, where pixels lie side by side.
     *pixels, channels = x_rows.shape
     if x_rows.stride(-2) != channels or x_rows.stride(-1) != 1:
         x_rows = x_rows.contiguous()
     rows = x_rows.unflatten(-1, (groups, -1)).flatten(-3, -2)
-    rows, w_rows = fill.fill(rows, w_rows)
-    return rows.view(*pixels, -1), w_rows
+    rows, w_rows = fill_channels((rows, missing), (w_rows, missing))
+    return [rows.view(*pixels, -1), w_rows]
 
 
 class _Read(NamedTuple):
@@ -341,63 +328,83 @@ class GemmDgrad(_Gemm):
             copies_us = H200.launch_us  # of the filter
         return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
 
-    def bind(self, config: ConvConfig, case: Case, device: Device) -> DgradPlan:
+    def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         self._check(config, case, device)
         problem, dtype = _padded(case.problem), case.dtype
-        n, size, groups, taps = problem.batch, problem.output_size, problem.groups, problem.taps
+        groups, taps = problem.groups, problem.taps
         ci, co = problem.in_channels // groups, problem.out_channels // groups
         unit, is_nk = ROW_BYTES // dtype.itemsize, dtype == torch.float32
         missing_co, missing_ci = -problem.out_channels % unit, -ci % unit
-        shape = (n, *size, problem.out_channels + missing_co)
-        strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
-        if missing_co or problem is not case.problem:
-            strides = descriptors.packed_strides(shape)
         dims, dy_block = phases_of(problem), [config.block_m, config.block_k]
-        dy_desc = phase_descriptor(
-            Im2ColDescriptor, case, shape, strides, dy_block, round_f32_to_tf32=is_nk
-        )
+        dy_desc = dy_descriptor(case, problem.out_channels + missing_co, dy_block)
         w_rows, w_columns = problem.out_channels, ci + missing_ci
         w_block = [config.block_k, 1, config.block_n]
         if is_nk:
             w_rows, w_columns, w_block = ci, w_rows + missing_co, w_block[::-1]
-        through_tma = _is_packed(case) and (groups == 1 or ci % config.block_n == 0)
-        describe_dx: Describe = lambda dx: dx  # noqa: E731
-        if through_tma:
-            pixels, row = n * math.prod(problem.input_size), problem.in_channels
-            describe_dx = tiled([pixels, row], row, config.store_block)
-        fill = FilledChannels(missing_co, missing_co if is_nk else missing_ci)
+        outputs = None
+        if _is_packed(case) and (groups == 1 or ci % config.block_n == 0):
+            pixels = problem.batch * math.prod(problem.input_size)
+            outputs = _tiled_output(pixels, problem.in_channels, config.store_block)
+        w_shape, options = [w_rows, taps, w_columns], descriptors.rounding(dtype)
+        missing_group = co - case.problem.out_channels // groups
+        missing = (missing_co, missing_co if is_nk else missing_ci)
         inputs = partial(
             described_inputs,
             pixels=dy_desc.with_base,
             matrix=None,
-            columns=[
-                tiled([w_rows, taps, w_columns], w_columns, w_block, **descriptors.rounding(dtype))
-            ],
+            columns=[tiled(w_shape, w_columns, w_block, **options)],
             dims=problem.dims,
-            fill=partial(_filled_dy, fill, co - case.problem.out_channels // groups, groups),
+            fill=partial(_filled_dy, missing, missing_group, groups),
         )
-        return DgradPlan(
-            problem=case.problem,
-            dtype=dtype,
-            config=config,
-            describe=lambda dy, weight, dx: (*inputs(dy, weight), describe_dx(dx)),
-            stores_aligned=through_tma,
-            launcher=Launcher(
-                kernel=conv_dgrad_kernel,
-                grid=(product_of(case).programs(config, device.num_sms), 1, 1),
-                scalars=(DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),),
-                constants={
-                    "DIMS": problem.dims,
-                    "FILTER": three(problem.filter_size, 1),
-                    "CLASSES": Classes.of(dims),
-                    "GROUPS": groups,
-                    "CHANNEL_UNIT": math.gcd(ci, 8),
-                    "W_IS_NK": is_nk,
-                    "CONFIG": config,
-                },
-                options={"num_stages": config.num_stages, "num_warps": config.num_warps},
-            ),
+        launcher = Launcher(
+            kernel=conv_dgrad_kernel,
+            grid=(product_of(case).programs(config, device.num_sms), 1, 1),
+            scalars=(DgradProblem.of(dims, problem.batch, ci, math.ceil(co / config.block_k)),),
+            constants={
+                "DIMS": problem.dims,
+                "FILTER": three(problem.filter_size, 1),
+                "CLASSES": Classes.of(dims),
+                "GROUPS": groups,
+                "CHANNEL_UNIT": math.gcd(ci, 8),
+                "W_IS_NK": is_nk,
+                "CONFIG": config,
+            },
+            options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         )
+        return ForwardPlan.make(case, config, inputs, launcher, outputs=outputs)
+
+
+def _tiled_output(
+    rows: int, columns: int, block: list[int]
+) -> Callable[[torch.Tensor], tuple[Any, ...]]:
+    """Returns what describes an output [rows, columns] that TMA stores."""
+    return lambda y: (TensorDescriptor(y, [rows, columns], [columns, 1], block),)
+
+
+def dy_descriptor(
+    case: Case, channels: int, block: list[int], descriptor: Any = Im2ColDescriptor
+) -> Any:
+    """Returns the im2col descriptor of dy [N, *output_size, channels] for stride phases.
+
+    More channels than dy's are those of a copy.
+    """
+    problem, dims = case.problem, phases_of(case.problem)
+    shape = (problem.batch, *problem.output_size, channels)
+    strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
+    if channels != problem.out_channels:
+        strides = descriptors.packed_strides(shape)
+    return descriptor(
+        Layout(shape, strides, case.dtype),
+        shape,
+        strides,
+        block,
+        pixel_box_lower_corner=[dim.lower for dim in dims],
+        pixel_box_upper_corner=[
+            dim.lower + dim.walk_size - out
+            for dim, out in zip(dims, problem.output_size, strict=True)
+        ],
+        **({"round_f32_to_tf32": True} if case.dtype == torch.float32 else {}),
+    )
 
 
 def group_channels(co: int, groups: int) -> int:
@@ -421,19 +428,21 @@ def _is_packed(case: Case) -> bool:
 
 
 def _filled_dy(
-    fill: FilledChannels, missing: int, groups: int, dy_rows: torch.Tensor, w_rows: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
+    missing: tuple[int, int], missing_group: int, groups: int, dy_rows: torch.Tensor,
+    w_rows: torch.Tensor,
+) -> list[torch.Tensor]:  # fmt: skip
     """Returns dy and w as the kernel reads them, each group with so many output channels more.
 
-    w is [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups]; ``fill`` makes rows of
-    both multiples of 16 bytes.
+    w is [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups]; ``missing`` zeros make
+    rows of both multiples of 16 bytes.
     """
-    if missing:
-        dy_rows = pad(dy_rows.unflatten(-1, (groups, -1)), (0, missing)).flatten(-2)
-        more = (0, 0) * (w_rows.dim() - 1) + (0, missing)
+    if missing_group:
+        dy_rows = pad(dy_rows.unflatten(-1, (groups, -1)), (0, missing_group)).flatten(-2)
+        more = (0, 0) * (w_rows.dim() - 1) + (0, missing_group)
         w_rows = pad(w_rows.unflatten(0, (groups, -1)), more).flatten(0, 1)
-    is_nk = dy_rows.dtype == torch.float32
-    return fill.fill(dy_rows, w_rows.transpose(0, -1) if is_nk else w_rows)
+    if dy_rows.dtype == torch.float32:
+        w_rows = w_rows.transpose(0, -1)
+    return fill_channels((dy_rows, missing[0]), (w_rows, missing[1]))
 
 
 GEMM: Gemm = Gemm()

@@ -197,7 +197,7 @@ def _config(m: int, n: int, stages: int, warps: int, **others: Any) -> ConvConfi
     return ConvConfig(block_m=m, block_n=n, num_stages=stages, num_warps=warps, **others)
 
 
-# Fitted by `python -m benchmarks.fit_config SWEEP.json --fit`.
+# Fitted as `python -m benchmarks zoo fit ROWS --costs` does.
 COSTS: dict[ConvConfig, Cost] = {
     _config(256, 64, 5, 4, store_parts=2): Cost(0.421, 1.18, 7.06),
     _config(256, 64, 3, 4): Cost(0.501, 0.91, 8.82),
@@ -219,7 +219,7 @@ COSTS: dict[ConvConfig, Cost] = {
 CONFIGS: tuple[ConvConfig, ...] = tuple(COSTS)
 
 # dgrad, whose steps load and multiply the same.  To be fitted to its kernel's own times by
-# `python -m benchmarks.fit_config`.
+# `python -m benchmarks zoo fit ROWS --costs`.
 DGRAD_COSTS: dict[ConvConfig, Cost] = {
     replace(config, store_parts=2) if config.block_m == 256 else config: cost
     for config, cost in COSTS.items()

@@ -26,7 +26,7 @@ from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
-from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refuse, refused
 from triton_ext.ops.core.stride_phases import phases_of
@@ -233,8 +233,8 @@ class GluonFprop(_Gluon):
                 gluon_conv.conv_fprop_kernel, product_of(case).programs(config, device.num_sms),
                 kernel_problem, CONFIG=config, FINISH=case.epilogue.finish,
             ),
-            describe_y=out,
-            row_copies=None if case.packing is None else RowCopies(case.packing, case.strides_of_x),
+            outputs=lambda y: (out(y),),
+            row_copies=None if case.packing is None else RowCopies(case.packing),
         )  # fmt: skip
 
 
@@ -246,16 +246,14 @@ class GluonDgrad(_Gluon):
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         return common_refusals(case.problem, case.dtype, device)
 
-    def bind(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
+    def bind(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
         self._refuse(config, case, device)
         from triton_ext.ops.kernels import gluon_conv
 
         problem, dims = case.problem, phases_of(case.problem)
         n, ci, co = problem.batch, problem.in_channels, problem.out_channels
-        shape = (n, *problem.output_size, co)
-        strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
         block = [config.rows, config.block_k]
-        dy_desc = gemm.phase_descriptor(TensorDescriptorIm2Col, case, shape, strides, block)
+        dy_desc = gemm.dy_descriptor(case, co, block, TensorDescriptorIm2Col)
         row = pixel_stride(dy_desc.geometry) if problem.is_pointwise else None
         pixels = n * math.prod(problem.input_size)
         w_blocks = ([config.block_k, 1, width] for width in config.widths)
@@ -268,17 +266,16 @@ class GluonDgrad(_Gluon):
             dims=problem.dims,
         )
         out = tiled(case.dtype, [pixels, ci], ci, config.y_block)
-        return DgradPlan(
-            problem=problem,
-            dtype=case.dtype,
-            config=config,
-            describe=lambda dy, weight, dx: (*inputs(dy, weight), out(dx), dx),
-            stores_aligned=True,
-            launcher=launcher(
+        return ForwardPlan.make(
+            case,
+            config,
+            inputs,
+            launcher(
                 gluon_conv.conv_dgrad_kernel, product_of(case).programs(config, device.num_sms),
                 DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
                 CONFIG=config, CLASSES=Classes.of(dims),
             ),
+            outputs=lambda dx: (out(dx), dx),
         )  # fmt: skip
 
 

@@ -8,8 +8,8 @@ families compute that.  Its multiplications are M times as many.
 Zeros of the filter times NaN or infinity are NaN, which a convolution of groups does not have.  So
 a kernel reports whether a pixel was not finite: the one that convolves by the largest absolute
 value of its output, which is NaN then, or the one that writes the filter by a look at the pixels.
-A third kernel (``kernels/groups.py``) then computes the output again, group by group.  It is
-always launched and ends at once where all is finite.  wgrad needs none of that: what it sums for an
+The kernel without tensor cores then computes the output again.  It is always launched and ends at
+once where all is finite.  wgrad needs none of that: what it sums for an
 output and an input channel has no other channel in it.
 
 Not handled: epilogues with a function, which may hide NaN, or that report the largest value.
@@ -18,26 +18,33 @@ Not handled: epilogues with a function, which may hide NaN, or that report the l
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
+from triton_ext.ops.core.descriptors import row_stride_of
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments, Operands
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.epilogue import EpilogueArguments
+from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, InputGradientPlan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, Plan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
-from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
-from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD, Sampling
+from triton_ext.ops.core.refusals import Refusals, refused
+from triton_ext.ops.families.direct import (
+    DIRECT,
+    DIRECT_DGRAD,
+    DirectConfig,
+    Sampling,
+    direct_launcher,
+)
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
-from triton_ext.ops.kernels.groups import merge_filter_kernel, repair_groups_kernel
+from triton_ext.ops.families.partial_im2col import Rewrite
+from triton_ext.ops.kernels.groups import merge_filter_kernel
 
 # Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.
 _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
@@ -50,8 +57,8 @@ _CORRECTION = {"fprop": 1.27, "dgrad": 1.06}
 # channels (H200, Triton 3.9.0, bf16, 2026-11-23).
 _DIRECT_FLOPS_PER_US = 6e6
 
-# Elements of a program that writes the merged filter; the tile of the one that repairs outputs.
-_BLOCK, _REPAIR_TILE = 1024, (64, 32)
+# Elements of a program that writes the merged filter, and how outputs are computed again.
+_BLOCK, _REPAIR = 1024, DirectConfig(block_m=64, block_n=32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +84,17 @@ def merge_factors(problem: ConvProblem) -> list[int]:
     ]
 
 
-class Merged(Family[MergedConfig]):
-    """fprop, whose groups are merged, computed by one of the ``inner`` families."""
+class Merged(Rewrite[MergedConfig]):
+    """fprop, whose groups are merged; dgrad with stride 1 as fprop over dy, else by stride phases.
+
+    The kernels of fprop report NaN.
+    """
 
     kind = "merged"
     direction: Direction = "fprop"
     config_type = MergedConfig
     inner: ClassVar[tuple[Family[Any], ...]] = (GEMM, GLUON)
+    reads = "merged groups"
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
@@ -99,23 +110,14 @@ class Merged(Family[MergedConfig]):
 
     def number_refusals(self, config: MergedConfig, case: Case, device: Device) -> Refusals:
         factors = merge_factors(case.problem)
-        if config.factor not in factors:
-            expected = ", ".join(map(str, factors))
-            return refused(f"factor is {config.factor}: expected one of {expected}")
-        for family in self.inner:
-            if family.config_type is type(config.config):
-                return family.number_refusals(config.config, case, device)
-        return refused(f"{type(config.config).__name__} does not compute merged groups")
-
-    def fit_refusals(self, config: MergedConfig, case: Case, device: Device) -> Refusals:
-        for merged, family in self._computing(config, case):
-            return beyond_keys(family.refusals(merged, device, config.config))
-        name = type(config.config).__name__
-        return refused(f"{name} does not compute merged groups of these operands", in_key=False)
+        if config.factor in factors:
+            return super().number_refusals(config, case, device)
+        expected = ", ".join(map(str, factors))
+        return refused(f"factor is {config.factor}: expected one of {expected}")
 
     def refusals(self, case: Case, device: Device, config: MergedConfig | None = None) -> Refusals:
         found = super().refusals(case, device, config)
-        if found or config is not None or _times(self, case, device):
+        if found or config is not None or self.candidates(case, device):
             return found
         return refused("no kernel takes the merged groups", in_key=False)
 
@@ -123,40 +125,45 @@ class Merged(Family[MergedConfig]):
         if (DIRECT if case.direction == "fprop" else DIRECT_DGRAD).passed_over(case, device):
             return ""
         # The kernel without tensor cores, which has no model, is the other one here.
-        us = min(expected.counted_us for expected in _times(self, case, device).values())
+        us = min(expected.counted_us for expected in self.candidates(case, device).values())
         direct_us = H200.launch_us + case.problem.flops / _DIRECT_FLOPS_PER_US
         if us <= direct_us:
             return ""
         return f"without tensor cores it is expected to take {direct_us:.1f} us"
 
+    # Refusals and times of one case ask for it.
+    @lru_cache(maxsize=256)  # noqa: B019
     def candidates(self, case: Case, device: Device) -> Mapping[MergedConfig, Expected]:
-        return _times(self, case, device)
+        return super().candidates(case, device)
 
-    def bind(self, config: MergedConfig, case: Case, device: Device) -> Any:
-        refuse(f"{case.operator}: groups are not merged", self.refusals(case, device, config))
-        merged, family = next(self._computing(config, case))
-
-        def bind(each: Case) -> Any:
-            epilogue = replace(each.epilogue, amax=merged.epilogue.amax)
-            inner = family.bind(config.config, replace(each, epilogue=epilogue), device)
-            return MergedPlan.make(case, inner, config.factor, family, device)
-
-        if case.direction == "dgrad":
-            return InputGradientPlan.of(case.problem, merged, bind)
-        return bind(merged)
-
-    def _computing(self, config: MergedConfig, case: Case) -> Iterator[tuple[Case, Family[Any]]]:
-        """Yields the case of merged groups that a configuration's family computes, and this."""
-        if config.factor in merge_factors(case.problem):
+    def variants(
+        self, case: Case, device: Device
+    ) -> Iterator[tuple[Callable[[Any], MergedConfig], Family[Any], Case]]:
+        for factor in merge_factors(case.problem):
             for family in self.inner:
-                merged = _merged(case, config.factor, family)
-                if family.config_type is type(config.config) and merged is not None:
-                    yield merged, family
+                if (merged := _merged(case, factor, family)) is not None:
+                    yield partial(MergedConfig, factor), family, merged
+
+    def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
+        """Returns the time with the kernels around the family's, and a look at pixels."""
+        problem, size = case.problem, case.dtype.itemsize
+        factor = problem.groups // rewritten.problem.groups
+        launches, moved_bytes = 1, math.prod(problem.w_shape) * (factor + 1) * size
+        if case.dtype.is_floating_point:
+            launches = 2
+            if not rewritten.epilogue.amax:
+                moved_bytes += math.prod(Sampling.of(case).shape) * size
+        us = launches * H200.launch_us + moved_bytes / H200.copy_bytes_per_us
+        counted_us = expected.counted_us * _CORRECTION[case.direction] + us
+        return Expected((*expected.parts, ("merging", us)), counted_us)
+
+    def plan(
+        self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], Any]
+    ) -> MergedPlan:
+        return MergedPlan.make(case, rewritten, bind(rewritten), device)
 
 
 class MergedDgrad(Merged):
-    """dgrad: with stride 1 as fprop over dy, whose kernels report NaN, else by stride phases."""
-
     direction = "dgrad"
     inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
 
@@ -191,41 +198,12 @@ def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
     )
 
 
-@lru_cache(maxsize=256)
-def _times(family: Merged, case: Case, device: Device) -> dict[MergedConfig, Expected]:
-    """Returns the configurations of all factors and inner families, with their times."""
-    found = {}
-    for factor in merge_factors(case.problem):
-        for inner in family.inner:
-            merged = _merged(case, factor, inner)
-            if merged is None or inner.refusals(merged, device):
-                continue
-            us = _merging_us(case, factor, inner)
-            for config, expected in inner.candidates(merged, device).items():
-                parts = (*expected.parts, ("merging", us))
-                counted_us = expected.counted_us * _CORRECTION[case.direction] + us
-                found[MergedConfig(factor, config)] = Expected(parts, counted_us)
-    return ranked(found)
-
-
-def _merging_us(case: Case, factor: int, family: Family[Any]) -> float:
-    """Returns the time of the kernels around the family's, and of pixels that it leaves out."""
-    problem, size = case.problem, case.dtype.itemsize
-    filter_bytes = math.prod(problem.w_shape) * (factor + 1) * size
-    if not case.dtype.is_floating_point:
-        return H200.launch_us + filter_bytes / H200.copy_bytes_per_us
-    looked_at = 0 if family is GEMM else math.prod(Sampling.of(case).shape) * size
-    return 2 * H200.launch_us + (filter_bytes + looked_at) / H200.copy_bytes_per_us
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedPlan:
+@dataclass(slots=True, kw_only=True)
+class MergedPlan(Plan):
     """A convolution over merged groups: fprop, or dgrad as :class:`ForwardPlan` computes it."""
 
-    problem: ConvProblem  # as it was asked for
-    inner: Any  # the plan of the merged groups
+    inner: ForwardPlan  # of the merged groups
     config: Any  # its configuration
-    out_dtype: torch.dtype  # of the output
     w_shape: tuple[int, ...]  # of the merged filter, [rows, channels, *taps]
     flags: int  # numbers that say whether outputs are to be repaired; 0 for integers
     looks: bool  # whether the kernel that writes the filter looks at the pixels
@@ -233,24 +211,24 @@ class MergedPlan:
     repairing: Launcher | None  # computes outputs again; None for integers
 
     @classmethod
-    def make(
-        cls, case: Case, inner: Any, factor: int, family: Family[Any], device: Device
-    ) -> MergedPlan:
-        """Returns the plan of a case, whose merged groups ``inner`` computes, of ``family``."""
-        problem = case.problem
+    def make(cls, case: Case, rewritten: Case, inner: ForwardPlan, device: Device) -> MergedPlan:
+        """Returns the plan of a case; ``inner`` is that of its merged groups."""
+        problem, is_float = case.problem, case.dtype.is_floating_point
+        groups, taps = problem.groups, problem.taps
+        factor = groups // rewritten.problem.groups
         # fprop that computes a gradient turns the filter.
-        is_turned = case.direction == "dgrad" and family.direction == "fprop"
+        is_turned = case.direction != rewritten.direction
         rows, k = problem.out_channels, problem.in_channels
-        if is_turned:
-            rows, k = k, rows
-        groups, taps, k = problem.groups, problem.taps, k // problem.groups
+        rows, k = (k, rows // groups) if is_turned else (rows, k // groups)
         elements = rows * taps * k * factor
         programs = math.ceil(elements / _BLOCK)
-        is_float = case.dtype.is_floating_point
         read = math.prod(Sampling.of(case).shape)
-        blocks = math.ceil(read / _BLOCK) if is_float and family is not GEMM else 0
+        blocks = math.ceil(read / _BLOCK) if is_float and not rewritten.epilogue.amax else 0
         lookers = min(math.ceil(blocks / 4), 8 * device.num_sms)
-        flags = max(lookers, 1) if is_float else 0
+        flags, repairing = 0, None
+        if is_float:
+            flags, programs_at_once = max(lookers, 1), 4 * device.num_sms
+            repairing = direct_launcher(_REPAIR, case, most_programs=programs_at_once, flags=flags)
         return cls(
             problem=problem,
             inner=inner,
@@ -273,26 +251,22 @@ class MergedPlan:
                 },
                 options={"num_warps": 4},
             ),
-            repairing=_repairing(case, flags, device) if is_float else None,
+            repairing=repairing,
         )
 
     @property
     def launcher(self) -> Launcher:
         """That of the inner plan."""
-        found: Launcher = self.inner.launcher
-        return found
+        return self.inner.launcher
 
-    def run(
+    def _run(
         self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        operands: EpilogueArguments = NO_OPERANDS,
-        out: torch.Tensor | None = None,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        operands: EpilogueArguments,
+        out: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Launches the kernels; as :meth:`ForwardPlan.run`, over x or dy."""
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.run(x, weight, operands, out)
+        x, weight = first, second
         w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
         rows, channels, *taps = self.w_shape
         merged = torch.empty((rows, *taps, channels), device=x.device, dtype=w_rows.dtype)
@@ -300,62 +274,15 @@ class MergedPlan:
         if self.flags:
             flags = torch.empty((self.flags,), device=x.device, dtype=torch.int32)
         looked_at = x if self.looks else None
-        self.merging.launch((w_rows, merged, looked_at, flags), _alignment(w_rows, looked_at))
+        self.merging.launch((w_rows, merged, looked_at, flags))
         merged = merged.movedim(-1, 1)
-        if isinstance(self.inner, ForwardPlan):
-            if flags is not None and self.inner.epilogue.amax:
-                operands = operands._replace(amax=flags)
-            y = self.inner.run(x, merged, operands, out)
-            others = self.inner.checked(operands)._replace(amax=None)
-        else:
-            y = self.inner.run(x, merged, out, operands.bias)
-            others = Operands(operands.bias)
+        others = self.inner.operands(operands)
+        if flags is not None and self.inner.epilogue.amax:
+            operands = operands._replace(amax=flags)
+        y = self.inner.run(x, merged, operands, out)
         if self.repairing is not None:
-            tensors = (x, w_rows, y, *others)
-            self.repairing.launch((flags, *tensors), _alignment(*tensors))
+            self.repairing.launch((x, w_rows, flags, y, *others))
         return y
-
-
-def _alignment(*tensors: torch.Tensor | None) -> Hashable:
-    """Returns what Triton specializes on."""
-    return tuple(None if t is None else (t.dtype, t.data_ptr() % ROW_BYTES == 0) for t in tensors)
-
-
-def _repairing(case: Case, flags: int, device: Device) -> Launcher:
-    problem, sampling = case.problem, Sampling.of(case)
-    strides = sampling.strides
-    block_m, block_n = _REPAIR_TILE
-    tiles = math.ceil(sampling.pixels / block_m) * math.ceil(sampling.out_channels / block_n)
-    ones = (1,) * (3 - problem.dims)
-    zeros = (0,) * len(ones)
-    return Launcher(
-        kernel=repair_groups_kernel,
-        grid=(min(tiles, 4 * device.num_sms), 1, 1),
-        scalars=(
-            flags,
-            sampling.pixels,
-            sampling.out_channels,
-            tiles,
-            ones + sampling.in_size,
-            ones + sampling.out_size,
-            ones + sampling.step,
-            ones + sampling.up,
-            zeros + sampling.low,
-            ones + sampling.dilation,
-            (strides[0], *zeros, *strides[2:]),
-        ),
-        constants={
-            "FLAGS": 1 << (flags - 1).bit_length(),
-            "FILTER": problem.filter_size,
-            "GROUP_COLUMNS": sampling.out_channels // problem.groups,
-            "GROUP_K": sampling.in_channels // problem.groups,
-            "IS_TURNED": sampling.is_flipped,
-            "BLOCK_M": block_m,
-            "BLOCK_N": block_n,
-            "FINISH": case.epilogue.finish,
-        },
-        options={"num_warps": 4},
-    )
 
 
 MERGED = Merged()

@@ -21,28 +21,22 @@ reach of the filter, and an x that has to be copied.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, TypeVar
 
-import torch
-
 from triton_ext import backends
-from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, Operand, packed_strides
+from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.descriptors import ROW_BYTES, Operand
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.packing import MARGIN, PackingCost, RowPacking, packing_refusals
-from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
+from triton_ext.ops.core.packing import RowPacking, packing_refusals
 from triton_ext.ops.core.problem import ConvProblem, as_forward
-from triton_ext.ops.core.refusals import Refusals, beyond_keys, refused
+from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.wgrad import WGRAD, PackedWgradPlan, filling_dy_us, way_us
-from triton_ext.ops.kernels.row_copy import CopyLauncher, RowCopy
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
@@ -50,9 +44,20 @@ Config = TypeVar("Config")
 
 # The operand swap reads x in place: its channels are whole units of 16 bytes of 16-bit numbers.
 _CHANNEL_UNIT = ROW_BYTES // 2
+# An error that the models may have: partial im2col should be faster by more.
+_MARGIN = 0.85
+# Partial im2col that is expected to take so many times what taps take is not measured either.
+_HOPELESS = 1.5
 
-# Refusals, times and the plan of one case ask for both.
-_fastest_fprop = lru_cache(maxsize=256)(RowPacking.make)
+
+# Refusals, times and the plan of one case ask for the fastest way.
+@lru_cache(maxsize=256)
+def fastest_fprop(
+    problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int, num_sms: int
+) -> RowPacking | None:
+    """Returns the way to pack rows in which fprop is expected to be fastest."""
+    every = RowPacking.ways(problem, x_strides, element_bytes)
+    return min(every, key=lambda way: way.cost(num_sms)[0], default=None)
 
 
 @lru_cache(maxsize=256)
@@ -64,10 +69,10 @@ def _fastest_wgrad(ways: tuple[RowPacking, ...], case: Case, device: Device) -> 
 def _with_unpacking(expected: Expected, other_us: float = 0.0) -> Expected:
     """Returns the time of wgrad over packed pixels with the copy that unpacks dw.
 
-    It counts 1 / ``MARGIN`` times, but for ``other_us`` of a copy that wgrad tap by tap makes, too.
+    It counts 1 / ``_MARGIN`` times, but for ``other_us`` of a copy that wgrad tap by tap has, too.
     """
     parts = (*expected.parts, ("unpacking", H200.launch_us))
-    counted_us = sum(us for _, us in parts) / MARGIN + other_us
+    counted_us = sum(us for _, us in parts) / _MARGIN + other_us
     return Expected((*parts, ("filling", other_us)) if other_us else parts, counted_us)
 
 
@@ -86,80 +91,83 @@ class SwappedConfig(PackedConfig):
     """The choice of the operand swap, whose packed filter's gradient has ``config``."""
 
 
-class _Rewrite(Family[Config]):
-    """A family that turns a case into another one, which a family of ``inner`` computes."""
+class Rewrite(Family[Config]):
+    """A family that turns a case into another one, which a family of ``inner`` computes.
+
+    Attributes:
+        inner: Those families.
+        reads: The operands of the other case, for refusals.
+    """
 
     inner: ClassVar[tuple[Family[Any], ...]]
+    reads: ClassVar[str] = "packed rows"
 
-    @abstractmethod
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
-        """Returns the other case, or why there is none."""
+        """Returns the other case, or why there is none, where there is one at most."""
+        raise NotImplementedError
 
-    def with_copies(self, case: Case, expected: Expected) -> Expected:
+    def variants(
+        self, case: Case, device: Device
+    ) -> Iterable[tuple[Callable[[Any], Config], Family[Any], Case]]:
+        """Returns the other cases with the family of each.
+
+        The function makes a configuration of one of the family's.
+        """
+        rewritten = self.rewritten(case, device)
+        if not isinstance(rewritten, Case):
+            return ()
+        return [(self.config_type, family, rewritten) for family in self.inner]
+
+    def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
         """Returns the time with copies that only the rewrite makes."""
         return expected
 
-    def plan(self, case: Case, rewritten: Case, bind: Callable[[Case], Any]) -> Any:
+    def plan(self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], Any]) -> Any:
         """Returns the plan of a case, of what ``bind`` returns for the rewritten one."""
         return bind(rewritten)
-
-    def _inner_of(self, config: Any) -> Family[Any]:
-        for family in self.inner:
-            if family.config_type is type(config.config):
-                return family
-        kinds = " or ".join(family.kind for family in self.inner)
-        raise UnsupportedError(
-            f"{type(config.config).__name__} does not take packed rows, expected one of {kinds}"
-        )
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         rewritten = self.rewritten(case, device)
         return () if isinstance(rewritten, Case) else rewritten
 
     def number_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
-        try:
-            return self._inner_of(config).number_refusals(config.config, case, device)
-        except UnsupportedError as error:
-            return refused(str(error))
+        for family in self.inner:
+            if family.config_type is type(config.config):
+                return family.number_refusals(config.config, case, device)
+        kinds = " or ".join(dict.fromkeys(family.kind for family in self.inner))
+        name = type(config.config).__name__
+        return refused(f"{name} does not take {self.reads}, expected one of {kinds}")
 
     def fit_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
-        rewritten = self.rewritten(case, device)
-        if not isinstance(rewritten, Case):
-            return ()
-        # How rows are packed depends on strides.
-        inner = self._inner_of(config)
-        return beyond_keys(inner.refusals(rewritten, device, config.config))
+        if (found := self._computing(config, case, device)) is not None:
+            # How operands are rewritten depends on strides.
+            return beyond_keys(found[0].refusals(found[1], device, config.config))
+        name = type(config.config).__name__
+        return refused(f"{name} does not take {self.reads} of these operands", in_key=False)
 
     def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
-        rewritten = self.rewritten(case, device)
-        assert isinstance(rewritten, Case)
-        times = {
-            self.config_type(config): self.with_copies(case, expected)
-            for family in self.inner
-            if not family.refusals(rewritten, device)
-            for config, expected in family.candidates(rewritten, device).items()
-        }
-        # One family has an order of its own.
-        return times if len(self.inner) == 1 else ranked(times)
+        times = {}
+        for make, family, rewritten in self.variants(case, device):
+            if not family.refusals(rewritten, device):
+                for inner, expected in family.candidates(rewritten, device).items():
+                    times[make(inner)] = self.with_copies(case, rewritten, expected)
+        return ranked(times)
 
     def bind(self, config: Any, case: Case, device: Device) -> Any:
-        rewritten = self.rewritten(case, device)
-        if not isinstance(rewritten, Case):
-            found = "; ".join(map(str, rewritten))
-            raise UnsupportedError(f"{case.operator}: {self.kind}: {found}")
-        inner = self._inner_of(config)
-        return self.plan(case, rewritten, lambda each: inner.bind(config.config, each, device))
+        refuse(f"{case.operator}: {self.kind}", self.refusals(case, device, config))
+        found = self._computing(config, case, device)
+        assert found is not None
+        bind = partial(found[0].bind, config.config, device=device)
+        return self.plan(case, found[1], device, bind)
 
-    def _cost(self, case: Case, device: Device) -> PackingCost:
-        """Returns the expected times, with packed rows and tap by tap, of a case that it computes.
-
-        This model decides in fprop and dgrad whether packing pays, not those of the kernels, which
-        were fitted to other k iterations.
-        """
-        rewritten = self.rewritten(case, device)
-        assert isinstance(rewritten, Case)
-        assert rewritten.packing is not None
-        return rewritten.packing.cost(device.num_sms)
+    def _computing(
+        self, config: Any, case: Case, device: Device
+    ) -> tuple[Family[Any], Case] | None:
+        """Returns the family that computes a configuration, and the other case, if there is one."""
+        for make, family, rewritten in self.variants(case, device):
+            if family.config_type is type(config.config) and make(config.config) == config:
+                return family, rewritten
+        return None
 
 
 def _packed(case: Case, way: RowPacking | None) -> Case | Refusals:
@@ -171,27 +179,45 @@ def _packed(case: Case, way: RowPacking | None) -> Case | Refusals:
     )
 
 
-class PartialIm2col(_Rewrite[PackedConfig]):
+class PartialIm2col(Rewrite[PackedConfig]):
     """fprop."""
 
     kind = "packed"
-    direction = "fprop"
+    direction: Direction = "fprop"
     config_type = PackedConfig
-    supersedes = ("gemm", "gluon")
+    supersedes: ClassVar[tuple[str, ...]] = ("gemm", "gluon")
     inner = (GLUON, GEMM)
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         fields = (case.problem, case.strides_of_x, case.dtype.itemsize, device.num_sms)
-        return _packed(case, _fastest_fprop(*fields))
+        return _packed(case, fastest_fprop(*fields))
 
     def passed_over(self, case: Case, device: Device) -> str:
-        return self._cost(case, device).too_slow
+        packed_us, taps_us = self._times(case, device)
+        if packed_us < _MARGIN * taps_us:
+            return ""
+        return (
+            f"copies and steps of packed rows take {packed_us:.1f} us, tap by tap {taps_us:.1f}: "
+            f"expected less than {_MARGIN} of that"
+        )
 
     def is_hopeless(self, case: Case, device: Device) -> bool:
-        return self._cost(case, device).is_hopeless
+        packed_us, taps_us = self._times(case, device)
+        return packed_us > _HOPELESS * taps_us
+
+    def _times(self, case: Case, device: Device) -> tuple[float, float]:
+        """Returns the expected times, with packed rows and tap by tap, of a case that it computes.
+
+        This model decides in fprop and dgrad whether packing pays, not those of the kernels, which
+        were fitted to other k iterations.
+        """
+        rewritten = self.rewritten(case, device)
+        assert isinstance(rewritten, Case)
+        assert rewritten.packing is not None
+        return rewritten.packing.cost(device.num_sms)
 
 
-class PartialIm2colWgrad(_Rewrite[PackedConfig]):
+class PartialIm2colWgrad(Rewrite[PackedConfig]):
     """wgrad: of x's packed pixels, and a copy that unpacks dw."""
 
     kind = "packed"
@@ -204,11 +230,11 @@ class PartialIm2colWgrad(_Rewrite[PackedConfig]):
         way = _fastest_wgrad(tuple(every if case.problem.batch else ()), case, device)
         return _packed(case, way)
 
-    def with_copies(self, case: Case, expected: Expected) -> Expected:
+    def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
         return _with_unpacking(expected, filling_dy_us(case))
 
 
-class AsFprop(_Rewrite[AsFpropConfig]):
+class AsFprop(PartialIm2col):
     """dgrad by the families that fprop over packed pixels has."""
 
     kind = "as_fprop"
@@ -216,7 +242,7 @@ class AsFprop(_Rewrite[AsFpropConfig]):
     config_type = AsFpropConfig
     reads_packed = True
     supersedes = ("gemm", "gluon", "patches")
-    inner = (GLUON, GEMM)
+    is_hopeless = Rewrite.is_hopeless
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         forward, strides = as_forward(case.problem), case.strides_of_dy
@@ -225,7 +251,7 @@ class AsFprop(_Rewrite[AsFpropConfig]):
         way = None
         if not conv_violations(forward.geometry):
             size = case.dtype.itemsize
-            way = case.packing or _fastest_fprop(forward, strides, size, device.num_sms)
+            way = case.packing or fastest_fprop(forward, strides, size, device.num_sms)
         if way is None:
             return packing_refusals(forward) or refused("im2col does not walk dy so", in_key=False)
         return Case(
@@ -237,16 +263,10 @@ class AsFprop(_Rewrite[AsFpropConfig]):
         )
 
     def passed_over(self, case: Case, device: Device) -> str:
-        return "" if case.packing is not None else self._cost(case, device).too_slow
-
-    def plan(
-        self, case: Case, rewritten: Case, bind: Callable[[Case], ForwardPlan]
-    ) -> InputGradientPlan:
-        # The copy that packs the filter reads it from its ends.
-        return InputGradientPlan.of(case.problem, rewritten, bind, swaps_channels=True)
+        return "" if case.packing is not None else super().passed_over(case, device)
 
 
-class OperandSwap(_Rewrite[SwappedConfig]):
+class OperandSwap(Rewrite[SwappedConfig]):
     """wgrad of the convolution over dy, whose rows are packed."""
 
     kind = "swapped"
@@ -267,38 +287,13 @@ class OperandSwap(_Rewrite[SwappedConfig]):
             return "there are no more input channels than output channels"
         return "; ".join(map(str, tap_refusals(case)))
 
-    def with_copies(self, case: Case, expected: Expected) -> Expected:
+    def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
         return _with_unpacking(expected)
 
     def plan(
-        self, case: Case, rewritten: Case, bind: Callable[[Case], PackedWgradPlan]
-    ) -> SwappedWgradPlan:
-        packed = bind(rewritten)
-        assert rewritten.packing is not None
-        return SwappedWgradPlan(
-            problem=case.problem,
-            out_dtype=packed.out_dtype,
-            packed=packed.packed,
-            copies=packed.copies,
-            turning=CopyLauncher(turning_copy(rewritten.packing, packed.out_dtype.itemsize)),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwappedWgradPlan(PackedWgradPlan):
-    """A gradient of a filter as that of a packed one [Ci, S * C', ([T, ]R, )1], whose input is dy.
-
-    Attributes:
-        turning: Unpacks dw, turns it round and swaps its channels.
-    """
-
-    turning: CopyLauncher
-
-    def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        rows = self._memory(x.device, out)
-        packed = self.packed.run(self.copies.pack(dy, None)[0].movedim(-1, 1), x)
-        self.turning.launch((packed.movedim(1, -1), rows))
-        return rows
+        self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], PackedWgradPlan]
+    ) -> PackedWgradPlan:
+        return replace(bind(rewritten), problem=case.problem, is_swapped=True)
 
 
 def swap_refusals(problem: ConvProblem) -> Refusals:
@@ -332,25 +327,6 @@ def ways(case: Case) -> tuple[RowPacking, ...]:
     every = RowPacking.ways(swapped.problem, swapped.strides_of_x, case.dtype.itemsize)
     # Gradients begin at any address, and TMA reads from aligned ones: dy is copied.
     return tuple(way for way in every if way.is_copied)
-
-
-def turning_copy(way: RowPacking, element_bytes: int) -> RowCopy:
-    """Returns the copy of the gradient of a filter, packed as rows of dy, to dw."""
-    swapped = way.problem
-    ci, co, taps = swapped.out_channels, swapped.in_channels, swapped.filter_size
-    # Strides of the packed dw [Ci, *rows, channels]: from filter to filter, from tap to tap.
-    of_filter, *of_rows, _ = packed_strides(way.weight_shape)
-    # Planes have a dimension of 1 in front; a pixel's channels hold a column.
-    of_walked = of_rows[1:] if way.planes else of_rows[: way.walked]
-    of_taps = (*of_walked, *((co,) if way.columns else ()), way.channels)
-    return RowCopy(
-        shape=(co, *taps, ci),
-        strides=(1, *(-step for step in of_taps), of_filter),
-        start=sum((count - 1) * step for count, step in zip(taps, of_taps, strict=True)),
-        target_elements=taps[-1] * ci,
-        target_channels=ci,
-        element_bytes=element_bytes,
-    )
 
 
 PARTIAL_IM2COL = PartialIm2col()

@@ -27,10 +27,11 @@ from triton_ext.ops.core.descriptors import (
     packed_strides,
 )
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.packing import RowPacking, filling_us
-from triton_ext.ops.core.plan import ConvSizes
+from triton_ext.ops.core.plan import ConvSizes, Plan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES, Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.families import gemm
@@ -193,40 +194,27 @@ def filling_dy_us(case: Case) -> float:
 # ---- Plans -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterGradientPlan:
-    """A gradient of a filter, of one geometry on one device; holds no tensor."""
+@dataclass(slots=True, kw_only=True)
+class FilterGradientPlan(Plan):
+    """A gradient of a filter.
 
-    problem: ConvProblem
-    out_dtype: torch.dtype  # of dw
+    ``out`` is written in place where it is dense and channels-last, else copied into.
+    """
 
-    def run(
-        self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None = None
+    def _run(
+        self,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        operands: EpilogueArguments,
+        out: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Launches the kernels.
-
-        Args:
-            x: [N, Ci, *input_size], of the layout that the plan was made for.
-            dy: [N, Co, *output_size], of the layout that the plan was made for.
-            out: Where dw goes, of ``out_dtype``; written in place where it is dense and
-                channels-last, else copied into.
-
-        Returns:
-            dw [Co, Ci / groups, *filter_size], channels-last; ``out`` if given.
-
-        Raises:
-            ValueError: ``out`` has another shape or dtype.
-        """
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.run(x, dy, out)
         shape = self.problem.w_shape
         if out is not None and (tuple(out.shape) != shape or out.dtype != self.out_dtype):
             raise ValueError(
                 f"out: expected {list(shape)} of {self.out_dtype}, got {list(out.shape)} of "
                 f"{out.dtype}"
             )
-        dw = self._rows(x, dy, out).movedim(-1, 1)
+        dw = self._rows(first, second, out).movedim(-1, 1)
         if out is None:
             return dw
         return out if dw.data_ptr() == out.data_ptr() else out.copy_(dw)
@@ -245,7 +233,7 @@ class FilterGradientPlan:
         return torch.empty((co, *taps, ci), device=device, dtype=self.out_dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WgradPlan(FilterGradientPlan):
     """A plan of the @triton.jit kernels; that of the Gluon kernels has the same fields."""
 
@@ -293,7 +281,7 @@ class WgradPlan(FilterGradientPlan):
         return [first] if self.reducer is None else [first, (self.reducer, (parts, dw))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PackedWgradPlan(FilterGradientPlan):
     """A gradient of a filter by partial im2col."""
 
@@ -301,6 +289,7 @@ class PackedWgradPlan(FilterGradientPlan):
     # [Co, S * C', 1, R, 1].
     packed: WgradPlan
     copies: RowCopies  # how x is packed
+    is_swapped: bool = False  # whether the packed plan's x is dy and its dy x
 
     @property
     def tiles(self) -> WgradTiles:
@@ -313,20 +302,12 @@ class PackedWgradPlan(FilterGradientPlan):
         return self.packed.config
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        packing = self.copies.packing
+        if self.is_swapped:
+            x, dy = dy, x
+        rows = self._memory(x.device, out)
         packed = self.packed.run(self.copies.pack(x, None)[0].movedim(-1, 1), dy)
-        windows = packed.movedim(1, -1).squeeze(-2)[..., : packing.window_channels]
-        if packing.planes:
-            windows = windows.squeeze(1)
-        by_tap = windows.unflatten(-1, (-1, packing.channels))
-        ci = self.problem.in_channels
-        if packing.columns:
-            # [Co, ([T, ])1, S, C'], and C' holds R taps of a column.
-            rows = self.problem.filter_size[-2]
-            column = by_tap[..., : rows * ci].unflatten(-1, (rows, ci))
-            by_tap = column.squeeze(-4).transpose(-2, -3)
-        dw = by_tap[..., :ci]
-        return dw.contiguous() if out is None else dw
+        self.copies.unpack(packed, rows, is_swapped=self.is_swapped)
+        return rows
 
 
 # ---- The family --------------------------------------------------------------------------------
@@ -376,7 +357,7 @@ class Wgrad(Family[WgradChoice]):
         plan = _kernel_plan(config, case, device)
         if case.packing is None:
             return plan
-        copies = RowCopies(case.packing, case.strides_of_x)
+        copies = RowCopies(case.packing)
         return PackedWgradPlan(
             problem=case.problem, out_dtype=plan.out_dtype, packed=plan, copies=copies
         )

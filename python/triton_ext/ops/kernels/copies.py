@@ -1,6 +1,6 @@
 """Copies into channels-last memory: from torch's order, and with replicated or reflected borders.
 
-torch's own copy between these orders reads or writes single elements; this kernel turns tiles of
+torch's own copy between these orders reads or writes single elements; the kernel turns tiles of
 pixels and channels, so that both sides are whole cache lines.  torch pads volumes in its own order
 only, so a channels-last volume would be copied twice.
 """
@@ -26,29 +26,9 @@ _MOST_PROGRAMS = 65535  # of the grid's second and third dimension
 
 
 @triton.jit
-def transpose_kernel(
-    x_ptr,  # [N, C, P], pixels contiguous
-    y_ptr,  # [N, P, C], dense
-    pixels,
-    channels,
-    stride_n,  # of x, in elements
-    stride_c,
-    BLOCK: tl.constexpr,
-):
-    image = tl.program_id(2).to(tl.int64)
-    p = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = (p[None, :] < pixels) & (c[:, None] < channels)
-    tile = tl.load(
-        x_ptr + image * stride_n + c.to(tl.int64)[:, None] * stride_c + p[None, :], inside
-    )
-    y = y_ptr + image * pixels * channels + p[None, :] * channels + c[:, None]
-    tl.store(y, tile, inside)
-
-
-@triton.jit
-def _border(i, size, IS_REFLECTED: tl.constexpr):
-    """The pixel of x that a pixel of y shows; both count from x's first."""
+def _border(i, low, size, IS_REFLECTED: tl.constexpr):
+    """The pixel of x that pixel i of y shows."""
+    i = i - low
     if IS_REFLECTED:
         return size - 1 - tl.abs(size - 1 - tl.abs(i))
     else:
@@ -56,37 +36,34 @@ def _border(i, size, IS_REFLECTED: tl.constexpr):
 
 
 @triton.jit
-def pad_kernel(
-    x_ptr,  # [N, D, H, W, C], channels contiguous
+def channels_last_kernel(
+    x_ptr,  # [N, C, D, H, W] of any strides
     y_ptr,  # [N, D', H', W', C], dense
-    pixels,  # of y
+    pixels,  # of y; without a border of an image
     channels,
-    size_d,  # of x
-    size_h,
-    size_w,
-    out_d,  # of y
-    out_h,
-    out_w,
-    low_d,  # pixels in front of x
-    low_h,
-    low_w,
-    stride_n,  # of x, in elements
-    stride_d,
-    stride_h,
-    stride_w,
-    IS_REFLECTED: tl.constexpr,
+    strides,  # of x in elements, (n, c, d, h, w); without a border (n, c)
+    size,  # of x, (d, h, w); as the others None without a border: y has x's pixels in their order
+    out_size,  # of y
+    low,  # pixels in front of x
+    IS_REFLECTED: tl.constexpr,  # or replicated; None: there is no border
     BLOCK: tl.constexpr,
 ):
+    image = tl.program_id(2).to(tl.int64)
     p = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    w = _border(p % out_w - low_w, size_w, IS_REFLECTED)
-    h = _border(p // out_w % out_h - low_h, size_h, IS_REFLECTED)
-    d = _border(p // out_w // out_h % out_d - low_d, size_d, IS_REFLECTED)
-    image = p // out_w // out_h // out_d
-    source = image * stride_n + d * stride_d + h * stride_h + w * stride_w
+    y = image * pixels + p
+    if IS_REFLECTED is None:
+        source = image * strides[0] + p
+    else:
+        w = _border(p % out_size[2], low[2], size[2], IS_REFLECTED)
+        h = _border(p // out_size[2] % out_size[1], low[1], size[1], IS_REFLECTED)
+        d = _border(p // out_size[2] // out_size[1] % out_size[0], low[0], size[0], IS_REFLECTED)
+        source = p // out_size[2] // out_size[1] // out_size[0] * strides[0]
+        source += d * strides[2] + h * strides[3] + w * strides[4]
     inside = (p[:, None] < pixels) & (c[None, :] < channels)
-    tile = tl.load(x_ptr + source[:, None] + c[None, :], inside)
-    tl.store(y_ptr + p[:, None] * channels + c[None, :], tile, inside)
+    of_channel = c.to(tl.int64)[None, :] * strides[1]
+    tile = tl.load(x_ptr + source[:, None] + of_channel, inside)
+    tl.store(y_ptr + y[:, None] * channels + c[None, :], tile, inside)
 
 
 def to_channels_last(x: Tensor) -> Tensor:
@@ -113,17 +90,25 @@ def to_channels_last(x: Tensor) -> Tensor:
 
 def _transposing(x: Tensor) -> Launcher | None:
     """Returns the launch of tensors like x; ``None`` where torch copies them."""
-    n, channels, *size = x.shape
-    pixels, blocks = math.prod(size), triton.cdiv(channels, _BLOCK)
-    if pixels < 2 or not x.numel() or max(n, blocks) > _MOST_PROGRAMS or x.is_complex():
+    pixels = math.prod(x.shape[2:])
+    if pixels < 2 or not x.numel() or x.is_complex():
         return None
     if not x.select(0, 0).select(0, 0).is_contiguous():
         return None
+    return _launcher(x, pixels, x.shape[0], (x.stride()[:2], None, None, None), None)
+
+
+def _launcher(
+    x: Tensor, pixels: int, images: int, geometry: tuple[Any, ...], is_reflected: bool | None
+) -> Launcher | None:
+    blocks = triton.cdiv(x.shape[1], _BLOCK)
+    if max(images, blocks) > _MOST_PROGRAMS:
+        return None
     return Launcher(
-        kernel=transpose_kernel,
-        grid=(triton.cdiv(pixels, _BLOCK), blocks, n),
-        scalars=(pixels, channels, x.stride(0), x.stride(1)),
-        constants={"BLOCK": _BLOCK},
+        kernel=channels_last_kernel,
+        grid=(triton.cdiv(pixels, _BLOCK), blocks, images),
+        scalars=(pixels, x.shape[1], *geometry),
+        constants={"IS_REFLECTED": is_reflected, "BLOCK": _BLOCK},
         options={"num_warps": 4},
     )
 
@@ -183,14 +168,6 @@ def _padding(x: Tensor, pad: tuple[int, ...], is_reflected: bool) -> tuple[Any, 
     if not x.numel() or pixels >= 1 << 31:
         return None, None
     ones, zeros = (1,) * (3 - len(size)), (0,) * (3 - len(size))
-    launcher = Launcher(
-        kernel=pad_kernel,
-        grid=(triton.cdiv(pixels, _BLOCK), triton.cdiv(channels, _BLOCK), 1),
-        scalars=(
-            *(pixels, channels, *ones, *size, *ones, *out, *zeros, *low),
-            *(x.stride(0), *zeros, *x.stride()[2:]),
-        ),
-        constants={"IS_REFLECTED": is_reflected, "BLOCK": _BLOCK},
-        options={"num_warps": 4},
-    )
-    return (n, channels, *out), launcher
+    strides = (*x.stride()[:2], *zeros, *x.stride()[2:])
+    geometry = (strides, (*ones, *size), (*ones, *out), (*zeros, *low))
+    return (n, channels, *out), _launcher(x, pixels, 1, geometry, is_reflected)

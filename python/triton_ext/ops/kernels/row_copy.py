@@ -1,17 +1,19 @@
-"""Copies of partial im2col: x into rows with zeros around them, the weight into packed rows.
+"""Copies into the layouts that kernels read: packed rows, rows with zeros around, more channels.
 
 One kernel copies rows of pixels of channels into rows of more pixels of more channels; new elements
 are zero.  A pixel of the target may hold several pixels of a column of the source, one below the
 other.  Elements are copied as bits, whatever their type.
 
-One launch copies x and the weight where both are copied: its first programs make the one copy, the
-others the other.  The same kernel fills up channels that TMA's rows of 16 bytes lack.
+One launch makes up to two copies, as of x and the weight: its first programs make the one copy, the
+others the other.  Partial im2col copies x, the weight and, from the packed one, dw; other kernels
+fill up channels that TMA's rows of 16 bytes lack.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +21,7 @@ import triton
 import triton.language as tl
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.descriptors import ROW_BYTES
+from triton_ext.ops.core.descriptors import ROW_BYTES, packed_strides
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.plan import TO_LAST
@@ -38,72 +40,69 @@ _MOST_ELEMENTS = (1 << 31) - (1 << 16)
 class CopySizes(NamedTuple):
     """Sizes of a copy that the kernel gets at run time.
 
-    The source is [N, D, H, W, CHANNELS] of any strides, the target [N, D, H', W', TARGET_CHANNELS],
-    packed; sizes in elements, pixels and rows.
+    The source is [N, D, H, W, C] of any strides, the target [N, D, H', W', C'], packed; sizes in
+    elements, pixels and rows.
     """
 
     rows: int  # N * D * H'
-    size_d: int
-    size_h: int
-    size_w: int
+    size: tuple[int, ...]  # (D, H, W)
     target_h: int  # H'
-    target_units: int  # elements of a row of the target, in units of UNIT
-    low_h: int  # rows of zeros above
-    low_w: int  # pixels of zeros in front of a row
+    target_units: int  # elements of a row of the target, in the tile's units
+    low: tuple[int, int]  # rows of zeros above, pixels of zeros in front of a row
     step_h: int  # rows of the source from one row of the target to the next
     dilation_h: int  # rows of the source from one pixel of a column to the next
     start: int  # of the first element of the source; strides may be negative
-    stride_n: int  # of the source, as are the others
-    stride_d: int
-    stride_h: int
-    stride_w: int
-    stride_c: int
+    strides: tuple[int, ...]  # of the source, (n, d, h, w, c)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTile:
+    """How the kernel is compiled for a copy."""
+
+    channels: int  # C
+    column: int  # pixels of a column
+    target_channels: int  # C', columns' channels among them
+    unit: int  # divides rows of the target, up to 16 bytes: tells the compiler how they are aligned
+    is_wide: bool  # whether offsets within an image of the source need 64 bits
+    block_rows: int
+    block: int  # elements of a row
 
 
 @triton.jit
-def _copy_tile(
-    program,
-    source_ptr,
-    target_ptr,
-    sizes,  # CopySizes
-    CHANNELS: tl.constexpr,
-    COLUMN: tl.constexpr,
-    TARGET_CHANNELS: tl.constexpr,
-    UNIT: tl.constexpr,
-    WIDE: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    target_elements = sizes.target_units * UNIT
-    blocks = tl.cdiv(target_elements, BLOCK)
-    row = program // blocks * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    element = program % blocks * BLOCK + tl.arange(0, BLOCK)
-    h = row % sizes.target_h * sizes.step_h - sizes.low_h
-    d = row // sizes.target_h % sizes.size_d
-    n = row // sizes.target_h // sizes.size_d
-    images = n.to(tl.int64) * sizes.stride_n + d.to(tl.int64) * sizes.stride_d + sizes.start
+def _copy_tile(program, source_ptr, target_ptr, sizes, TILE: tl.constexpr):
+    CHANNELS: tl.constexpr = TILE.channels
+    COLUMN: tl.constexpr = TILE.column
+    TARGET_CHANNELS: tl.constexpr = TILE.target_channels
+    target_elements = sizes.target_units * TILE.unit
+    blocks = tl.cdiv(target_elements, TILE.block)
+    row = program // blocks * TILE.block_rows + tl.arange(0, TILE.block_rows)
+    element = program % blocks * TILE.block + tl.arange(0, TILE.block)
+    size_d, size_h, size_w = sizes.size
+    stride_n, stride_d, stride_h, stride_w, stride_c = sizes.strides
+    h = row % sizes.target_h * sizes.step_h - sizes.low[0]
+    d = row // sizes.target_h % size_d
+    n = row // sizes.target_h // size_d
+    images = n.to(tl.int64) * stride_n + d.to(tl.int64) * stride_d + sizes.start
     in_pixel = element % TARGET_CHANNELS
     # Said twice, because the compiler would not see that neighbours are neighbours in memory.
     channel = in_pixel if COLUMN == 1 else in_pixel % CHANNELS
-    w = element // TARGET_CHANNELS - sizes.low_w
-    is_source = (element < target_elements) & (w >= 0) & (w < sizes.size_w)
+    w = element // TARGET_CHANNELS - sizes.low[1]
+    is_source = (element < target_elements) & (w >= 0) & (w < size_w)
     if CHANNELS * COLUMN < TARGET_CHANNELS:
         is_source = is_source & (in_pixel < CHANNELS * COLUMN)
     is_row = row < sizes.rows
     mask = is_row[:, None] & is_source[None, :]
-    if WIDE:
+    if TILE.is_wide:
         h = h.to(tl.int64)
         w = w.to(tl.int64)
-    within = (h * sizes.stride_h)[:, None] + (w * sizes.stride_w + channel * sizes.stride_c)[
-        None, :
-    ]
+    within = (h * stride_h)[:, None] + (w * stride_w + channel * stride_c)[None, :]
     if COLUMN > 1:
         down = in_pixel // CHANNELS * sizes.dilation_h
         source_h = h[:, None] + down[None, :]
-        mask = mask & (source_h >= 0) & (source_h < sizes.size_h)
-        if WIDE:
+        mask = mask & (source_h >= 0) & (source_h < size_h)
+        if TILE.is_wide:
             down = down.to(tl.int64)
-        within = within + (down * sizes.stride_h)[None, :]
+        within = within + (down * stride_h)[None, :]
     bits = tl.load(source_ptr + images[:, None] + within, mask=mask, other=0)
     is_target = is_row[:, None] & (element < target_elements)[None, :]
     targets = row.to(tl.int64) * target_elements
@@ -112,278 +111,189 @@ def _copy_tile(
 
 @triton.jit
 def row_copy_kernel(
-    source_ptr,  # [N, D, H, W, CHANNELS] of any strides
-    target_ptr,  # [N, D, H', W', TARGET_CHANNELS], packed
+    source_ptr,  # [N, D, H, W, C] of any strides
+    target_ptr,  # [N, D, H', W', C'], packed
     second_source_ptr,  # of a second copy; None: there is none
     second_target_ptr,
     programs,  # of the first copy; those of the second come behind
     sizes,  # CopySizes
     second_sizes,
-    CHANNELS: tl.constexpr,
-    COLUMN: tl.constexpr,  # pixels of a column
-    TARGET_CHANNELS: tl.constexpr,
-    UNIT: tl.constexpr,  # elements of 16 bytes: tells the compiler how rows are aligned
-    WIDE: tl.constexpr,  # whether offsets within an image of the source need 64 bits
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,  # elements of a row
-    SECOND_CHANNELS: tl.constexpr,
-    SECOND_COLUMN: tl.constexpr,
-    SECOND_TARGET_CHANNELS: tl.constexpr,
-    SECOND_UNIT: tl.constexpr,
-    SECOND_WIDE: tl.constexpr,
-    SECOND_BLOCK_ROWS: tl.constexpr,
-    SECOND_BLOCK: tl.constexpr,
+    TILE: tl.constexpr,  # CopyTile
+    SECOND_TILE: tl.constexpr,
 ):
     # Assigning a tuple makes its type anew, as in gemm.py.
     sizes = sizes
     second_sizes = second_sizes
     program = tl.program_id(0)
     if program < programs:
-        _copy_tile(
-            program, source_ptr, target_ptr, sizes,
-            CHANNELS, COLUMN, TARGET_CHANNELS, UNIT, WIDE, BLOCK_ROWS, BLOCK,
-        )  # fmt: skip
+        _copy_tile(program, source_ptr, target_ptr, sizes, TILE)
     elif second_source_ptr is not None:
         _copy_tile(
-            program - programs, second_source_ptr, second_target_ptr, second_sizes,
-            SECOND_CHANNELS, SECOND_COLUMN, SECOND_TARGET_CHANNELS, SECOND_UNIT, SECOND_WIDE,
-            SECOND_BLOCK_ROWS, SECOND_BLOCK,
-        )  # fmt: skip
+            program - programs, second_source_ptr, second_target_ptr, second_sizes, SECOND_TILE
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowCopy:
-    """A copy of rows of pixels into rows of more pixels of more channels.
+class RowCopy(NamedTuple):
+    """How rows of pixels are copied into rows of more pixels of more channels."""
 
-    Raises:
-        UnsupportedError: Rows of the target have more elements than the kernel counts.
-    """
-
-    shape: tuple[int, ...]  # of the source [N, ([D, [H, ]]W, )C]
-    strides: tuple[int, ...]  # of the source, in elements
-    start: int = 0  # of the source's first element; not 0 where strides are negative
+    elements: int  # of a row of the target
+    channels: int  # of a pixel of the target
+    is_turned: bool = False  # whether the source is read from the end of its spatial dimensions
     target_h: int | None = None  # rows of an image of the target; None: as many as of the source
-    target_elements: int  # of a row of the target, a multiple of 16 bytes
-    target_channels: int  # of a pixel of the target
     low: tuple[int, int] = (0, 0)  # zeros above and in front of the source
     step_h: int = 1  # rows of the source from one row of the target to the next
     dilation_h: int = 1  # rows of the source from one pixel of a column to the next
     column: int = 1  # pixels of a column
-    element_bytes: int  # size of an element
 
-    def __post_init__(self) -> None:
-        if self.target_elements > _MOST_ELEMENTS:
+    def arguments(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], element_bytes: int
+    ) -> tuple[CopySizes, CopyTile, int]:
+        """Returns the kernel's arguments and how many CTAs copy a source [N, ([D, [H, ]]W, )C].
+
+        Raises:
+            UnsupportedError: Rows of the target have more elements than the kernel counts.
+        """
+        elements, start, missing = self.elements, 0, 5 - len(shape)
+        if elements > _MOST_ELEMENTS:
             raise UnsupportedError(
-                f"a copy of rows of {self.target_elements} elements: the kernel counts to "
-                f"{_MOST_ELEMENTS}; split the tensor along its last dimension"
+                f"a copy of rows of {elements} elements: the kernel counts to {_MOST_ELEMENTS}; "
+                "split the tensor along its last dimension"
             )
-
-    @property
-    def sizes(self) -> CopySizes:
-        """The kernel's runtime arguments."""
-        missing = 5 - len(self.shape)
-        n, d, h, w = (self.shape[0], *(1,) * missing, *self.shape[1:-1])
-        strides = (self.strides[0], *(0,) * missing, *self.strides[1:])
-        target_h = h if self.target_h is None else self.target_h
-        units = self.target_elements * self.element_bytes // ROW_BYTES
-        return CopySizes(
-            n * d * target_h, d, h, w, target_h, units, *self.low, self.step_h, self.dilation_h,
-            self.start, *strides,
+        step_n, *steps, step_c = strides
+        if self.is_turned:
+            start = sum((size - 1) * step for size, step in zip(shape[1:-1], steps, strict=True))
+            steps = [-step for step in steps]
+        size, steps = (1,) * missing + shape[1:-1], [0] * missing + steps
+        (size_d, size_h, size_w), (_, step_h, step_w) = size, steps
+        target_h = size_h if self.target_h is None else self.target_h
+        rows, unit = shape[0] * size_d * target_h, math.gcd(elements, ROW_BYTES // element_bytes)
+        sizes = CopySizes(
+            rows, size, target_h, elements // unit, self.low, self.step_h, self.dilation_h, start,
+            (step_n, *steps, step_c),
         )  # fmt: skip
-
-    @property
-    def block(self) -> tuple[int, int]:
-        """Rows and elements of a CTA's tile."""
         # All rows of a tile share what is computed of a column: more of them where there are many,
         # as long as every multiprocessor has some tiles.
-        rows = self.sizes.rows
-        tile = _TILE if rows * self.target_elements < _MANY_ELEMENTS else 4 * _TILE
-        block = min(_TILE, triton.next_power_of_2(self.target_elements))
-        return min(tile // block, triton.next_power_of_2(rows)), block
-
-    @property
-    def programs(self) -> int:
-        """CTAs of the copy."""
-        block_rows, block = self.block
-        return math.ceil(self.sizes.rows / block_rows) * math.ceil(self.target_elements / block)
-
-    @property
-    def constants(self) -> tuple[object, ...]:
-        """The kernel's constants, in the order of its parameters."""
-        sizes = self.sizes
+        tile = _TILE if rows * elements < _MANY_ELEMENTS else 4 * _TILE
+        block = min(_TILE, triton.next_power_of_2(elements))
+        block_rows = min(tile // block, triton.next_power_of_2(rows))
         # With padding, offsets reach further than the image: twice as far at most.
-        reach = 2 * max(sizes.size_h * abs(sizes.stride_h), sizes.size_w * abs(sizes.stride_w))
-        channels = (self.shape[-1], self.column, self.target_channels)
-        return (*channels, ROW_BYTES // self.element_bytes, reach >= 1 << 30, *self.block)
+        is_wide = 2 * max(size_h * abs(step_h), size_w * abs(step_w)) >= 1 << 30
+        made = CopyTile(shape[-1], self.column, self.channels, unit, is_wide, block_rows, block)
+        return sizes, made, math.ceil(rows / block_rows) * math.ceil(elements / block)
 
 
-class CopyLauncher:
-    """Makes one copy, or two in one launch, of elements of the same size; holds no tensor."""
-
-    def __init__(self, *copies: RowCopy) -> None:
-        # None compiles for no type where nothing reads an integer.
-        nothing: tuple[Any, ...] = (None,) * (2 - len(copies))
-        constants = [value for copy in copies for value in copy.constants]
-        constants += len(copies[0].constants) * nothing
-        self._bits = _INTEGERS[copies[0].element_bytes]
-        self._others = 2 * nothing
-        self.launcher = Launcher(
-            kernel=row_copy_kernel,
-            grid=(sum(copy.programs for copy in copies), 1, 1),
-            scalars=(copies[0].programs, *(copy.sizes for copy in copies), *nothing),
-            constants=dict(
-                zip(row_copy_kernel.arg_names[-len(constants) :], constants, strict=True)
-            ),
-            options={"num_warps": _NUM_WARPS},
-        )
-
-    def launch(self, *pairs: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Launches; each copy has a source and a target."""
-        tensors = (*(each.view(self._bits) for pair in pairs for each in pair), *self._others)
-        aligned = tuple(t is not None and t.data_ptr() % ROW_BYTES == 0 for t in tensors[::2])
-        self.launcher.launch(tensors, aligned)
+# A launcher keeps what it compiled, for one device.
+@lru_cache(maxsize=1024)
+def _launcher(kernel: Any, device: torch.device, *given: tuple[RowCopy, Any, Any, int]) -> Launcher:
+    made = [copy.arguments(*source) for copy, *source in given]
+    # None compiles for no type where nothing reads an integer.
+    sizes, tiles, programs = zip(*made, *[(None, None, 0)] * (2 - len(made)), strict=True)
+    return Launcher(
+        kernel=kernel,
+        grid=(sum(programs), 1, 1),
+        scalars=(programs[0], *sizes),
+        constants=dict(zip(("TILE", "SECOND_TILE"), tiles, strict=True)),
+        options={"num_warps": _NUM_WARPS},
+    )
 
 
-class RowCopies:
-    """Packs x and weights of one geometry; holds no tensor.
+def copy_rows(*made: tuple[RowCopy, torch.Tensor, torch.Tensor]) -> None:
+    """Makes a copy from a source to a target; two, of elements of one size, in one launch."""
+    tensors: list[torch.Tensor | None] = []
+    for _, *pair in made:
+        tensors += [each.view(_INTEGERS[each.itemsize]) for each in pair]
+    tensors += [None] * (4 - len(tensors))
+    given = ((copy, tuple(t.shape), t.stride(), t.itemsize) for copy, t, _ in made)
+    launcher = _launcher(row_copy_kernel, made[0][1].device, *given)
+    launcher.launch(tuple(tensors))
+
+
+def fill_channels(*given: tuple[torch.Tensor, int]) -> list[torch.Tensor]:
+    """Returns tensors with zeros behind their channels, packed, in one launch.
 
     Args:
-        packing: The geometry; also an attribute.
-        x_strides: Of x [N, Ci, *input_size], in elements.
+        given: [rows, *up to three, channels] of any strides, of one dtype, and how many zeros; a
+            tensor without any is returned as it is.  TMA needs rows of multiples of 16 bytes.
     """
+    filled, copies = [], []
+    for source, missing in given:
+        target = source
+        if missing:
+            *pixels, channels = source.shape
+            target = source.new_empty((*pixels, channels + missing))
+            row = math.prod(target.shape[max(1, source.dim() - 2) :])
+            copies.append((RowCopy(row, channels + missing), source, target))
+        filled.append(target)
+    if copies:
+        copy_rows(*copies)
+    return filled
 
-    def __init__(self, packing: RowPacking, x_strides: tuple[int, ...]) -> None:
-        self.packing = packing
-        # A channels-last weight is then packed already.
-        elements = math.prod(packing.problem.filter_size) * packing.problem.in_channels
-        equal = elements == math.prod(packing.weight_shape[1:])
-        self._weight_is_packed = equal and not packing.columns and not packing.is_turned
-        self._x_copy = self._copy_of_x(x_strides) if packing.is_copied else None
-        # By the strides of a weight, if one is copied, and whether x is.
-        self._launchers: dict[tuple[tuple[int, ...] | None, bool], CopyLauncher] = {}
 
-    def __repr__(self) -> str:
-        return f"RowCopies({self.packing.kind}, is_copied={self.packing.is_copied})"
+# --- partial im2col -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowCopies:
+    """Packs x and weights, and unpacks dw, as a packing says; holds no tensor."""
+
+    packing: RowPacking
 
     def pack(self, x: torch.Tensor | None, weight: torch.Tensor | None) -> tuple[Any, Any]:
         """Returns x and the weight, packed, ``None`` for ``None``; one launch makes both copies.
 
         Args:
-            x: [N, Ci, *input_size], of the strides that were given.
+            x: [N, Ci, *input_size], of the strides that the packing was made for.
             weight: [Co, Ci, *filter_size] in any memory format.
 
         Returns:
             The overlapping view of x or of a copy of it, of the packing's strides, and the packed
             weight, of the packing's shape.
         """
-        packing, pairs, strides = self.packing, [], None
-        x_copy = None if x is None else self._x_copy
+        packing, problem, copies = self.packing, self.packing.problem, []
         if weight is not None:
-            rows = weight.permute(TO_LAST[weight.dim() - 2])
-            is_packed = self._weight_is_packed and rows.is_contiguous()
-            if is_packed and rows.data_ptr() % ROW_BYTES == 0:
-                weight = rows.view(packing.weight_shape)
+            weight = weight.transpose(0, 1) if packing.is_turned else weight
+            rows, shape = weight.permute(TO_LAST[problem.dims]), packing.weight_shape
+            # Windows may have the order and the elements of a channels-last weight.
+            if (
+                rows.is_contiguous()
+                and rows.data_ptr() % ROW_BYTES == 0
+                and rows.numel() == math.prod(shape)
+                and not (packing.columns or packing.is_turned)
+            ):
+                weight = rows.view(shape)
             else:
                 # The short copy first: the long one hides it.
-                strides = weight.stride()
-                pairs.append((weight, weight.new_empty(packing.weight_shape)))
-                weight = pairs[0][1]
-        if x_copy is not None and x is not None:
-            pairs.append((x, x.new_empty(packing.memory_shape)))
-            x = pairs[-1][1]
-        if pairs:
-            key = (strides, x_copy is not None)
-            launcher = self._launchers.get(key)
-            if launcher is None:
-                copies = [] if strides is None else [self._copy_of_weight(strides)]
-                launcher = CopyLauncher(*copies, *(() if x_copy is None else (x_copy,)))
-                self._launchers[key] = launcher
-            launcher.launch(*pairs)
+                weight = weight.new_empty(shape)
+                copy = RowCopy(shape[-1], packing.channels, packing.is_turned)
+                if packing.columns:
+                    copy = copy._replace(target_h=1, column=problem.filter_size[-2])
+                copies.append((copy, rows, weight))
+        if x is not None and packing.is_copied:
+            rows, x = x.permute(TO_LAST[problem.dims]), x.new_empty(packing.memory_shape)
+            low_w, channels = problem.padding[-1][0], packing.channels
+            copy = RowCopy(packing.row_pixels * channels, channels, low=(0, low_w))
+            if packing.columns:
+                copy = copy._replace(
+                    target_h=problem.output_size[-2], low=(problem.padding[-2][0], low_w),
+                    step_h=problem.stride[-2], dilation_h=problem.dilation[-2],
+                    column=problem.filter_size[-2],
+                )  # fmt: skip
+            copies.append((copy, rows, x))
+        if copies:
+            copy_rows(*copies)
         return x if x is None else x.as_strided(packing.x_shape, packing.strides), weight
 
-    def _copy_of_x(self, strides: tuple[int, ...]) -> RowCopy:
-        packing, problem = self.packing, self.packing.problem
-        elements = packing.row_pixels * packing.channels
-        low_w = problem.padding[-1][0]
-        if not packing.columns:
-            return self._copy(problem.x_shape, strides, elements, low=(0, low_w))
-        return self._copy(
-            problem.x_shape,
-            strides,
-            elements,
-            target_h=problem.output_size[-2],
-            low=(problem.padding[-2][0], low_w),
-            step_h=problem.stride[-2],
-            dilation_h=problem.dilation[-2],
-            column=problem.filter_size[-2],
-        )
+    def unpack(self, packed: torch.Tensor, dw: torch.Tensor, *, is_swapped: bool) -> None:
+        """Writes dw [Co, *filter_size, Ci], dense, from the gradient of the packed filter.
 
-    def _copy_of_weight(self, strides: tuple[int, ...]) -> RowCopy:
-        packing, problem, start = self.packing, self.packing.problem, 0
-        if packing.is_turned:
-            steps = zip(problem.filter_size, strides[2:], strict=True)
-            start = sum((taps - 1) * stride for taps, stride in steps)
-            strides = (*strides[:2], *(-stride for stride in strides[2:]))
-        columns = {"target_h": 1, "column": problem.filter_size[-2]} if packing.columns else {}
-        elements = packing.weight_shape[-1]
-        return self._copy(problem.w_shape, strides, elements, start=start, **columns)
-
-    def _copy(
-        self, shape: tuple[int, ...], strides: tuple[int, ...], target_elements: int, **others: Any
-    ) -> RowCopy:
-        """Returns the copy of a tensor in torch's order; ``others`` are further fields."""
-        return RowCopy(
-            shape=(shape[0], *shape[2:], shape[1]),
-            strides=(strides[0], *strides[2:], strides[1]),
-            target_elements=target_elements,
-            target_channels=self.packing.channels,
-            element_bytes=self.packing.element_bytes,
-            **others,
-        )
-
-
-class FilledChannels:
-    """Gives two tensors zeros as further channels, in one launch; holds no tensor.
-
-    TMA needs rows of multiples of 16 bytes.
-
-    Args:
-        missing: Zeros behind the channels of each tensor; 0: it is not copied.  A number that is
-            not 0 makes the channels a multiple of 16 bytes.
-    """
-
-    def __init__(self, *missing: int) -> None:
-        self.missing = missing
-        self._launchers: dict[tuple[object, ...], CopyLauncher] = {}
-
-    def fill(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Returns the tensors with more channels, packed; complete ones unchanged.
-
-        Args:
-            tensors: [rows, *up to three, channels] of any strides, of one dtype.
+        ``is_swapped``: rows of dy are packed, so dw is turned round and its channels swapped.
         """
-        filled = [
-            t.new_empty((*t.shape[:-1], t.shape[-1] + more)) if more else t
-            for t, more in zip(tensors, self.missing, strict=True)
-        ]
-        copies = [pair for pair in zip(tensors, filled, strict=True) if pair[0] is not pair[1]]
-        if copies:
-            key = (copies[0][0].itemsize, *((t.shape, t.stride()) for t, _ in copies))
-            launcher = self._launchers.get(key)
-            if launcher is None:
-                launcher = CopyLauncher(*(_filling(*pair) for pair in copies))
-                self._launchers[key] = launcher
-            launcher.launch(*copies)
-        return tuple(filled)
-
-
-def _filling(source: torch.Tensor, target: torch.Tensor) -> RowCopy:
-    """Returns the copy of a tensor into one of more channels."""
-    pixels = source.shape[-2] if source.dim() > 2 else 1
-    return RowCopy(
-        shape=source.shape,
-        strides=source.stride(),
-        target_elements=pixels * target.shape[-1],
-        target_channels=target.shape[-1],
-        element_bytes=source.itemsize,
-    )
+        packing, taps = self.packing, self.packing.problem.filter_size
+        channels = packing.problem.in_channels
+        of_filter, *of_rows, _ = packed_strides(packing.weight_shape)
+        # Planes have a dimension of 1 in front; a pixel's channels hold a column.
+        of_walked = of_rows[1:] if packing.planes else of_rows[: packing.walked]
+        of_taps = (*of_walked, *((channels,) if packing.columns else ()), packing.channels)
+        strides = (1, *of_taps, of_filter) if is_swapped else (of_filter, *of_taps, 1)
+        row = RowCopy(taps[-1] * dw.shape[-1], dw.shape[-1], is_turned=is_swapped)
+        copy_rows((row, packed.as_strided(dw.shape, strides), dw))

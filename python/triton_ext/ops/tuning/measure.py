@@ -30,18 +30,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TextIO, TypeVar
+from functools import partial
+from typing import Any, TextIO, TypeVar
 
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from triton_ext.host.children import command
+from triton_ext.ops.api.execution import TorchConvolution
+from triton_ext.ops.api.operators import DGRAD, FPROP, WGRAD, ConvCall
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.launcher import compiling
+from triton_ext.ops.core.problem import ConvParameters
+from triton_ext.ops.families.by_torch import TORCH, TorchConfig
 
 Function = Callable[[], object]
 Tensors = tuple[torch.Tensor, ...]
@@ -58,6 +63,7 @@ _HOPELESS = 1.2
 _FIRST_ROUNDS = 2
 # Candidates may add in another order: so many units in the last place of the largest value.
 _ROUNDING_UNITS = 8.0
+_OPERATORS = {each.direction: each for each in (FPROP, DGRAD, WGRAD)}
 
 
 # ---- A case as a call ---------------------------------------------------------------------------
@@ -106,46 +112,71 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArg
 def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueArguments]) -> torch.Tensor:
     """Runs a plan once; returns its output."""
     operands, epilogue = tensors
-    y: torch.Tensor = plan.run(*operands, *([epilogue] if case.direction == "fprop" else []))
+    y: torch.Tensor = plan.run(*operands, epilogue)
     return y
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A configuration of a case as a function that runs it, which clocks measure."""
 
     case: Case
     config: Any
-    _device: torch.device
-    _tensors: Any
-    _plan: Any = None
+    run: Callable[[], torch.Tensor]
 
     def __call__(self) -> torch.Tensor:
-        if self._plan is None:
-            self._plan = planner.make_plan(self.case.dense, self._device, self.config)
-        return run_plan(self.case, self._plan, self._tensors)
+        return self.run()
 
 
-def agreeing(trials: Sequence[Trial]) -> tuple[list[Trial], list[str]]:
-    """Returns the trials that run and agree with the first one, and the failures of the others."""
+def agreeing(
+    case: Case, configs: Sequence[Any], errors: Sequence[str], device: torch.device, tensors: Any
+) -> tuple[list[Trial], list[str]]:
+    """Returns trials of configurations that run and agree with the first, and failures of others.
+
+    ``errors`` say which did not compile; they are empty for those that did.
+    """
     expected: torch.Tensor | None = None
-    kept, failures = [], []
-    for trial in trials:
+    trials, failures = [], []
+    for config, error in zip(configs, errors, strict=True):
         try:
-            result = trial()
+            if not error:
+                plan = planner.make_plan(case.dense, device, config)
+                trial = Trial(case, config, partial(run_plan, case, plan, tensors))
+                result = trial()
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever one does, the others may be right
-            text = str(error).partition("\n")[0][:200]
-            failures.append(f"{trial.case} {trial.config}: {type(error).__name__}: {text}")
-            continue
-        if expected is None:
-            expected = result
-        elif not _agree(result, expected):
-            failures.append(f"{trial.case} {trial.config}: another result than the first candidate")
-            continue
-        kept.append(trial)
-    return kept, failures
+        except Exception as raised:  # whatever one does, the others may be right
+            text = str(raised).partition("\n")[0][:200]
+            error = f"{type(raised).__name__}: {text}"
+        if not error and expected is not None and not _agree(result, expected):
+            error = "another result than the first candidate"
+        if error:
+            failures.append(f"{case} {config}: {error}")
+        else:
+            trials.append(trial)
+            expected = result if expected is None else expected
+    return trials, failures
+
+
+def torch_trials(case: Case, machine: Device, tensors: Any) -> list[Trial]:
+    """Returns the trial of torch's own convolution; none where torch is not compared."""
+    if TORCH[case.direction].refusals(case, machine):
+        return []
+    problem, (first, second), bias = case.problem, tensors[0], tensors[1].bias
+    sides = tuple(side for pair in problem.padding for side in pair)
+    parameters = ConvParameters(problem.stride, sides, problem.dilation, problem.groups)
+    size = {"fprop": None, "dgrad": problem.input_size, "wgrad": problem.filter_size}
+    how = (EpilogueArguments(), parameters, size[case.direction], True)
+    convolution = TorchConvolution(ConvCall(_OPERATORS[case.direction], first, second, *how))
+
+    def run() -> torch.Tensor:
+        return convolution.run(first, second, None if bias is None else bias.to(first.dtype))
+
+    try:
+        run()
+    except RuntimeError:  # cuDNN has no kernel, or no memory
+        return []
+    return [Trial(case, TorchConfig(), run)]
 
 
 def _agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -356,16 +387,6 @@ class CompilePool(Processes):
 # ---- Clocks -------------------------------------------------------------------------------------
 
 
-class Clock(Protocol):
-    """Measures functions that enqueue work on the current stream."""
-
-    def prepare(self, function: Function) -> Any:
-        """Warms a function up and returns how it is going to be measured."""
-
-    def measure(self, prepared: Any) -> float:
-        """Returns the median time of a call, in microseconds."""
-
-
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
@@ -440,7 +461,7 @@ def turns(items: Sequence[_Item], number: int) -> Sequence[_Item]:
     return order[::-1] if number % 2 else order
 
 
-def interleaved(functions: Sequence[Function], clock: Clock, rounds: int) -> list[float]:
+def interleaved(functions: Sequence[Function], clock: EventClock, rounds: int) -> list[float]:
     """Returns the median time of every function over rounds that measure each once, in turns.
 
     Functions that are hopeless after the first two rounds are left out of the others.  An even

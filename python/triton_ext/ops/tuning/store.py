@@ -22,6 +22,7 @@ import stat
 import time
 import warnings
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from triton_ext.ops.core import dispatch_cache, planner, tables
 from triton_ext.ops.core.tables import Table, TableError, TuningWarning, lookup
@@ -89,62 +90,54 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(path.name + ".lock")
     end = time.monotonic() + _LOCK_SECONDS
-    while True:
-        # Closing the file ends the lock, and so does the end of the process.
-        with open(_opened_lock(name, end), "rb") as lock:
-            tables.check_regular(name, lock.fileno())
-            _open_to_folder(name, lock.fileno())
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The last holder has removed the file, and others may lock a newer one.
-                is_held = os.path.samestat(os.stat(name), os.fstat(lock.fileno()))
-            except (BlockingIOError, FileNotFoundError):
-                is_held = False
-            if is_held:
-                try:
-                    yield
-                finally:
-                    # With the sticky bit of its folder, one that another user left stays; it is
-                    # empty.
-                    with contextlib.suppress(PermissionError):
-                        name.unlink(missing_ok=True)
-                return
+    while (lock := _try_lock(name, time.monotonic() > end)) is None:
         if time.monotonic() > end:
             text = f"another process has held the lock for {_LOCK_SECONDS:g} seconds"
             raise TimeoutError(errno.ETIMEDOUT, text, str(name))
         time.sleep(_LOCK_POLL_SECONDS)
-
-
-def _opened_lock(name: pathlib.Path, end: float) -> int:
-    """Opens a lock's file; one that its owner has just made is not yet open to others."""
-    while True:
+    # Closing the file ends the lock, and so does the end of the process.
+    with lock:
         try:
-            return _open_lock(name)
-        except FileNotFoundError:
-            if not name.parent.is_dir():
-                raise
-        except PermissionError as error:
-            if not name.exists() or time.monotonic() > end:
-                text = f"the lock {name.name} cannot be opened"
-                if name.exists():
-                    text += f": it is {_owned(name)}; its owner has to remove it"
-                raise PermissionError(error.errno, text, str(name)) from error
-        time.sleep(_LOCK_POLL_SECONDS)
+            yield
+        finally:
+            # With the sticky bit of its folder, one that another user left stays; it is empty.
+            with contextlib.suppress(PermissionError):
+                name.unlink(missing_ok=True)
 
 
-def _open_lock(name: pathlib.Path) -> int:
-    """Opens a lock's file, also one of another user that may only be read."""
+def _try_lock(name: pathlib.Path, is_last: bool) -> BinaryIO | None:
+    """Returns the file of a lock, which is held; ``None`` where it may be held later."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o600)
-    except PermissionError:
-        if not name.exists():
-            raise
-        return os.open(name, os.O_RDONLY | flags)
+        try:
+            handle = os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o600)
+        except PermissionError:
+            if not name.exists():
+                raise
+            handle = os.open(name, os.O_RDONLY | flags)  # of another user
+    except PermissionError as error:
+        if name.exists() and not is_last:
+            return None  # its owner has just made it: it is not yet open to others
+        text = f"the lock {name.name} cannot be opened"
+        if name.exists():
+            text += f": it is {_owned(name)}; its owner has to remove it"
+        raise PermissionError(error.errno, text, str(name)) from error
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "is a link, not a lock", str(name)) from error
-        raise
+        if error.errno == errno.ENOENT and name.parent.is_dir():
+            return None
+        text = "is a link, not a lock" if error.errno == errno.ELOOP else str(error.strerror)
+        raise OSError(error.errno, text, str(name)) from error
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(os.fdopen(handle, "rb"))
+        tables.check_regular(name, handle)
+        _open_to_folder(name, handle)
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder has removed the file, and others may lock a newer one.
+            if os.path.samestat(os.stat(name), os.fstat(handle)):
+                stack.pop_all()
+                return lock
+    return None
 
 
 def _open_to_folder(name: pathlib.Path, descriptor: int) -> None:

@@ -1,0 +1,382 @@
+"""Operators of the package beside cuDNN, torch.compile and the Gluon examples, layer by layer.
+
+Variants are ``cudnn`` (torch in eager mode, channels-last, ``cudnn.benchmark = True``), ``compile``
+(the same under torch.compile, tuned), ``ours`` (``triton_ext.ops``), ``jit`` (the package's
+@triton.jit kernel as its own model configures it), ``gluon`` (``examples/gluon/hopper``),
+``cluster`` (its forward kernel in clusters of two CTAs), and ``bfloat16`` (ours in that type).
+Every result is checked against cuDNN in fp32 with TF32 off before anything is timed: its error may
+be twice that of the first variant.  Ratios are times over that of the last variant.  With
+``--epilogue`` forward layers have a bias, a residual and a ReLU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.harness import (
+    Deadline,
+    Errors,
+    Function,
+    Timer,
+    Timing,
+    emit,
+    geometric_mean,
+    measure_each,
+    measure_errors,
+    read_count,
+    time_interleaved,
+    write_rows,
+)
+from benchmarks.operands import (
+    BASELINE,
+    DIRECTIONS,
+    DTYPES,
+    FP8,
+    FP8_LIMIT,
+    OURS,
+    Operands,
+    call_of,
+    case_of,
+    make_operands,
+)
+from benchmarks.options import add_timing_arguments, announce, make_timer, opened
+from benchmarks.suites import SUITES, Layer, select_layers
+
+__all__ = ["Row", "add_arguments", "measure", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of the case."""
+    parser.add_argument(
+        "variants", nargs="*", metavar="VARIANT",
+        help=f"among {', '.join(VARIANTS)} ({BASELINE} {OURS}; of fp8 bfloat16 {OURS})",
+    )  # fmt: skip
+    parser.add_argument("--suite", choices=(*SUITES, "all"), default="all")
+    add_timing_arguments(parser, "indices into the suite, or names; all by default", DTYPES)
+    parser.add_argument("--direction", choices=DIRECTIONS, default="fprop")
+    parser.add_argument("--epilogue", action="store_true", help="bias, residual and ReLU, too")
+    parser.add_argument("--jobs", type=read_count, help="compiling processes (cores - 1)")
+
+
+# ---- Variants ----------------------------------------------------------------------------------
+
+
+def _compile(operands: Operands, direction: str) -> Function:
+    """Returns torch.compile's convolution, the fastest of its Triton templates and of cuDNN."""
+    import torch
+
+    torch._dynamo.reset()
+    compiled: Function = torch.compile(
+        lambda: operands.run_torch(direction), mode="max-autotune-no-cudagraphs"
+    )
+    return compiled
+
+
+def _jit(operands: Operands, direction: str) -> Function | None:
+    from triton_ext.ops.core import planner
+    from triton_ext.ops.core.device import device_of
+
+    dtype = str(operands.x.dtype).removeprefix("torch.")
+    case = case_of(direction, operands.problem, dtype)
+    machine = device_of(operands.x.device, "compare")
+    found = planner.ranking(case, machine, ("gemm", "wgrad"))
+    return call_of(case, found[0], operands) if found else None
+
+
+def _gluon(operands: Operands, direction: str, config: Any = None) -> Function | None:
+    """The example kernel of examples/gluon/hopper; ``None`` for what it does not compute."""
+    from examples.gluon.hopper import dgrad, fprop, wgrad
+
+    p = operands.problem
+    if p.groups > 1 or p.in_channels % 8 or p.out_channels % 8:
+        return None
+    x, weight, dy = (tensor.movedim(1, -1) for tensor in (operands.x, operands.weight, operands.dy))
+    common = (p.stride, p.padding, p.dilation)
+    if direction == "fprop":
+        how = {} if config is None else {"config": config}
+        return lambda: fprop.conv_fprop(x, weight, *common, **how).movedim(-1, 1)
+    if direction == "wgrad":
+        return lambda: wgrad.conv_wgrad(x, dy, p.filter_size, *common).movedim(-1, 1)
+    low = tuple(sides[0] for sides in p.padding)
+    return lambda: dgrad.conv_dgrad(dy, weight, p.input_size, p.stride, low, p.dilation).movedim(
+        -1, 1
+    )
+
+
+def cluster_config(case: Any, num_sms: int) -> Any:
+    """Returns the configuration that the model expects to be fastest in clusters of two CTAs."""
+    from triton_ext.ops.families.gluon import product_of
+    from triton_ext.ops.families.gluon_config import expected_times
+
+    from examples.gluon.hopper.fprop_cluster import in_cluster
+
+    # A cluster is a multiprocessor with half of the pixels of each tile, of half as many.
+    product = product_of(case)
+    product = dataclasses.replace(product, pixels=math.ceil(product.pixels / 2))
+    times = expected_times(product, num_sms // 2)
+    return in_cluster(min((c for c in times if not c.filter_steps), key=times.__getitem__))
+
+
+def _cluster(operands: Operands, direction: str) -> Function | None:
+    import torch
+
+    case = case_of(direction, operands.problem, "float16")
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    return _gluon(operands, direction, cluster_config(case, processors))
+
+
+def _bfloat16(operands: Operands, direction: str) -> Function:
+    import torch
+
+    wide = operands.as_type(torch.bfloat16)
+    return lambda: wide.run_ours(direction)
+
+
+VARIANTS: dict[str, Any] = {
+    BASELINE: lambda operands, direction: lambda: operands.run_torch(direction),
+    "compile": _compile,
+    "jit": _jit,
+    "gluon": _gluon,
+    "cluster": _cluster,
+    "bfloat16": _bfloat16,
+    OURS: lambda operands, direction: lambda: operands.run_ours(direction),
+}
+
+
+def _chosen(arguments: argparse.Namespace) -> list[str]:
+    """Returns the variants that the options ask for.
+
+    Raises:
+        ValueError: There is no such variant, or it does not go with the other options.
+    """
+    is_fp8 = arguments.dtype == FP8
+    names: list[str] = arguments.variants or ["bfloat16" if is_fp8 else BASELINE, OURS]
+    for name in names:
+        if name not in VARIANTS:
+            raise ValueError(f"variant {name!r}: expected among {', '.join(VARIANTS)}")
+    if len(set(names)) < max(2, len(names)):
+        raise ValueError(f"variants {' '.join(names)}: expected two or more different ones")
+    if arguments.direction != "fprop" and (is_fp8 or arguments.epilogue or "cluster" in names):
+        raise ValueError("fp8, --epilogue and cluster are for --direction fprop")
+    if is_fp8 and not {*names} <= {"bfloat16", OURS}:
+        raise ValueError(f"--dtype {FP8}: expected the variants bfloat16 and {OURS}")
+    if "bfloat16" in names and not is_fp8:
+        raise ValueError(f"variant bfloat16 is for --dtype {FP8}")
+    if arguments.epilogue and not {*names} <= {BASELINE, "compile", OURS}:
+        raise ValueError(f"--epilogue is for the variants {BASELINE}, compile and {OURS}")
+    return names
+
+
+# ---- Measuring ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Results of one layer."""
+
+    layer: Layer  # the layer
+    names: Sequence[str]  # the variants
+    refused: str  # why the package does not take it; empty if it does
+    errors: dict[str, Errors]  # of every variant that computes the layer, against fp32
+    wrong: tuple[str, ...]  # variants whose error is too large to be timed
+    timings: dict[str, Timing]  # by variant; empty where a result was wrong or refused
+    chosen: str = ""  # family of the kernel that ``ours`` runs
+
+    def ratio(self, name: str) -> float | None:
+        """Time of a variant over that of the last one."""
+        timings, last = self.timings, self.names[-1]
+        return timings[name].ms / timings[last].ms if {name, last} <= timings.keys() else None
+
+    def fields(self) -> dict[str, object]:
+        """Everything, flat, for CSV and JSON; equal keys for equal names."""
+        flops = self.layer.problem.flops
+        row: dict[str, object] = {"suite": self.layer.suite, "layer": self.layer.name}
+        row |= {"flops": flops, "refused": self.refused, "wrong": " ".join(self.wrong)}
+        row["chosen"] = self.chosen
+        for name in self.names:
+            timing, errors = self.timings.get(name), self.errors.get(name)
+            row[f"{name}_ms"] = timing.ms if timing else ""
+            row[f"{name}_tflops"] = flops / timing.ms / 1e9 if timing else ""
+            row[f"{name}_spread"] = timing.spread if timing else ""
+            row[f"{name}_host_us"] = timing.host_us if timing else ""
+            row[f"{name}_error_l2"] = errors.l2 if errors else ""
+            ratio = self.ratio(name)
+            row[f"ratio_to_{name}"] = "" if ratio is None else ratio
+        return row
+
+    def line(self) -> str:
+        """Returns the line of the table."""
+        head = f"{self.layer.name:<44}"
+        if self.refused:
+            return f"{head} refused: {self.refused}"
+        if self.wrong:
+            found = ", ".join(f"{name} {self.errors[name].l2:.1e}" for name in self.errors)
+            return f"{head} WRONG RESULT, not timed: rel. error {found}"
+        cells = []
+        for name in self.names:
+            timing = self.timings.get(name)
+            cells.append(
+                f"{timing.ms * 1e3:>12.1f} {timing.spread * 100:>5.1f}" if timing else f"{'-':>18}"
+            )
+        for name in self.names[:-1]:
+            ratio = self.ratio(name)
+            cells.append(f"{'-':>13}" if ratio is None else f"{ratio:>13.3f}")
+        last = self.names[-1]
+        rate = self.layer.problem.flops / self.timings[last].ms / 1e9 if last in self.timings else 0
+        late = [name for name, timing in self.timings.items() if timing.host_bound]
+        marks = f" (waited for the host: {', '.join(late)})" if late else ""
+        return f"{head} {' '.join(cells)} {rate:>7.0f} {self.chosen}{marks}"
+
+
+def _header(names: Sequence[str]) -> str:
+    times = " ".join(f"{name + ' us':>12} {'+-%':>5}" for name in names)
+    ratios = " ".join(f"{name + '/' + names[-1]:>13}" for name in names[:-1])
+    return f"{'layer':<44} {times} {ratios} {'TFLOP/s':>7} kernel"
+
+
+def measure(
+    layer: Layer, operands: Operands, names: Sequence[str], direction: str, timer: Timer,
+    rounds: int,
+) -> Row:  # fmt: skip
+    """Checks one layer, then times it."""
+    import torch
+    from triton_ext.errors import TritonExtError
+
+    torch.backends.cudnn.benchmark = False
+    reference = operands.in_fp32().run_torch(direction)
+    torch.backends.cudnn.benchmark = True
+    functions: dict[str, Function] = {}
+    errors: dict[str, Errors] = {}
+    for name in names:
+        try:
+            function = VARIANTS[name](operands, direction)
+            if function is not None:
+                errors[name] = measure_errors(function(), reference)
+                functions[name] = function
+        except (TritonExtError, ValueError, TypeError) as error:
+            if name != OURS:
+                raise
+            return Row(layer, names, str(error).partition("\n")[0], errors, (), {})
+    del reference
+    limit = errors[names[0]] if operands.scale is None else FP8_LIMIT
+    wrong = tuple(name for name, found in errors.items() if not found.within(limit))
+    row = Row(layer, names, "", errors, wrong, {})
+    return row if wrong else dataclasses.replace(
+        row, timings=time_interleaved(functions, timer, rounds)
+    )  # fmt: skip
+
+
+def _family(layer: Layer, arguments: argparse.Namespace) -> str:
+    """Returns the family of the kernel that the planner chooses; in a dry run for an H200."""
+    import torch
+    from triton_ext.errors import TritonExtError
+    from triton_ext.ops.core.device import KNOWN, assumed_device
+    from triton_ext.ops.core.planner import make_plan
+    from triton_ext.ops.core.tables import kind_of
+
+    case = case_of(arguments.direction, layer.problem, arguments.dtype)
+    try:
+        if not arguments.dry_run:
+            return kind_of(make_plan(case, torch.device("cuda")).config)
+        with assumed_device(KNOWN["h200"]):
+            return kind_of(make_plan(case, torch.device("meta")).config)
+    except (TritonExtError, ValueError):
+        return ""
+
+
+def _compile_ahead(
+    layers: Sequence[Layer], arguments: argparse.Namespace, deadline: Deadline
+) -> None:
+    """Fills Triton's cache with what the planner chooses, in several processes."""
+    import torch
+    from triton_ext.errors import TritonExtError
+    from triton_ext.ops.core.device import device_of
+    from triton_ext.ops.core.planner import make_plan
+    from triton_ext.ops.tuning.measure import CompilePool
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    machine, futures = device_of(device, "compare"), []
+    with CompilePool(arguments.jobs) as pool:
+        for layer in layers:
+            case = case_of(arguments.direction, layer.problem, arguments.dtype)
+            # The run tells a refusal.
+            with contextlib.suppress(TritonExtError):
+                futures.append(pool.submit(case, make_plan(case, device).config, machine))
+        concurrent.futures.wait(futures, timeout=deadline.left() / 2)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the case; returns 1 where a result was wrong or a layer failed."""
+
+    def select() -> Sequence[Layer]:
+        arguments.variants = _chosen(arguments)
+        return select_layers(arguments.suite, arguments.shapes)
+
+    opening = opened(arguments, select)
+    if opening is None:
+        return 2
+    layers, environment = opening
+    names, deadline, timer = (
+        arguments.variants,
+        Deadline(arguments.time_limit),
+        make_timer(arguments),
+    )
+    announce(arguments, environment, timer)
+    if not arguments.dry_run and not arguments.epilogue and {OURS, "bfloat16"} & {*names}:
+        _compile_ahead(layers, arguments, deadline)
+    emit(_header(names))
+
+    def measured(layer: Layer) -> Row:
+        if arguments.dry_run:
+            timings = time_interleaved(dict.fromkeys(names, lambda: None), timer, arguments.rounds)
+            row = Row(layer, names, "", dict.fromkeys(names, Errors(0.0, 0.0)), (), timings)
+        else:
+            import torch
+
+            # cuDNN tries algorithms as far as there is memory for them.
+            torch.cuda.empty_cache()
+            operands = make_operands(layer.problem, arguments.dtype, epilogue=arguments.epilogue)
+            row = measure(layer, operands, names, arguments.direction, timer, arguments.rounds)
+        return dataclasses.replace(row, chosen=_family(layer, arguments))
+
+    def show(rows: list[Row]) -> None:
+        emit(rows[-1].line())
+        if arguments.out is not None:
+            write_rows(arguments.out, environment, [each.fields() for each in rows])
+
+    rows, missing = measure_each(layers, measured, show, deadline)
+    emit()
+    for line in _summary(rows, names):
+        emit(line)
+    wrong = [row.layer.name for row in rows if row.wrong]
+    for what, found in (("wrong", wrong), ("missing", missing)):
+        if found:
+            emit(f"{what}: {' '.join(found)}")
+    return 1 if wrong or missing else 0
+
+
+def _summary(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Geometric means over all rows and over each suite, and what is not in them."""
+    lines = []
+    for name in names[:-1]:
+        timed = [(ratio, row.layer) for row in rows if (ratio := row.ratio(name)) is not None]
+        if not timed:
+            continue
+        worst, layer = min(timed, key=lambda each: each[0])
+        lines.append(
+            f"{name}/{names[-1]}, geometric mean of {len(timed)} layers: "
+            f"{geometric_mean([ratio for ratio, _ in timed]):.3f}; worst {worst:.3f} "
+            f"({layer.name}); ahead on {sum(ratio > 1 for ratio, _ in timed)}"
+        )
+        for suite in dict.fromkeys(layer.suite for _, layer in timed):
+            part = [ratio for ratio, layer in timed if layer.suite == suite]
+            lines.append(f"  {suite}: {geometric_mean(part):.3f} ({len(part)})")
+    refused = [row for row in rows if row.refused]
+    return lines + [f"refused, not in any mean: {r.layer.name}: {r.refused}" for r in refused]

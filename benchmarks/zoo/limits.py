@@ -1,0 +1,71 @@
+"""Early stops of a sweep: its time limit, kernels that hang, and a GPU that is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+from benchmarks.harness import Deadline
+
+__all__ = ["RESERVE_SECONDS", "ContextLostError", "check_context", "is_compiled", "watched"]
+
+# Kept back from the time limit, to finish a layer and write.
+RESERVE_SECONDS = 15.0
+
+
+class ContextLostError(Exception):
+    """The CUDA context is broken; nothing more can run in this process."""
+
+
+def is_compiled(future: Future[Any], deadline: Deadline, record: Callable[[str], None]) -> bool:
+    """Waits for the compiler, not beyond the time limit; tells whether there is a kernel.
+
+    Args:
+        future: Of the compiling process.
+        deadline: Of the sweep.
+        record: Takes the status of a configuration that does not compile.
+    """
+    try:
+        compiled = future.result(timeout=max(deadline.left() - RESERVE_SECONDS / 2, 0.0))
+    except FutureTimeoutError:
+        return False
+    if compiled.error:
+        record(f"does not compile: {compiled.error}")
+    return not compiled.error
+
+
+def check_context(what: str, error: Exception) -> None:
+    """Raises a ContextLostError if the GPU answers nothing any more after ``error``."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except Exception as lost:
+        raise ContextLostError(f"{what}: {lost}") from error
+
+
+@contextlib.contextmanager
+def watched(last_words: Callable[[str], None], seconds: float) -> Iterator[None]:
+    """Ends the process if the kernel inside does not come back.
+
+    Args:
+        last_words: Takes the status of the layer, to save and print it.
+        seconds: How long that may take.
+    """
+
+    def give_up() -> None:
+        last_words(f"hangs: no end after {seconds:.0f} s")
+        os._exit(3)
+
+    watch = threading.Timer(seconds, give_up)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
