@@ -230,7 +230,7 @@ class WgradTileChoice:
 
 def tile_refusals(tiles: WgradTiles) -> Refusals:
     """Returns why the kernel cannot compute tiles; nothing where it can."""
-    found = ()
+    found: Refusals = ()
     if tiles.config.share == "tile" and tiles.partition.waves:
         count = tiles.partition.tiles
         found += refused(f"consumers share a tile, and {count} tiles are not split")

@@ -271,7 +271,8 @@ class WgradPlan(FilterGradientPlan):
             dy = aligned_copy(dy)
         inputs = (self.describe_x(self.x_operand.rows(x)), self.describe_dy(dy))
         described = dw if self.describe_dw is None else self.describe_dw(dw)
-        parts, flags = None, ()
+        parts: Any = None
+        flags: tuple[torch.Tensor, ...] = ()
         if self.workspace_elements:
             parts = torch.empty(self.workspace_elements, device=x.device, dtype=torch.float32)
         if self.flags is not None:
@@ -392,9 +393,9 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
         describe_x = gemm.im2col_of(Im2ColDescriptor, problem, layout, block).with_base
     describe_dw = None
     if stores_through_tma(problem, case.output_dtype.itemsize):
-        shape = [problem.out_channels, problem.taps, problem.in_channels]
+        dw_shape = [problem.out_channels, problem.taps, problem.in_channels]
         dw_block = [config.block_co, 1, config.block_ci // config.store_parts]
-        describe_dw = gemm.tiled(shape, problem.in_channels, dw_block)
+        describe_dw = gemm.tiled(dw_shape, problem.in_channels, dw_block)
     launcher, reducer = _launchers(problem, tiles, is_matrix)
     return WgradPlan(
         problem=problem,
