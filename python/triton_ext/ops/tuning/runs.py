@@ -329,11 +329,8 @@ def check_options(
 ) -> None:
     """Refuses options of :func:`tune` that are wrong whatever there is to tune, and anywhere.
 
-    Errors begin with ``name``, the function that got them.
-
-    Raises:
-        TypeError: ``save`` is no path.
-        ValueError: A number is too small, or the device is none, or no GPU and without a clock.
+    Errors begin with ``name``, the function that got them: TypeError for a ``save`` that is no
+    path, ValueError for numbers that are too small and devices, no GPU without a clock included.
     """
     seconds, save = options.get("seconds"), options.get("save", True)
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
