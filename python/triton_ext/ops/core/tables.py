@@ -262,33 +262,24 @@ def _rank(raw: object, tomorrow: str) -> tuple[bool, bool, str, str]:
 def read_table(path: pathlib.Path, gpu: str | None = None) -> Table | None:
     """Returns the table of a file, for a GPU or for any; ``None`` where there is no such file.
 
-    Raises TableError where it cannot be read, is no table, of another schema or for another GPU.
-    """
-    try:
-        data = read_file(path)
-    except OSError as error:
-        raise TableError(f"{path}: cannot be read: {error}") from error
-    return None if data is None else parse_table(path, data, gpu)
-
-
-def read_file(path: pathlib.Path) -> bytes | None:
-    """Returns the bytes of a regular file, ``None`` where there is no file.
-
-    Raises OSError where it cannot be read; trying again may succeed.
+    Raises TableError where it is no table, of another schema or for another GPU, or cannot be
+    read, which an OSError caused; trying again may succeed.
     """
 
     def opened(_: str, flags: int) -> int:
         return os.open(path, flags | os.O_NONBLOCK)
 
     try:
-        file = open(path, "rb", opener=opened)  # noqa: SIM115 - it is closed below
+        with open(path, "rb", opener=opened) as file:
+            check_regular(path, file.fileno())
+            if os.fstat(file.fileno()).st_size > _LARGEST_BYTES:
+                raise OSError(errno.EFBIG, f"has more than {_LARGEST_BYTES} bytes", str(path))
+            data = file.read()
     except FileNotFoundError:
         return None
-    with file:
-        check_regular(path, file.fileno())
-        if os.fstat(file.fileno()).st_size > _LARGEST_BYTES:
-            raise OSError(errno.EFBIG, f"has more than {_LARGEST_BYTES} bytes", str(path))
-        return file.read()
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read: {error}") from error
+    return _parsed(path, data, gpu)
 
 
 def check_regular(path: pathlib.Path, descriptor: int) -> None:
@@ -297,8 +288,7 @@ def check_regular(path: pathlib.Path, descriptor: int) -> None:
         raise OSError(errno.EINVAL, "is no regular file", str(path))
 
 
-def parse_table(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
-    """Returns the table that a file holds; errors as :func:`read_table`."""
+def _parsed(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
     try:
         document = json.loads(
             data.decode(), object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite

@@ -50,7 +50,7 @@ from triton_ext.ops.families.by_torch import TORCH, TorchConfig
 
 Function = Callable[[], object]
 Tensors = tuple[torch.Tensor, ...]
-_Item = TypeVar("_Item")
+_Self = TypeVar("_Self", bound="Processes")
 
 # A configuration takes one to ten seconds.
 _JOB_SECONDS = 120.0
@@ -283,7 +283,7 @@ class Processes:
         self._errors: dict[subprocess.Popen[str], TextIO] = {}  # what a process prints
         self._ended = False
 
-    def __enter__(self) -> Processes:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -375,9 +375,6 @@ class CompilePool(Processes):
         environment.pop("TRITON_INTERPRET", None)
         super().__init__(count or default_jobs(), command("-c", _WORKER), env=environment)
 
-    def __enter__(self) -> CompilePool:
-        return self
-
     def submit(self, case: Any, config: Any, machine: Any) -> Future[Compiled]:
         """Compiles a configuration; returns a future of :class:`Compiled`."""
         job = base64.b64encode(pickle.dumps((case, config, machine)))
@@ -449,7 +446,7 @@ class EventClock:
         return 1e3 * statistics.median(start.elapsed_time(end) for start, end in events)
 
 
-def turns(items: Sequence[_Item], number: int) -> Sequence[_Item]:
+def turns(items: Sequence[Any], number: int) -> Sequence[Any]:
     """Returns the order of a round: rotating, and every other time backwards.
 
     On some machines every other measurement takes 0.5 us more.  A round and the next one, which is

@@ -199,16 +199,17 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
             raise OSError(f"{link}: it is a link to {path}, expected a table for {table.gpu} there")
     check_writable(path)
     with _locked(path):
-        data = tables.read_file(path)  # A file that cannot be read now may be a good table.
-        there = Table(table.gpu)
+        there = None
         try:
-            if data is not None:
-                there = tables.parse_table(path, data, table.gpu)
+            there = tables.read_table(path, table.gpu)
         except TableError as error:
+            if isinstance(error.__cause__, OSError):  # it may be a good table
+                raise error.__cause__ from None
             aside = path.with_name(f"{path.name}.aside-{time.time_ns()}")
             os.replace(path, aside)
             warnings.warn(f"{error}; it is now {aside.name}", TuningWarning, stacklevel=2)
-        result = Table(table.gpu, tables.merged(there.entries, table.entries))
+        entries = {} if there is None else there.entries
+        result = Table(table.gpu, tables.merged(entries, table.entries))
         write_table(path, result)
     return result
 
