@@ -11,10 +11,9 @@ from typing import Any
 from unittest import mock
 
 from launch_recorder import Recorder
-from triton_ext import plugin
 from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
 from triton_ext.ops.core import launcher
-from triton_ext.ops.norms.plan import Launches, _variant
+from triton_ext.ops.norms.plan import Launches
 
 from benchmarks.norm_calls import make_calls, norms_on_stand_in
 
@@ -35,7 +34,7 @@ def compare(self: Launches, tensors: tuple[Any, ...], is_aligned: bool) -> None:
     assert is_aligned
     assert self._group is not None
     steps = [(made, pick(tensors)) for made, pick in self._steps]
-    ways = [made._bypasses[_variant(picked), plugin.passes_key()] for made, picked in steps]
+    ways = [made.bypass(picked) for made, picked in steps]
     counts = [sizes[id(way.prepared)] for way in ways]
 
     def one_by_one() -> None:

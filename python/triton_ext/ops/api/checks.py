@@ -128,14 +128,14 @@ def check_rank(
 def check(
     c: ConvCall, name: str = "", words: Mapping[str, str] = _NO_WORDS, *, is_cast: bool = False
 ) -> None:
-    """Refuses operands and a bias that do not fit together.
+    """Refuses operands and an epilogue that do not fit together.
 
     ``name`` is the function's, ``words`` are its names of operands.  With ``is_cast``, autocast
     gives all the same dtype.
 
     Raises:
-        ValueError: Ranks, sizes, groups or devices that do not fit.
-        TypeError: Mixed dtypes.
+        ValueError: Ranks, sizes, groups, devices or an activation that do not fit.
+        TypeError: Mixed dtypes, or an epilogue of other kinds of values.
     """
     name, direction, groups = name or c.name(), c.operator.direction, c.parameters.groups
     operands = {words.get(which, which): tensor for which, tensor in c.operands().items()}
@@ -188,6 +188,8 @@ def check(
             raise TypeError(f"{name}: {which} is {tensor.dtype}, {a} is {first.dtype}")
         if tensor.device != first.device:
             raise ValueError(f"{name}: {which} is on {tensor.device}, {a} is on {first.device}")
+    if direction == "fprop":
+        _check_epilogue(name, first, c.shapes()[2], c.epilogue)
 
 
 def check_pixels(c: ConvCall, name: str = "", words: Mapping[str, str] = _NO_WORDS) -> None:
@@ -224,8 +226,9 @@ def check_output_padding(name: str, extra: Sequence[int], parameters: ConvParame
 # --- epilogues and outputs ----------------------------------------------------------------------
 
 
-def check_epilogue(name: str, x: Tensor, shape: Sequence[Any], epilogue: EpilogueArguments) -> None:
-    """Refuses an epilogue that does not fit x and an output of a shape."""
+def _check_epilogue(
+    name: str, x: Tensor, shape: Sequence[Any], epilogue: EpilogueArguments
+) -> None:
     _, scale, residual, out_scale, extra, activation, out_dtype, function, _, amax = epilogue
     if activation not in ACTIVATIONS:
         raise ValueError(

@@ -7,7 +7,7 @@ through torch's dispatcher.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,7 +18,6 @@ from triton_ext.ops.api.checks import (
     How,
     check,
     check_arguments,
-    check_epilogue,
     check_memory,
     check_out,
     check_output_padding,
@@ -59,7 +58,7 @@ _OF_GRADIENTS: Final = {"dy": "grad_output"}
 _NONE: Final[dict[str, str]] = {}
 
 
-# --- forward and transposed ---------------------------------------------------------------------
+# --- calls with a key ---------------------------------------------------------------------------
 
 
 def convolve(
@@ -88,26 +87,225 @@ def convolve(
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
         x, weight, bias = operands
         return convolve(dims, x, weight, bias, given, how, output_padding)
+    if output_padding is None:
+        return _forward(FPROP, dims, x, weight, EpilogueArguments(bias), given, how, key)
+    return _transposed(dims, x, weight, bias, given, how, output_padding, key)
+
+
+def convolve_fused(
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    fused: tuple[Any, ...],
+    given: GivenParameters,
+    how: How,
+) -> Tensor:
+    """Convolves with an epilogue, as the public function of so many dimensions does.
+
+    ``fused`` are the fields of :class:`EpilogueArguments`; a tuple is made in less time.
+    """
+    bias, scale, residual, out_scale, extra, activation, out_dtype, function, out, amax = fused
+    key = None
+    tensors = (x, weight, bias, scale, residual, out_scale)
+    if amax is function is extra is out is None:
+        key = function_key(_CONV[dims], tensors, given, (*how, activation, out_dtype))
+        if key is not None and is_differentiated(*tensors):
+            key = None
+        bound = cached(key)
+        if bound is not None:
+            return bound.run(*tensors)
+    epilogue = EpilogueArguments._make(fused)
+    return _forward(FUSED, dims, x, weight, epilogue, given, how, key)
+
+
+def gradient(
+    operator: Operator,
+    dims: int,
+    first: Tensor,
+    second: Tensor,
+    size: Sequence[int],
+    given: GivenParameters,
+    how: How,
+) -> Tensor:
+    """Computes a gradient of a convolution, as the public function of so many dimensions does.
+
+    It has the shape ``size``.  The operands are the gradient of y and weight for dgrad, x and the
+    gradient of y for wgrad.
+    """
+    is_dgrad = operator is DGRAD
+    name = (_INPUT if is_dgrad else _WEIGHT)[dims]
+    key = function_key(name, (first, second), (*given, size), how)
+    if key is not None and is_differentiated(first, second):
+        key = None
+    bound = cached(key)
+    if bound is not None:
+        return bound.run(first, second)
+    which = "input_size" if is_dgrad else "weight_size"
+    names = ("grad_output", "weight") if is_dgrad else ("x", "grad_output")
+    operands = dict(zip(names, (first, second), strict=True))
+    check_arguments(name, operands, given, how)
+    check_sizes(name, which, size, dims + 2)
+    filter_size = () if is_dgrad else size[2:]
+    c = _call(name, dims, operator, operands, EpilogueArguments(), given, how, filter_size)
+    check_steps(name, c.parameters)
+    c = c._replace(size=list(size[2:]))
+    check(c, name, _OF_GRADIENTS, is_cast=True)
+    expected = c.shapes()[2]
+    if tuple(size[:2]) != expected[:2]:
+        raise ValueError(
+            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...], got {list(size)}"
+        )
+    check_pixels(c, name, _OF_GRADIENTS)
+    return _compute(key, c, how, name, _OF_GRADIENTS)
+
+
+# --- other calls --------------------------------------------------------------------------------
+
+
+def _call(
+    name: str,
+    dims: int,
+    operator: Operator,
+    operands: dict[str, Tensor],
+    epilogue: EpilogueArguments,
+    given: GivenParameters,
+    how: How,
+    filter_size: Sequence[int] = (),
+) -> ConvCall:
+    """Returns a call without a size, of operands by their names; the filter's size is weight's."""
+    check_rank(name, dims, operator.direction, operands)
+    first, second = operands.values()
+    parameters = ConvParameters.parse(given, filter_size or second.shape[2:])
+    return ConvCall(operator, first, second, epilogue, parameters, None, parse_how(how))
+
+
+def _forward(
+    operator: Operator,
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    epilogue: EpilogueArguments,
+    given: GivenParameters,
+    how: How,
+    key: Hashable,
+) -> Tensor:
+    name, is_fused = _CONV[dims], operator is FUSED
+    bias, scale, residual, out_scale, extra, activation, _, function, out, amax = epilogue
+    named = {"x": x, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
+    named |= {"out_scale": out_scale, "amax": amax, "out": out}
+    # These have no derivative, by torch either.
+    is_strict = amax is not None or out is not None or function is not None
+    check_arguments(name, named, given, ("error", how[1]) if is_strict else how)
+    if x.dim() == dims + 1:
+        if not is_fused:
+            return convolve(dims, x.unsqueeze(0), weight, bias, given, how).squeeze(0)
+        for which, tensor in (("residual", residual), ("out", out)):
+            if tensor is not None and tensor.dim() != dims + 1:
+                raise ValueError(
+                    f"{name}: x has no batch dimension, so {which} must have {dims + 1} "
+                    f"dimensions, got {list(tensor.shape)}"
+                )
+        x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
+        epilogue = epilogue._replace(residual=residual, out=out)
+        return convolve_fused(dims, x, weight, epilogue, given, how).squeeze(0)
+    epilogue = epilogue._replace(extra=() if extra is None else extra)
+    c = _call(name, dims, operator, {"x": x, "weight": weight}, epilogue, given, how)
+    if not is_fused:
+        return _compute(key, c, how, given=given)
+    check(c, name, is_cast=True)
+    if function is not None:
+        handle = operators.function_handle(function, len(epilogue.extra))
+        c = c._replace(epilogue=epilogue._replace(function=handle))
+    if out is not None or amax is not None:
+        return _convolve_into(name, c)
+    later = "none"
+    is_kept = operators.is_differentiated(*c.tensors(), *epilogue.extra) or operators.is_traced()
+    if is_kept and function is None and activation not in _SLOPE_BY_Y:
+        # The backward needs the input of the activation, so torch applies it to a kept tensor.
+        later = activation
+        c = c._replace(epilogue=c.epilogue._replace(activation="none"))
+    return apply_activation(_compute(key, c, _OURS), later)
+
+
+# Calls with an epilogue are never left to torch for its speed.
+_OURS: Final[How] = ("error", "ours")
+# Activations whose slope follows from their output.
+_SLOPE_BY_Y = ("none", "relu", "tanh")
+
+
+def _convolve_into(name: str, c: ConvCall) -> Tensor:
+    epilogue, x, shape = c.epilogue, c.first, c.shapes()[2]
+    tensors = (*c.tensors(), *epilogue.extra)
+    out, amax = epilogue.out, epilogue.amax
+    given = (*tensors, out, amax)
+    if operators.is_differentiated(*given) and any(
+        tensor is not None and tensor.requires_grad for tensor in given
+    ):
+        raise RuntimeError(
+            f"{name}: out= and amax= do not support automatic differentiation, but one of the "
+            "arguments requires grad; call it under torch.no_grad()"
+        )
+    dtype = output_dtype(cast_dtype(x), epilogue.out_dtype)
+    if out is None:
+        out = empty_channels_last(shape, dtype, x.device)
+    else:
+        check_out(name, out, shape, dtype, x.device)
+        check_memory(name, "out", out, tensors)
+    if amax is not None:
+        check_memory(name, "amax", amax, (*tensors, out))
+    epilogue = epilogue._replace(out_dtype=dtype, out=out)
+    operators.call(c._replace(operator=INTO, epilogue=epilogue))
+    return out
+
+
+def _transposed(
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    given: GivenParameters,
+    how: How,
+    output_padding: Numbers,
+    key: Hashable,
+) -> Tensor:
+    name = _TRANSPOSED[dims]
     check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
     if x.dim() == dims + 1:
-        y = convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding)
-        return y.squeeze(0)
-    operator, words = (FPROP, _NONE) if output_padding is None else (DGRAD, _OF_TRANSPOSED)
-    check_rank(name, dims, operator.direction, {"x": x, "weight": weight})
-    if output_padding is not None and isinstance(given[1], str):
+        return convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding).squeeze(0)
+    if isinstance(given[1], str):
         raise ValueError(f"{name}: padding must be numbers, got {given[1]!r}")
-    parameters = ConvParameters.parse(given, weight.shape[2:])
-    c = ConvCall(operator, x, weight, EpilogueArguments(bias), parameters, None, parse_how(how))
-    if output_padding is not None:
-        made = _transposed(name, c, output_padding)
-        if isinstance(made, Tensor):
-            return made
-        c = made
-    return _compute(key, c, how, name, words, every)
+    operands = {"x": x, "weight": weight}
+    c = _call(name, dims, DGRAD, operands, EpilogueArguments(bias), given, how)
+    stride, sides, dilation, groups = c.parameters
+    extra = numbers("output_padding", output_padding, dims)
+    check_steps(name, c.parameters)
+    # The kernel's operands may have another dtype than these have before autocast.
+    check(c, name, _OF_TRANSPOSED, is_cast=True)
+    check_output_padding(name, extra, c.parameters)
+    reason = None
+    if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
+        # No convolution has this as its gradient.
+        reason = f"output_padding {extra} is not smaller than stride {stride}"
+    elif operators.is_traced():
+        reason = "torch.jit.trace takes no operator that has sizes among its arguments"
+    if reason is not None:
+        if not c.fallback or sides[::2] != sides[1::2]:
+            raise UnsupportedError(
+                f'{name}: {reason}; fallback="torch" takes it where padding is the same on both '
+                "sides"
+            )
+        function = getattr(torch.nn.functional, name)
+        y: Tensor = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)
+        return y
+    size = c.parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
+    if any(pixels < 1 for pixels in size):
+        raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
+    c = c._replace(size=size)
+    return _compute(key, c, how, name, _OF_TRANSPOSED, (*given, output_padding))
 
 
 def _compute(
-    key: Any,
+    key: Hashable,
     c: ConvCall,
     how: How,
     name: str = "",
@@ -142,37 +340,6 @@ def _compute(
     return y
 
 
-def _transposed(name: str, c: ConvCall, output_padding: Numbers) -> ConvCall | Tensor:
-    """Returns a transposed call with its output size, or the output of one that is none of ours."""
-    x, weight, parameters = c.first, c.second, c.parameters
-    stride, sides, dilation, groups = parameters
-    extra = numbers("output_padding", output_padding, weight.dim() - 2)
-    check_steps(name, parameters)
-    # The kernel's operands may have another dtype than these have before autocast.
-    check(c, name, _OF_TRANSPOSED, is_cast=True)
-    check_output_padding(name, extra, parameters)
-    reason = None
-    if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
-        # No convolution has this as its gradient.
-        reason = f"output_padding {extra} is not smaller than stride {stride}"
-    elif operators.is_traced():
-        reason = "torch.jit.trace takes no operator that has sizes among its arguments"
-    if reason is not None:
-        if not c.fallback or sides[::2] != sides[1::2]:
-            raise UnsupportedError(
-                f'{name}: {reason}; fallback="torch" takes it where padding is the same on both '
-                "sides"
-            )
-        function = getattr(torch.nn.functional, name)
-        bias = c.epilogue.bias
-        y: Tensor = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)
-        return y
-    size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
-    if any(pixels < 1 for pixels in size):
-        raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
-    return c._replace(size=size)
-
-
 #: How refusals of plans and operators begin, which several functions share.
 _REFUSER: Final = re.compile(
     r"(conv_dgrad|dgrad|wgrad|conv_transpose\dd|conv\dd_weight|conv\dd \((dgrad|wgrad)\)): "
@@ -190,140 +357,3 @@ def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
     for word, other in words.items():
         text = re.sub(rf"\b{word}\b", other, text)
     return type(error)(f"{name}: {text}")
-
-
-# --- epilogues ----------------------------------------------------------------------------------
-
-
-def convolve_fused(
-    dims: int,
-    x: Tensor,
-    weight: Tensor,
-    fused: tuple[Any, ...],
-    given: GivenParameters,
-    how: How,
-) -> Tensor:
-    """Convolves with an epilogue, as the public function of so many dimensions does.
-
-    ``fused`` are the fields of :class:`EpilogueArguments`; a tuple is made in less time.
-    """
-    name = _CONV[dims]
-    bias, scale, residual, out_scale, extra, activation, out_dtype, function, out, amax = fused
-    key = None
-    tensors = (x, weight, bias, scale, residual, out_scale)
-    if amax is function is extra is out is None:
-        key = function_key(name, tensors, given, (*how, activation, out_dtype))
-        if key is not None and is_differentiated(*tensors):
-            key = None
-        bound = cached(key)
-        if bound is not None:
-            return bound.run(*tensors)
-    epilogue = EpilogueArguments._make(fused)._replace(extra=() if extra is None else extra)
-    named = {"x": x, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
-    named |= {"out_scale": out_scale, "amax": amax, "out": out}
-    # These have no derivative, by torch either.
-    is_strict = amax is not None or out is not None or function is not None
-    check_arguments(name, named, given, ("error", how[1]) if is_strict else how)
-    if x.dim() == dims + 1:
-        for which, tensor in (("residual", residual), ("out", out)):
-            if tensor is not None and tensor.dim() != dims + 1:
-                raise ValueError(
-                    f"{name}: x has no batch dimension, so {which} must have {dims + 1} "
-                    f"dimensions, got {list(tensor.shape)}"
-                )
-        x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
-        fused = EpilogueArguments._make(fused)._replace(residual=residual, out=out)
-        return convolve_fused(dims, x, weight, fused, given, how).squeeze(0)
-    check_rank(name, dims, "fprop", {"x": x, "weight": weight})
-    parameters = ConvParameters.parse(given, weight.shape[2:])
-    c = ConvCall(FUSED, x, weight, epilogue, parameters, None, parse_how(how))
-    shape = (x.shape[0], weight.shape[0], *parameters.output_size(x.shape[2:], weight.shape[2:]))
-    check_epilogue(name, x, shape, epilogue)
-    if function is not None:
-        handle = operators.function_handle(function, len(epilogue.extra))
-        c = c._replace(epilogue=epilogue._replace(function=handle))
-    if out is not None or amax is not None:
-        return _convolve_into(name, c, shape)
-    later = "none"
-    is_kept = operators.is_differentiated(*c.tensors(), *epilogue.extra) or operators.is_traced()
-    if is_kept and function is None and activation not in _SLOPE_BY_Y:
-        # The backward needs the input of the activation, so torch applies it to a kept tensor.
-        later = activation
-        c = c._replace(epilogue=c.epilogue._replace(activation="none"))
-    return apply_activation(_compute(key, c, _OURS), later)
-
-
-# Calls with an epilogue are never left to torch for its speed.
-_OURS: Final[How] = ("error", "ours")
-# Activations whose slope follows from their output.
-_SLOPE_BY_Y = ("none", "relu", "tanh")
-
-
-def _convolve_into(name: str, c: ConvCall, shape: Sequence[Any]) -> Tensor:
-    epilogue, x = c.epilogue, c.first
-    tensors = (*c.tensors(), *epilogue.extra)
-    out, amax = epilogue.out, epilogue.amax
-    given = (*tensors, out, amax)
-    if operators.is_differentiated(*given) and any(
-        tensor is not None and tensor.requires_grad for tensor in given
-    ):
-        raise RuntimeError(
-            f"{name}: out= and amax= do not support automatic differentiation, but one of the "
-            "arguments requires grad; call it under torch.no_grad()"
-        )
-    dtype = output_dtype(cast_dtype(x), epilogue.out_dtype)
-    if out is None:
-        out = empty_channels_last(shape, dtype, x.device)
-    else:
-        check_out(name, out, shape, dtype, x.device)
-        check_memory(name, "out", out, tensors)
-    if amax is not None:
-        check_memory(name, "amax", amax, (*tensors, out))
-    epilogue = epilogue._replace(out_dtype=dtype, out=out)
-    operators.call(c._replace(operator=INTO, epilogue=epilogue))
-    return out
-
-
-# --- gradients ----------------------------------------------------------------------------------
-
-
-def gradient(
-    operator: Operator,
-    dims: int,
-    first: Tensor,
-    second: Tensor,
-    size: Sequence[int],
-    given: GivenParameters,
-    how: How,
-) -> Tensor:
-    """Computes a gradient of a convolution, as the public function of so many dimensions does.
-
-    It has the shape ``size``.  The operands are the gradient of y and weight for dgrad, x and the
-    gradient of y for wgrad.
-    """
-    is_dgrad = operator is DGRAD
-    name = (_INPUT if is_dgrad else _WEIGHT)[dims]
-    key = function_key(name, (first, second), (*given, size), how)
-    if key is not None and is_differentiated(first, second):
-        key = None
-    bound = cached(key)
-    if bound is not None:
-        return bound.run(first, second)
-    which = "input_size" if is_dgrad else "weight_size"
-    names = ("grad_output", "weight") if is_dgrad else ("x", "grad_output")
-    operands = dict(zip(names, (first, second), strict=True))
-    check_arguments(name, operands, given, how)
-    check_sizes(name, which, size, dims + 2)
-    check_rank(name, dims, operator.direction, operands)
-    parameters = ConvParameters.parse(given, (second.shape if is_dgrad else size)[2:])
-    check_steps(name, parameters)
-    outer, may_fall_back = list(size[2:]), parse_how(how)
-    c = ConvCall(operator, first, second, EpilogueArguments(), parameters, outer, may_fall_back)
-    check(c, name, _OF_GRADIENTS, is_cast=True)
-    expected = c.shapes()[2]
-    if tuple(size[:2]) != expected[:2]:
-        raise ValueError(
-            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...], got {list(size)}"
-        )
-    check_pixels(c, name, _OF_GRADIENTS)
-    return _compute(key, c, how, name, _OF_GRADIENTS)

@@ -64,8 +64,8 @@ class RowPacking:
     strides: tuple[int, ...]  # of the overlapping view of x, [N, ([D, ]H, )out_w, S * C']
     columns: bool = False  # whether a pixel in memory holds what a column of the filter reads
     planes: bool = False  # whether the rows that an output row reads are a dimension of the view
-    # Whether the packed weight is the filter turned round, as a gradient of the input needs it;
-    # callers pass it unturned.
+    # Whether the packed weight is the filter turned round with its channels swapped, as a gradient
+    # of the input needs it; callers pass it as it is.
     is_turned: bool = False
 
     @classmethod

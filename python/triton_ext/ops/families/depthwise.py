@@ -9,16 +9,14 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan, three
+from triton_ext.ops.core.plan import ForwardPlan, three
 from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals, refused
 from triton_ext.ops.families.direct import PixelStrides, Sampling
 from triton_ext.ops.families.wgrad import FilterGradientPlan
@@ -158,12 +156,8 @@ class Depthwise(Family[DepthwiseConfig]):
             found[config] = Expected.of(_LAUNCH_US + _COUNTED * us)
         return ranked(found)
 
-    def bind(
-        self, config: DepthwiseConfig, case: Case, device: Device
-    ) -> ForwardPlan | InputGradientPlan:
-        if case.direction == "fprop":
-            return _plan(config, case)
-        return InputGradientPlan.of(case.problem, case, partial(_plan, config))
+    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> ForwardPlan:
+        return _plan(config, case)
 
 
 # Launches, of copies of the filter as well, and the rest over the count below: 174 configurations
@@ -256,7 +250,7 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     return ForwardPlan.make(case, config, inputs, launcher)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DepthwiseWgradPlan(FilterGradientPlan):
     """A gradient of depthwise filters."""
 
@@ -276,7 +270,7 @@ class DepthwiseWgradPlan(FilterGradientPlan):
         operands = (self.x_strides.rows(x), self.dy_strides.rows(dy), parts)
         reduced = (parts, dw.movedim(-1, 1))
         for launcher, tensors in ((self.launcher, operands), (self.reducer, reduced)):
-            launcher.launch(tensors, tuple(t.data_ptr() % ROW_BYTES == 0 for t in tensors))
+            launcher.launch(tensors)
         return dw
 
 

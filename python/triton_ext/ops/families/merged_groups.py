@@ -18,7 +18,7 @@ Not handled: epilogues with a function, which may hide NaN, or that report the l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
@@ -26,12 +26,12 @@ from typing import Any, ClassVar
 import torch
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
+from triton_ext.ops.core.descriptors import row_stride_of
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments, Operands
+from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, InputGradientPlan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, Plan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.direct import (
@@ -159,15 +159,8 @@ class Merged(Rewrite[MergedConfig]):
 
     def plan(
         self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], Any]
-    ) -> MergedPlan | InputGradientPlan:
-        def made(each: Case) -> Any:
-            epilogue = replace(each.epilogue, amax=rewritten.epilogue.amax)
-            inner = bind(replace(each, epilogue=epilogue))
-            return MergedPlan.make(case, rewritten, inner, device)
-
-        if case.direction == "dgrad":
-            return InputGradientPlan.of(case.problem, rewritten, made)
-        return made(rewritten)
+    ) -> MergedPlan:
+        return MergedPlan.make(case, rewritten, bind(rewritten), device)
 
 
 class MergedDgrad(Merged):
@@ -205,14 +198,12 @@ def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedPlan:
+@dataclass(slots=True, kw_only=True)
+class MergedPlan(Plan):
     """A convolution over merged groups: fprop, or dgrad as :class:`ForwardPlan` computes it."""
 
-    problem: ConvProblem  # as it was asked for
-    inner: Any  # the plan of the merged groups
+    inner: ForwardPlan  # of the merged groups
     config: Any  # its configuration
-    out_dtype: torch.dtype  # of the output
     w_shape: tuple[int, ...]  # of the merged filter, [rows, channels, *taps]
     flags: int  # numbers that say whether outputs are to be repaired; 0 for integers
     looks: bool  # whether the kernel that writes the filter looks at the pixels
@@ -220,14 +211,11 @@ class MergedPlan:
     repairing: Launcher | None  # computes outputs again; None for integers
 
     @classmethod
-    def make(cls, case: Case, rewritten: Case, inner: Any, device: Device) -> MergedPlan:
+    def make(cls, case: Case, rewritten: Case, inner: ForwardPlan, device: Device) -> MergedPlan:
         """Returns the plan of a case; ``inner`` is that of its merged groups."""
         problem, is_float = case.problem, case.dtype.is_floating_point
-        groups, taps, factor = (
-            problem.groups,
-            problem.taps,
-            problem.groups // rewritten.problem.groups,
-        )
+        groups, taps = problem.groups, problem.taps
+        factor = groups // rewritten.problem.groups
         # fprop that computes a gradient turns the filter.
         is_turned = case.direction != rewritten.direction
         rows, k = problem.out_channels, problem.in_channels
@@ -269,20 +257,16 @@ class MergedPlan:
     @property
     def launcher(self) -> Launcher:
         """That of the inner plan."""
-        found: Launcher = self.inner.launcher
-        return found
+        return self.inner.launcher
 
-    def run(
+    def _run(
         self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        operands: EpilogueArguments = NO_OPERANDS,
-        out: torch.Tensor | None = None,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        operands: EpilogueArguments,
+        out: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Launches the kernels; as :meth:`ForwardPlan.run`, over x or dy."""
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.run(x, weight, operands, out)
+        x, weight = first, second
         w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
         rows, channels, *taps = self.w_shape
         merged = torch.empty((rows, *taps, channels), device=x.device, dtype=w_rows.dtype)
@@ -290,25 +274,15 @@ class MergedPlan:
         if self.flags:
             flags = torch.empty((self.flags,), device=x.device, dtype=torch.int32)
         looked_at = x if self.looks else None
-        self.merging.launch((w_rows, merged, looked_at, flags), _alignment(w_rows, looked_at))
+        self.merging.launch((w_rows, merged, looked_at, flags))
         merged = merged.movedim(-1, 1)
-        if isinstance(self.inner, ForwardPlan):
-            if flags is not None and self.inner.epilogue.amax:
-                operands = operands._replace(amax=flags)
-            y = self.inner.run(x, merged, operands, out)
-            others = self.inner.checked(operands)._replace(amax=None)
-        else:
-            y = self.inner.run(x, merged, out, operands.bias)
-            others = Operands(operands.bias)
+        others = self.inner.operands(operands)
+        if flags is not None and self.inner.epilogue.amax:
+            operands = operands._replace(amax=flags)
+        y = self.inner.run(x, merged, operands, out)
         if self.repairing is not None:
-            tensors = (x, w_rows, flags, y, *others)
-            self.repairing.launch(tensors, _alignment(*tensors))
+            self.repairing.launch((x, w_rows, flags, y, *others))
         return y
-
-
-def _alignment(*tensors: torch.Tensor | None) -> Hashable:
-    """Returns what Triton specializes on."""
-    return tuple(None if t is None else (t.dtype, t.data_ptr() % ROW_BYTES == 0) for t in tensors)
 
 
 MERGED = Merged()

@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, DispatchCache
-from triton_ext.ops.core.launcher import Launched, Launcher, LaunchGroup
+from triton_ext.ops.core.launcher import Launcher, LaunchGroup
 from triton_ext.ops.norms import kernels
 
 Tensor = torch.Tensor
@@ -156,10 +156,6 @@ def are_aligned(*tensors: Term) -> bool:
     return not addresses % ALIGNMENT
 
 
-def _variant(tensors: Tensors) -> tuple[int, ...]:
-    return tuple([-1 if t is None else t.data_ptr() % ALIGNMENT for t in tensors])
-
-
 # A launcher, and names of tensors that it gets in place of others.
 Step = tuple[Launcher, Mapping[str, str]]
 
@@ -193,9 +189,8 @@ class Launches:
         launches = []
         for launcher, pick in self._steps:
             picked = pick(tensors)
-            launched = Launched(launcher, picked, _variant(picked))
-            launcher.launch(picked, launched.variant)
-            launches.append((launched, pick))
+            launcher.launch(picked)
+            launches.append(((launcher, picked), pick))
         if is_aligned and launches and self._tries and self._group is None:
             self._tries -= 1
             self._group = LaunchGroup.of(launches)

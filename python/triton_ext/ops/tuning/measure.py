@@ -112,7 +112,7 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArg
 def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueArguments]) -> torch.Tensor:
     """Runs a plan once; returns its output."""
     operands, epilogue = tensors
-    y: torch.Tensor = plan.run(*operands, *([epilogue] if case.direction == "fprop" else []))
+    y: torch.Tensor = plan.run(*operands, epilogue)
     return y
 
 
