@@ -334,34 +334,21 @@ class GemmDgrad(_Gemm):
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         self._check(config, case, device)
         problem, dtype = _padded(case.problem), case.dtype
-        n, size, groups, taps = problem.batch, problem.output_size, problem.groups, problem.taps
+        groups, taps = problem.groups, problem.taps
         ci, co = problem.in_channels // groups, problem.out_channels // groups
         unit, is_nk = ROW_BYTES // dtype.itemsize, dtype == torch.float32
         missing_co, missing_ci = -problem.out_channels % unit, -ci % unit
-        shape = (n, *size, problem.out_channels + missing_co)
-        strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
-        if missing_co or problem is not case.problem:
-            strides = packed_strides(shape)
+        block = [config.block_m, config.block_k]
+        dy_desc = dy_descriptor(case, problem.out_channels + missing_co, block)
         dims = phases_of(problem)
-        dy_desc = Im2ColDescriptor(
-            Layout(shape, strides, dtype),
-            shape,
-            strides,
-            [config.block_m, config.block_k],
-            pixel_box_lower_corner=[dim.lower for dim in dims],
-            pixel_box_upper_corner=[
-                dim.lower + dim.walk_size - out for dim, out in zip(dims, size, strict=True)
-            ],
-            round_f32_to_tf32=is_nk,
-        )
-        m_gemm = n * math.prod(dim.walk_size for dim in dims)
+        m_gemm = problem.batch * math.prod(dim.walk_size for dim in dims)
         w_rows, w_columns = problem.out_channels, ci + missing_ci
         w_block = [config.block_k, 1, config.block_n]
         if is_nk:
             w_rows, w_columns, w_block = ci, w_rows + missing_co, w_block[::-1]
         outputs = None
         if _is_packed(case) and (groups == 1 or ci % config.block_n == 0):
-            pixels = n * math.prod(problem.input_size)
+            pixels = problem.batch * math.prod(problem.input_size)
             outputs = _tiled_output(pixels, problem.in_channels, config.store_block)
         launcher = Launcher(
             kernel=conv_dgrad_kernel,
@@ -392,6 +379,30 @@ def _tiled_output(
 ) -> Callable[[torch.Tensor], tuple[Any, ...]]:
     """Returns what describes an output [rows, columns] that TMA stores."""
     return lambda y: (TensorDescriptor(y, [rows, columns], [columns, 1], block),)
+
+
+def dy_descriptor(case: Case, channels: int, block: list[int]) -> Im2ColDescriptor:
+    """Returns the im2col descriptor of dy [N, *output_size, channels] for stride phases.
+
+    More channels than dy's are those of a copy.
+    """
+    problem, dims = case.problem, phases_of(case.problem)
+    shape = (problem.batch, *problem.output_size, channels)
+    strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
+    if channels != problem.out_channels:
+        strides = packed_strides(shape)
+    return Im2ColDescriptor(
+        Layout(shape, strides, case.dtype),
+        shape,
+        strides,
+        block,
+        pixel_box_lower_corner=[dim.lower for dim in dims],
+        pixel_box_upper_corner=[
+            dim.lower + dim.walk_size - out
+            for dim, out in zip(dims, problem.output_size, strict=True)
+        ],
+        round_f32_to_tf32=case.dtype == torch.float32,
+    )
 
 
 def group_channels(co: int, groups: int) -> int:
