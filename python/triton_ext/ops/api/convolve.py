@@ -83,7 +83,8 @@ def convolve(
             return bound.differentiate(x, weight, bias)
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
-        return convolve(dims, *operands, given, how, output_padding)
+        x, weight, bias = operands
+        return convolve(dims, x, weight, bias, given, how, output_padding)
     check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
     if x.dim() == dims + 1:
         return convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding).squeeze(0)
