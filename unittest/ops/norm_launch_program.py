@@ -15,7 +15,7 @@ from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
 from triton_ext.ops.core import launcher
 from triton_ext.ops.norms.plan import Launches
 
-from benchmarks.norm_calls import make_calls, norms_on_stand_in
+from benchmarks.calls import make_norm_calls, norms_on_stand_in
 
 recorder = Recorder()
 sizes: dict[int, list[int]] = {}  # of a kernel's parameters, by its prepared launch
@@ -55,7 +55,7 @@ def main() -> None:
         norms_on_stand_in(),
         mock.patch.object(launcher, "_prepare_launch", prepare_and_look),
     ):
-        for name, call in make_calls().items():
+        for name, call in make_norm_calls().items():
             for _ in range(3):
                 call()
             found.clear()
