@@ -67,7 +67,9 @@ class Case:
     shape: tuple[int, int]  # of the tile
     # Size per thread, threads per warp, warps per CTA, order.
     registers: tuple[list[int], list[int], list[int], list[int]]
-    shared: tuple[Any, ...]  # name of the layout in shared memory, and what it is made of
+    # In shared memory: numbers of a swizzle (and an order), an interval and its padding, or the
+    # width of TMA's swizzle.
+    shared: tuple[Any, ...]
 
     @property
     def warps(self) -> int:
@@ -75,110 +77,56 @@ class Case:
         return self.registers[2][0] * self.registers[2][1]
 
 
-def _swizzled(*parameters: int) -> tuple[Any, ...]:
-    return ("swizzled", *parameters, ROWS)
-
-
-def _padded(interval: int, padding: int) -> tuple[Any, ...]:
-    return ("padded", interval, padding, ROWS)
-
-
-_PLAIN = _swizzled(1, 1, 1)
+_PLAIN, _SWIZZLED_8 = (1, 1, 1), (8, 1, 8)
 _ROW_WISE = ([1, 1], [1, 32], [8, 1], ROWS)
 _COLUMN_WISE = ([1, 1], [32, 1], [1, 8], COLUMNS)
 _VECTORS = ([1, 8], [32, 1], [1, 8], COLUMNS)
 _MATRICES = ([2, 1], [4, 8], [2, 2], COLUMNS)
+_ROWS_OF_16 = ([1, 8], [4, 8], [8, 1], ROWS)
+_PAIRED = ([1, 1], [16, 2], [1, 8], COLUMNS)
+_REPEATED = ([1, 1], [8, 4], [1, 4], ROWS)
+_FOR_PAIRS = ([1, 1], [16, 2], [1, 4], ROWS)
 
-CASES = (
-    Case("a row of words", "read", 32, (64, 64), _ROW_WISE, _PLAIN),
-    Case("a row of words", "write", 32, (64, 64), _ROW_WISE, _PLAIN),
-    Case("a column of words", "read", 32, (64, 64), _COLUMN_WISE, _PLAIN),
-    Case("a column of words", "write", 32, (64, 64), _COLUMN_WISE, _PLAIN),
-    Case("a column, padded by 1", "read", 32, (64, 64), _COLUMN_WISE, _padded(64, 1)),
-    Case("a column, padded by 1", "write", 32, (64, 64), _COLUMN_WISE, _padded(64, 1)),
-    Case("a column, padded by 2", "read", 32, (64, 64), _COLUMN_WISE, _padded(64, 2)),
-    Case("a column, padded by 4", "write", 32, (64, 64), _COLUMN_WISE, _padded(64, 4)),
-    Case("a column, swizzled", "read", 32, (64, 64), _COLUMN_WISE, _swizzled(1, 1, 32)),
-    Case("a column, swizzled by 8", "write", 32, (64, 64), _COLUMN_WISE, _swizzled(1, 1, 8)),
-    Case("rows of 16 bytes", "read", 16, (64, 64), ([1, 8], [4, 8], [8, 1], ROWS), _PLAIN),
-    Case("rows of 16 bytes", "write", 16, (64, 64), ([1, 8], [4, 8], [8, 1], ROWS), _PLAIN),
-    Case("16 bytes of a column", "read", 16, (64, 128), _VECTORS, _PLAIN),
-    Case("16 bytes, swizzled", "read", 16, (64, 128), _VECTORS, _swizzled(8, 1, 8)),
-    Case("16 bytes, swizzled by 4", "write", 16, (64, 128), _VECTORS, _swizzled(8, 1, 4)),
-    Case("16 bytes, swizzled by TMA", "read", 16, (64, 64), _VECTORS, ("nvmma", 128)),
-    Case(
-        "16 bytes, swizzled by TMA",
-        "write",
-        16,
-        (64, 32),
-        ([1, 8], [32, 1], [2, 4], COLUMNS),
-        ("nvmma", 64),
-    ),
-    Case("2 bytes of a column", "read", 16, (64, 64), _COLUMN_WISE, _swizzled(2, 1, 4)),
-    Case("2 bytes of a column", "write", 16, (64, 64), _COLUMN_WISE, _PLAIN),
-    Case(
-        "8 bytes, 2 lanes a row", "read", 64, (64, 32), ([1, 1], [16, 2], [1, 8], COLUMNS), _PLAIN
-    ),
-    Case(
-        "8 bytes, swizzled",
-        "write",
-        64,
-        (64, 32),
-        ([1, 1], [16, 2], [1, 8], COLUMNS),
-        _swizzled(1, 1, 16),
-    ),
-    Case("8 bytes, padded", "read", 64, (64, 32), _COLUMN_WISE, _padded(32, 1)),
-    Case("1 byte of a column", "read", 8, (128, 64), _COLUMN_WISE, _PLAIN),
-    Case("1 byte, padded", "write", 8, (128, 64), _COLUMN_WISE, _padded(64, 4)),
-    Case(
-        "4 bytes, swizzled",
-        "read",
-        8,
-        (64, 64),
-        ([1, 4], [8, 4], [2, 4], ROWS),
-        _swizzled(4, 2, 4),
-    ),
-    Case("rows repeated in lanes", "read", 32, (8, 16), ([1, 1], [8, 4], [1, 4], ROWS), _PLAIN),
-    Case("rows repeated in lanes", "write", 32, (8, 16), ([1, 1], [8, 4], [1, 4], ROWS), _PLAIN),
-    Case("8 bytes, lane 2 repeats", "read", 64, (32, 2), ([1, 1], [8, 4], [1, 4], ROWS), _PLAIN),
-    Case(
-        "8 bytes, a column for pairs",
-        "read",
-        64,
-        (32, 1),
-        ([1, 1], [16, 2], [1, 4], ROWS),
-        _PLAIN,
-    ),
-    Case(
-        "8 bytes, a column for pairs",
-        "write",
-        64,
-        (32, 1),
-        ([1, 1], [16, 2], [1, 4], ROWS),
-        _PLAIN,
-    ),
-    Case(
-        "16 bytes, a column for pairs",
-        "read",
-        32,
-        (32, 4),
-        ([1, 4], [16, 2], [1, 4], ROWS),
-        _PLAIN,
-    ),
-    Case(
-        "16 bytes, a column for fours",
-        "read",
-        32,
-        (32, 4),
-        ([1, 4], [8, 4], [1, 4], ROWS),
-        _padded(32, 4),
-    ),
-    Case("matrices, transposed", "read", 16, (64, 64), _MATRICES, _PLAIN),
-    Case("matrices, transposed", "write", 16, (64, 64), _MATRICES, _PLAIN),
-    Case("matrices, swizzled", "read", 16, (64, 64), _MATRICES, _swizzled(8, 1, 8)),
-    Case("matrices, rows to choose", "read", 16, (64, 64), _MATRICES, _swizzled(8, 2, 4)),
-    Case("2 bytes, padded", "read", 16, (64, 64), _MATRICES, _padded(64, 8)),
-)
+# Name, operations, bits, tile, registers, shared memory.
+CASES = tuple(
+    Case(name, op, bits, shape, registers, shared)
+    for name, ops, bits, shape, registers, shared in (
+        ("a row of words", "read write", 32, (64, 64), _ROW_WISE, _PLAIN),
+        ("a column of words", "read write", 32, (64, 64), _COLUMN_WISE, _PLAIN),
+        ("a column, padded by 1", "read write", 32, (64, 64), _COLUMN_WISE, (64, 1)),
+        ("a column, padded by 2", "read", 32, (64, 64), _COLUMN_WISE, (64, 2)),
+        ("a column, padded by 4", "write", 32, (64, 64), _COLUMN_WISE, (64, 4)),
+        ("a column, swizzled", "read", 32, (64, 64), _COLUMN_WISE, (1, 1, 32)),
+        ("a column, swizzled by 8", "write", 32, (64, 64), _COLUMN_WISE, (1, 1, 8)),
+        ("rows of 16 bytes", "read write", 16, (64, 64), _ROWS_OF_16, _PLAIN),
+        ("16 bytes of a column", "read", 16, (64, 128), _VECTORS, _PLAIN),
+        ("16 bytes, swizzled", "read", 16, (64, 128), _VECTORS, _SWIZZLED_8),
+        ("16 bytes, swizzled by 4", "write", 16, (64, 128), _VECTORS, (8, 1, 4)),
+        ("16 bytes, swizzled by TMA", "read", 16, (64, 64), _VECTORS, (128,)),
+        ("16 bytes, swizzled by TMA", "write", 16, (64, 32),
+         ([1, 8], [32, 1], [2, 4], COLUMNS), (64,)),
+        ("2 bytes of a column", "read", 16, (64, 64), _COLUMN_WISE, (2, 1, 4)),
+        ("2 bytes of a column", "write", 16, (64, 64), _COLUMN_WISE, _PLAIN),
+        ("8 bytes, 2 lanes a row", "read", 64, (64, 32), _PAIRED, _PLAIN),
+        ("8 bytes, swizzled", "write", 64, (64, 32), _PAIRED, (1, 1, 16)),
+        ("8 bytes, padded", "read", 64, (64, 32), _COLUMN_WISE, (32, 1)),
+        ("1 byte of a column", "read", 8, (128, 64), _COLUMN_WISE, _PLAIN),
+        ("1 byte, padded", "write", 8, (128, 64), _COLUMN_WISE, (64, 4)),
+        ("4 bytes, swizzled", "read", 8, (64, 64), ([1, 4], [8, 4], [2, 4], ROWS), (4, 2, 4)),
+        ("rows repeated in lanes", "read write", 32, (8, 16), _REPEATED, _PLAIN),
+        ("8 bytes, lane 2 repeats", "read", 64, (32, 2), _REPEATED, _PLAIN),
+        ("8 bytes, a column for pairs", "read write", 64, (32, 1), _FOR_PAIRS, _PLAIN),
+        ("16 bytes, a column for pairs", "read", 32, (32, 4),
+         ([1, 4], [16, 2], [1, 4], ROWS), _PLAIN),
+        ("16 bytes, a column for fours", "read", 32, (32, 4),
+         ([1, 4], [8, 4], [1, 4], ROWS), (32, 4)),
+        ("matrices, transposed", "read write", 16, (64, 64), _MATRICES, _PLAIN),
+        ("matrices, swizzled", "read", 16, (64, 64), _MATRICES, _SWIZZLED_8),
+        ("matrices, rows to choose", "read", 16, (64, 64), _MATRICES, (8, 2, 4)),
+        ("2 bytes, padded", "read", 16, (64, 64), _MATRICES, (64, 8)),
+    )
+    for op in ops.split()
+)  # fmt: skip
 
 
 # ---- prediction
@@ -218,15 +166,13 @@ def compiled(case: Case, capability: int = 90) -> Any:
 def _constants(case: Case) -> dict[str, Any]:
     from triton.experimental.gluon import language as gl
 
-    kind, *rest = case.shared
     shape = list(case.shape)
-    if kind == "padded":
-        interval, padding, order = rest
-        shared = gl.PaddedSharedLayout.with_identity_for([[interval, padding]], shape, order)
-    elif kind == "nvmma":
-        shared = gl.NVMMASharedLayout(rest[0], case.bits, 2)
+    if len(case.shared) == 2:
+        shared = gl.PaddedSharedLayout.with_identity_for([[*case.shared]], shape, ROWS)
+    elif len(case.shared) == 1:
+        shared = gl.NVMMASharedLayout(*case.shared, case.bits, 2)
     else:
-        shared = gl.SwizzledSharedLayout(*rest)
+        shared = gl.SwizzledSharedLayout(*case.shared[:3], *(case.shared[3:] or (ROWS,)))
     registers = gl.BlockedLayout(*case.registers)
     return {"SHAPE": tuple(shape), "SHARED": shared, "REGISTERS": registers}
 
@@ -487,22 +433,6 @@ def _launch_all(number: int) -> int:
 # ---- the command
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the result; counters are 0 where there was no ``ncu``."""
-
-    case: str
-    op: str
-    bits: int
-    instructions: int
-    ideal: int
-    predicted: int
-    wavefronts: int
-    l1tex: float
-    access_predicted: int
-    access_cycles: float
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     parser.add_argument(
@@ -536,12 +466,13 @@ def run(arguments: argparse.Namespace) -> int:
     rows, wrong = _measured_cases(counted)
     wrong += _measured_patterns(by_address, arguments.patterns)
     if arguments.out is not None:
-        write_rows(arguments.out, environment, [asdict(row) for row in rows])
+        write_rows(arguments.out, environment, rows)
     emit("every count is the predicted one" if not wrong else f"{wrong} are not as predicted")
     return 1 if wrong else 0
 
 
-def _measured_cases(counted: Sequence[Counted]) -> tuple[list[Row], int]:
+def _measured_cases(counted: Sequence[Counted]) -> tuple[list[dict[str, Any]], int]:
+    """Returns rows, whose counters are 0 where there was no ``ncu``, and how many are wrong."""
     rows, wrong = [], 0
     head = f"{'case':32}{'op':6}{'bits':>5}{'instr.':>7}{'ideal':>7}{'model':>7}{'counter':>8}"
     emit(f"{head}{'l1tex':>8}{'access':>8}{'cycles':>8}")
@@ -558,22 +489,17 @@ def _measured_cases(counted: Sequence[Counted]) -> tuple[list[Row], int]:
         good = not counted or got.sass == said.wavefronts
         good &= addresses is None or round(cycles) == single
         wrong += not good
-        row = Row(
-            case=case.name,
-            op=case.op,
-            bits=said.bits,
-            instructions=said.instructions,
-            ideal=said.ideal,
-            predicted=said.wavefronts,
-            wavefronts=got.sass,
-            l1tex=got.unit,
-            access_predicted=single,
-            access_cycles=round(cycles, 3),
-        )
-        rows.append(row)
+        rows.append(
+            {
+                "case": case.name, "op": case.op, "bits": said.bits,
+                "instructions": said.instructions, "ideal": said.ideal,
+                "predicted": said.wavefronts, "wavefronts": got.sass, "l1tex": got.unit,
+                "access_predicted": single, "access_cycles": round(cycles, 3),
+            }
+        )  # fmt: skip
         emit(
-            f"{row.case:32}{row.op:6}{row.bits:5}{row.instructions:7}{row.ideal:7}"
-            f"{row.predicted:7}{row.wavefronts:8}{row.l1tex:8.1f}{single:8}{cycles:8.2f}"
+            f"{case.name:32}{case.op:6}{said.bits:5}{said.instructions:7}{said.ideal:7}"
+            f"{said.wavefronts:7}{got.sass:8}{got.unit:8.1f}{single:8}{cycles:8.2f}"
             f"{'' if good else '   <-- not as predicted'}"
         )
     return rows, wrong

@@ -1,9 +1,9 @@
 """Host time of a whole call of an operator, without a GPU: prepared launches beside Triton's.
 
-Method.  Triton's launcher and ours are linked to a driver that does
-nothing, and what is timed is a call from Python to the end of ``cuLaunchKernelEx``.  Tensors are on
-the CPU, so that outputs come from its allocator, and torch is not asked for a current device; the
-shapes are small, so that the allocator has no pages to clear.  Encoding tensor maps costs nothing
+Method.  Triton's launcher and ours are linked to a driver that does nothing.  A call is timed from
+Python to the end of ``cuLaunchKernelEx``.  Tensors are on the CPU, so that outputs come from its
+allocator, and torch is not asked for a current device; they are small, so that the allocator has no
+pages to clear.  Encoding tensor maps costs nothing
 here, which favours Triton's launcher: it encodes one per descriptor and call.
 
 A backward of tensors on the CPU runs in the thread that asks for it, so its time counts, and what
@@ -11,6 +11,9 @@ autograd takes for itself does, too.
 
 Times are of the thread's CPU clock, the fastest of many short chunks, so that other processes do
 not show.  A round measures each variant once; the table has the median of the rounds.
+
+Normalizations (``--norms``) take statistics of x, as in training, and move running ones.  ``both``
+is with the backward, gradients of x, weight, bias and residual.
 
 Variants: ``triton``, the compiled kernel through Triton's launcher; ``prepared``, through
 ``_driver.launch_prepared``, for all launches of a call together.
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import os
 import statistics
@@ -31,8 +35,10 @@ from unittest import mock
 from benchmarks.harness import add_out_argument, collect_environment, emit, read_count, write_rows
 from benchmarks.stand_in_driver import STAND_IN_VARIABLE, start_on_stand_in
 
-__all__ = ["add_arguments", "fastest_us", "is_prepared", "run", "run_calls", "run_step"]
+__all__ = ["add_arguments", "is_prepared", "make_calls", "make_norm_calls", "norms_on_stand_in",
+           "run", "through"]  # fmt: skip
 
+Calls = dict[str, Callable[[], object]]
 VARIANTS = ("triton", "prepared")
 CHUNK = 100
 WARM_UP = 20
@@ -49,33 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     parser.add_argument("--rounds", type=read_count, default=5, help="measurements (5)")
     parser.add_argument("--chunks", type=read_count, default=20, help="chunks of each (20)")
+    parser.add_argument("--norms", action="store_true", help="of BatchNorm and GroupNorm instead")
     add_out_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the case; returns what :func:`run_calls` does."""
-    return run_calls(arguments, _operators_on_stand_in, make_calls)
-
-
-@contextlib.contextmanager
-def _operators_on_stand_in() -> Iterator[None]:
-    # Triton's driver, which this patches, is there in the process of the stand-in only.
-    stand_in = importlib.import_module("benchmarks.stand_in_operators")
-    with stand_in.operators_on_stand_in():
-        yield
-
-
-def run_calls(
-    arguments: argparse.Namespace,
-    on_stand_in: Callable[[], contextlib.AbstractContextManager[None]],
-    make: Callable[[], dict[str, Callable[[], object]]],
-) -> int:
     """Times calls in the process of the stand-in, which it starts.
-
-    Args:
-        arguments: The options.
-        on_stand_in: Within, tensors on the CPU are taken for those of a GPU.
-        make: Makes the calls, by name.
 
     Returns:
         1 where a launch was not prepared, 2 without a C compiler, else 0.
@@ -86,8 +71,8 @@ def run_calls(
     for line in (*environment.lines(), FORMULA, "driver: a stand-in that does nothing"):
         emit(line)
     times: dict[tuple[str, str], list[float]] = {}
-    with on_stand_in():
-        calls = make()
+    with norms_on_stand_in():
+        calls = make_norm_calls() if arguments.norms else make_calls()
         unprepared = [name for name, call in calls.items() if not is_prepared(call)]
         for _ in range(arguments.rounds):
             for variant in VARIANTS:
@@ -101,19 +86,21 @@ def run_calls(
     return int(bool(unprepared))
 
 
-def make_calls() -> dict[str, Callable[[], object]]:
-    """Returns the calls by name, each with tensors of its own."""
+def _last(*shape: int) -> Any:
+    import torch
+
+    return torch.zeros(shape, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+
+
+def make_calls() -> Calls:
+    """Returns the calls of convolutions by name, each with tensors of its own."""
     import torch
     from triton_ext import nn, ops
 
-    def last(*shape: int) -> torch.Tensor:
-        tensor = torch.zeros(shape, dtype=torch.bfloat16)
-        return tensor.to(memory_format=torch.channels_last)
-
-    x, weight, dy = last(2, 64, 16, 16), last(64, 64, 3, 3), last(2, 64, 16, 16)
-    residual, bias = last(2, 64, 16, 16), torch.zeros(64, dtype=torch.bfloat16)
+    x, weight, dy = _last(2, 64, 16, 16), _last(64, 64, 3, 3), _last(2, 64, 16, 16)
+    residual, bias = _last(2, 64, 16, 16), torch.zeros(64, dtype=torch.bfloat16)
     relu = {"activation": "relu"}
-    leaves = (last(2, 64, 16, 16).requires_grad_(), last(64, 64, 3, 3).requires_grad_())
+    leaves = (_last(2, 64, 16, 16).requires_grad_(), _last(64, 64, 3, 3).requires_grad_())
     module = nn.Conv2d(64, 64, 3, padding=1, bias=False).bfloat16()
     module.pack_weight()
     parameters = (leaves[0], module.weight)
@@ -146,6 +133,73 @@ def make_calls() -> dict[str, Callable[[], object]]:
         "folded block, no_grad": lambda: in_evaluation(block),
         "nn.Conv2d, forward, backward": lambda: run_step(lambda: module(leaves[0]), dy, parameters),
     }
+
+
+@contextlib.contextmanager
+def norms_on_stand_in() -> Iterator[None]:
+    """Within, normalizations take tensors on the CPU for those of a GPU, as operators do."""
+    from triton_ext.ops.norms import checks
+
+    # Triton's driver, which this patches, is there in the process of the stand-in only.
+    stand_in: Any = importlib.import_module("benchmarks.stand_in_operators")
+    with (
+        stand_in.operators_on_stand_in(),
+        mock.patch.object(checks, "IS_INTERPRETED", True),
+        mock.patch.object(checks, "describe", return_value=stand_in.H200),
+    ):
+        yield
+
+
+def make_norm_calls() -> Calls:
+    """Returns the calls by name, each with tensors of its own."""
+    import torch
+    from triton_ext import nn, ops
+
+    def leaf() -> torch.Tensor:
+        return _last(2, 64, 16, 16).requires_grad_()
+
+    class Followed(torch.nn.Module):
+        def __init__(self, norm: torch.nn.Module, activation: torch.nn.Module) -> None:
+            super().__init__()
+            self.norm, self.activation = norm, activation
+
+    class Activated(Followed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.activation(self.norm(x))
+            return y
+
+    class Added(Followed):
+        def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.activation(self.norm(x) + residual)
+            return y
+
+    dy, residual = _last(2, 64, 16, 16), leaf()
+    x, terms = leaf(), tuple(torch.zeros(64, requires_grad=True) for _ in range(2))
+    mean, variance = torch.zeros(64), torch.ones(64)
+
+    def batch_norm(**how: Any) -> torch.Tensor:
+        return ops.batch_norm(x, *terms, mean, variance, training=True, activation="relu", **how)
+
+    forwards: dict[str, tuple[Callable[[], torch.Tensor], tuple[torch.Tensor, ...]]] = {
+        "batch_norm, relu": (batch_norm, terms),
+        "batch_norm, +, relu": (lambda: batch_norm(residual=residual), terms),
+        "group_norm, silu": (lambda: ops.group_norm(x, 8, *terms, activation="silu"), terms),
+    }
+    relu, silu = torch.nn.ReLU(), torch.nn.SiLU()
+    for name, model, inputs in (
+        ("nn.BatchNorm2d, ReLU", Activated(torch.nn.BatchNorm2d(64), relu), (x,)),
+        ("nn.BatchNorm2d, +, ReLU", Added(torch.nn.BatchNorm2d(64), relu), (x, residual)),
+        ("nn.GroupNorm, SiLU", Activated(torch.nn.GroupNorm(8, 64), silu), (x,)),
+    ):
+        nn.convert(model.bfloat16(), norms=True, report=False)
+        forwards[name] = functools.partial(model, *inputs), tuple(model.parameters())
+
+    calls: Calls = {}
+    for name, (forward, parameters) in forwards.items():
+        leaves = (x, residual, *parameters)
+        calls[name] = forward
+        calls[f"{name}, both"] = functools.partial(run_step, forward, dy, leaves)
+    return calls
 
 
 def run_step(forward: Callable[[], Any], dy: Any, leaves: Sequence[Any]) -> None:
@@ -222,14 +276,13 @@ def fastest_us(call: Callable[[], object], chunks: int) -> float:
 
 def report(
     times: dict[tuple[str, str], list[float]], arguments: argparse.Namespace, environment: Any,
-    baseline: str = VARIANTS[0],
 ) -> None:  # fmt: skip
     """Prints the table, by call and variant, and writes it where the user wants it."""
     rows = []
     emit(f"{'call':<30}{'variant':<14}{'us':>8}{'ratio':>8}")
     for (name, variant), rounds in sorted(times.items(), key=lambda item: item[0][0]):
         median = statistics.median(rounds)
-        ratio = median / statistics.median(times[name, baseline])
+        ratio = median / statistics.median(times[name, VARIANTS[0]])
         emit(f"{name:<30}{variant:<14}{median:>8.2f}{ratio:>8.3f}")
         row = {"call": name, "variant": variant, "us": round(median, 3), "ratio": round(ratio, 4)}
         rows.append(row | {"rounds": len(rounds)})

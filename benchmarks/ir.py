@@ -2,24 +2,24 @@
 
 The text is the TTGIR of the forward convolution, its function repeated under other names until the
 size is reached.  Both sides parse and print the same text in the same run, in turn.  The last table
-shows that time grows in proportion to what is read (``growth.py``).
+shows that time grows in proportion to what is read.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import gc
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.growth import growths
 from benchmarks.harness import (
     add_out_argument,
     collect_environment,
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"{'text':>8} {'C++ ms':>8} {'ours ms':>8} {'ratio':>6} {'edited ms':>10} {'ratio':>6} "
         f"{'memory':>7} {'spread %':>9}"
     )
-    kernel, compiled = _ttgir()
+    kernel = str(_compiled().asm["ttgir"])
     rows = []
     for size in SIZES_KB:
         row = _measure(_grown(kernel, size * 1000), arguments.rounds)
@@ -75,28 +75,15 @@ def run(arguments: argparse.Namespace) -> int:
     emit()
     emit(f"{'size':>20} {'ms':>8} {'of a 4th':>8} {'factor':>6}")
     grown = growths(min(arguments.rounds, 3))
-    for growth in grown:
+    for row in grown:
         emit(
-            f"{growth.size:>20} {growth.large_ms:>8.1f} {growth.small_ms:>8.1f} "
-            f"{growth.factor:>6.1f}  {growth.name}"
+            f"{row['size']:>20} {row['large_ms']:>8.1f} {row['small_ms']:>8.1f} "
+            f"{row['factor']:>6.1f}  {row['name']}"
         )
     if arguments.out is not None:
-        write_json(
-            arguments.out,
-            {
-                "texts": rows,
-                "plugin": overhead,
-                "kernel_bytes": compiled,
-                "growth": [dataclasses.asdict(growth) for growth in grown],
-            },
-        )
+        found = {"texts": rows, "plugin": overhead, "kernel_bytes": len(kernel), "growth": grown}
+        write_json(arguments.out, found)
     return 0
-
-
-def _ttgir() -> tuple[str, int]:
-    """The lowered TTGIR of the kernel and its size."""
-    text = str(_compiled().asm["ttgir"])
-    return text, len(text)
 
 
 def _compiled() -> Any:
@@ -250,3 +237,90 @@ def _plugin_overhead(rounds: int) -> dict[str, float]:
         for name, function in variants.items():
             times[name].append(milliseconds(function))
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+# ---- Growth ------------------------------------------------------------------------------------
+
+
+def growths(rounds: int) -> list[dict[str, Any]]:
+    """Measures how time grows with hostile input: four times the input, four times the time.
+
+    Each row is one thing that once took a time of its size squared; of ``rounds`` the fastest
+    counts.
+    """
+    found = []
+    for name, unit, large, make in _GROWING:
+        small_ms, large_ms = (
+            min(milliseconds(run, time.process_time) for _ in range(rounds))
+            for run in (make(large // 4), make(large))
+        )
+        row = {"name": name, "size": f"{large} {unit}", "small_ms": small_ms, "large_ms": large_ms}
+        found.append(row | {"factor": large_ms / small_ms})
+    return found
+
+
+def _module(body: str) -> str:
+    return f"module {{\n  tt.func @f(%c: i1) {{\n{body}    tt.return\n  }}\n}}\n"
+
+
+def _read(text: str) -> Callable[[], object]:
+    from triton_ext.ir import parse
+
+    def run() -> None:
+        module = parse(text)
+        module.verify()
+        assert str(module) == text
+        for op in module.walk():
+            if op.loc is not None:
+                op.loc.resolve()
+
+    return run
+
+
+def _string(size: int) -> Callable[[], object]:
+    return _read(_module(f'    "t.x"() {{a = "{"a" * size}"}} : () -> ()\n'))
+
+
+def _blocks(count: int) -> Callable[[], object]:
+    jumps = "".join(
+        f"    cf.cond_br %c, ^bb{n}, ^bb{n + 1}\n  ^bb{n}:\n" for n in range(1, count + 1)
+    )
+    return _read(_module(f"{jumps}    cf.br ^bb{count + 1}\n  ^bb{count + 1}:\n"))
+
+
+def _locations(count: int) -> Callable[[], object]:
+    """Locations of calls, each in the one before."""
+    aliases = '#loc = loc("a.py":1:1)\n#loc1 = loc(callsite(#loc at #loc))\n'
+    aliases += "".join(
+        f"#loc{n} = loc(callsite(#loc{n - 1} at #loc))\n" for n in range(2, count + 1)
+    )
+    return _read(f"{aliases}module {{\n}} loc(#loc{count})\n")
+
+
+def _parts(count: int) -> Callable[[], object]:
+    from triton_ext.tools.ir_text import split
+
+    text = "tt.func @f()\n// -----\n" * count
+    return lambda: split(text, "// -----")
+
+
+def _buffers(count: int) -> Callable[[], object]:
+    from triton_ext.analysis.allocation import Item, place
+    from triton_ext.analysis.liveness import LiveRange
+
+    source = random.Random(count)
+    items = []
+    for _ in range(count):
+        start = source.randrange(count)
+        live = LiveRange(start, start + source.randrange(count // 2, count))
+        items.append(Item(source.randrange(1, 30000), live, 16))
+    return lambda: place(items)
+
+
+_GROWING: tuple[tuple[str, str, int, Callable[[int], Callable[[], object]]], ...] = (
+    ("one string, read and verified", "characters", 8_000_000, _string),
+    ("blocks of one function", "blocks", 8_000, _blocks),
+    ("nested locations of calls", "locations", 4_000, _locations),
+    ("parts of a file", "parts", 200_000, _parts),
+    ("buffers with long lives, placed", "buffers", 6_400, _buffers),
+)

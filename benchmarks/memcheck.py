@@ -18,11 +18,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-from benchmarks.harness import ROOT, Deadline, emit, end_group, read_positive, run_at_once
+from benchmarks.harness import (
+    ROOT,
+    Deadline,
+    emit,
+    end_group,
+    read_count,
+    read_positive,
+    run_at_once,
+)
 from benchmarks.operands import DIRECTIONS, case_of
 from benchmarks.reproduce import end_on_sigterm
 
@@ -41,10 +48,8 @@ ERROR_STATUS = 77
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
     parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
-    parser.add_argument("--cases", type=int, default=20, help="geometries per direction (20)")
-    parser.add_argument(
-        "--processes", type=int, default=9, help="that run under the checker at once (9)"
-    )
+    parser.add_argument("--cases", type=read_count, default=20, help="per direction (20)")
+    parser.add_argument("--processes", type=read_count, default=9, help="under the checker (9)")
     parser.add_argument("--tool", choices=TOOLS, default="memcheck")
     parser.add_argument(
         "--checker", metavar="PATH", help=f"{NAME}, or its folder; by default that on the PATH"
@@ -62,17 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_checker(path: str | None) -> str:
-    """Returns the program.
-
-    Args:
-        path: The program or a folder that has it; ``None`` to look along the PATH.
+    """Returns the program, which is ``path``, in the folder ``path``, or by default on the PATH.
 
     Raises:
         ValueError: There is none; the text says where was looked.
     """
     if path is None:
-        found = shutil.which(NAME)
-        if found is None:
+        if (found := shutil.which(NAME)) is None:
             raise ValueError(
                 f"{NAME} is not on the PATH; it comes with the CUDA toolkit (bin/{NAME}): "
                 "give its place with --checker PATH"
@@ -118,35 +119,27 @@ def draw_problems(direction: Any, count: int) -> list[tuple[Any, str]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Result of a run under the checker."""
+class Verdict(NamedTuple):
+    """Results of processes under the checker."""
 
-    errors: int | None  # number of reported errors; ``None`` if it did not finish
-    geometries: int  # number of geometries run
-    configs: int  # number of kernels run
+    errors: int | None  # ``None`` where one did not finish
+    geometries: int
+    configs: int  # launches of plans
 
     def is_clean(self, cases: int) -> bool:
         """Returns whether all cases ran without an error."""
         return self.errors == 0 and self.geometries == cases
 
 
-def verdict(log: str, output: str) -> Verdict:
-    """Reads the checker's log and what the process inside printed."""
+def verdict(parts: Iterable[tuple[str, str]]) -> Verdict:
+    """Reads the checker's logs, each with what the process inside printed."""
     # racecheck counts hazards instead.
-    summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", log)
-    ran = re.findall(r"^ran .*: (\d+) configurations$", output, re.MULTILINE)
-    return Verdict(int(summaries[-1]) if summaries else None, len(ran), sum(map(int, ran)))
-
-
-def together(parts: Sequence[Verdict]) -> Verdict:
-    """Returns what the shares of a direction come to; one that did not end leaves no errors."""
-    errors = [part.errors for part in parts if part.errors is not None]
-    return Verdict(
-        sum(errors) if len(errors) == len(parts) else None,
-        sum(part.geometries for part in parts),
-        sum(part.configs for part in parts),
-    )
+    summary = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
+    logs, outputs = zip(*parts, strict=True)
+    found = [summary.findall(log) for log in logs]
+    errors = sum(int(each[-1]) for each in found) if all(found) else None
+    ran = re.findall(r"^ran .*: (\d+) configurations$", "\n".join(outputs), re.MULTILINE)
+    return Verdict(errors, len(ran), sum(map(int, ran)))
 
 
 def kinds(case: Any, machine: Any) -> list[Any]:
@@ -182,13 +175,12 @@ def _inside(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """Geometries of a direction that one process runs."""
 
-    direction: str  # of the convolutions
-    index: int  # which of the shares it is
-    count: int  # how many shares the direction's geometries have
+    direction: str
+    index: int
+    count: int  # shares of the direction
     cases: int  # geometries of the direction, in all shares
 
     def command(self) -> list[str]:
@@ -220,16 +212,9 @@ def _fill_cache(directions: Sequence[str], cases: int, deadline: Deadline) -> fl
     return time.perf_counter() - begin
 
 
-def check(checker: str, arguments: argparse.Namespace, seconds: float) -> list[bool]:
-    """Runs all directions under the checker, prints what was found and returns which are clean.
-
-    Args:
-        checker: The program.
-        arguments: The command's.
-        seconds: After which the checkers and what they started are ended.
-    """
+def check(checker: str, arguments: argparse.Namespace, deadline: Deadline) -> bool:
+    """Runs all directions under the checker and prints what was found; returns whether nothing."""
     shares = shares_of(arguments.direction, arguments.cases, arguments.processes)
-    end = time.monotonic() + seconds
     running: list[subprocess.Popen[bytes]] = []
     statuses = []
     try:
@@ -238,29 +223,31 @@ def check(checker: str, arguments: argparse.Namespace, seconds: float) -> list[b
             running.append(_begun(checker, share, arguments))
         for process in running:
             try:
-                code = process.wait(timeout=max(0.0, end - time.monotonic()))
+                code = process.wait(timeout=max(0.0, deadline.left()))
                 statuses.append(f"exit status {code}")
             except subprocess.TimeoutExpired:
                 statuses.append("stopped by the time limit")
     finally:
         for process in running:
             end_group(process)
-    clean = []
+    is_clean = True
     for direction in arguments.direction:
-        of_it = [index for index, share in enumerate(shares) if share.direction == direction]
-        paths = [_log_of(shares[index], arguments) for index in of_it]
-        found = together([verdict(_read(log), _read(log.with_suffix(".out"))) for log in paths])
-        odd = {statuses[index] for index in of_it} - {"exit status 0"}
-        is_clean = found.is_clean(arguments.cases) and not odd
+        of_it = [
+            (_log_of(share, arguments), status)
+            for share, status in zip(shares, statuses, strict=True)
+            if share.direction == direction
+        ]
+        found = verdict((_read(log), _read(log.with_suffix(".out"))) for log, _ in of_it)
+        told = sorted({status for _, status in of_it})
+        clean = found.is_clean(arguments.cases) and told == ["exit status 0"]
         errors = "no summary" if found.errors is None else f"{found.errors} errors"
         emit(
-            f"{'clean' if is_clean else 'NOT CLEAN'}: {arguments.tool} {direction}: {errors}, "
+            f"{'clean' if clean else 'NOT CLEAN'}: {arguments.tool} {direction}: {errors}, "
             f"{found.geometries} of {arguments.cases} geometries, {found.configs} launches of "
-            f"plans, {', '.join(sorted(odd)) or 'exit status 0'}; "
-            f"{arguments.out / f'{arguments.tool}.{direction}.*.log'}"
+            f"plans, {', '.join(told)}; {arguments.out / f'{arguments.tool}.{direction}.*.log'}"
         )
-        clean.append(is_clean)
-    return clean
+        is_clean &= clean
+    return is_clean
 
 
 def _log_of(share: Share, arguments: argparse.Namespace) -> pathlib.Path:
@@ -290,24 +277,18 @@ def _begun(checker: str, share: Share, arguments: argparse.Namespace) -> subproc
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a direction is not clean, 2 where nothing can be checked."""
-    for name, value in (("cases", arguments.cases), ("processes", arguments.processes)):
-        if value < 1:
-            emit(f"--{name} {value}: expected at least 1")
-            return 2
     if arguments.inside:
         return _inside(arguments)
+    import torch
+
     try:
         checker = find_checker(arguments.checker)
+        if not torch.cuda.is_available():
+            raise ValueError("no CUDA GPU: nothing to check")
+        arguments.out.mkdir(parents=True, exist_ok=True)
     except ValueError as error:
         emit(str(error))
         return 2
-    import torch
-
-    if not torch.cuda.is_available():
-        emit("no CUDA GPU: nothing to check")
-        return 2
-    try:
-        arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         emit(f"--out {arguments.out}: {error.strerror}")
         return 2
@@ -315,4 +296,4 @@ def run(arguments: argparse.Namespace) -> int:
     deadline = Deadline(arguments.time_limit)
     seconds = _fill_cache(arguments.direction, arguments.cases, deadline)
     emit(f"compiled in {seconds:.0f} s, without the checker")
-    return int(not all(check(checker, arguments, max(1.0, deadline.left()))))
+    return int(not check(checker, arguments, deadline))

@@ -20,7 +20,6 @@ FOLDER = pathlib.Path(__file__).parent
 #: Files, or single tests as ``file::name``, by the reason for which one Triton is enough.
 ONE_HOST: Mapping[str, tuple[str, ...]] = {
     "it runs the benchmarks of the tree, not the package": (
-        "nvidia/test_launch.py::test_benchmark_against_the_stand_in",
         "ops/test_benchmarks.py",
         "ops/test_gpu_comparison.py",
         "ops/test_memcheck.py",

@@ -357,11 +357,11 @@ def _device(arguments: argparse.Namespace) -> Any:
 def _is_torch_faster(work: Work, machine: Any) -> bool:
     """Returns the verdict of ``prefer="fastest"``, which may measure on its own."""
     from triton_ext.ops.core.device import assumed_device
-    from triton_ext.ops.tuning import race
+    from triton_ext.ops.tuning import runs
 
     operands = inputs_of(work.case, make_operands(work.layer.problem, work.layer.dtype))
     with assumed_device(machine):
-        return race.is_torch_faster(work.case, operands[0].device, (*operands, None))
+        return runs.is_torch_faster(work.case, operands[0].device, (*operands, None))
 
 
 @contextlib.contextmanager

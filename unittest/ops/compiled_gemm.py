@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from problem_cases import problem_of
@@ -13,12 +14,21 @@ from triton.compiler import ASTSource
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import KNOWN
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec, Operands
-from triton_ext.ops.core.plan import TRITON_DTYPES, ConvSizes
+from triton_ext.ops.core.plan import ConvSizes
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.kernels.gemm import DgradProblem, conv_dgrad_kernel, conv_fprop_kernel
 
-TORCH_DTYPES = {of_triton: of_torch for of_torch, of_triton in TRITON_DTYPES.items()}
+TORCH_DTYPES = {
+    tl.float16: torch.float16,
+    tl.bfloat16: torch.bfloat16,
+    tl.float32: torch.float32,
+    tl.float8e4nv: torch.float8_e4m3fn,
+    tl.float8e5: torch.float8_e5m2,
+    tl.int8: torch.int8,
+    tl.int32: torch.int32,
+}
+TRITON_DTYPES = {of_torch: of_triton for of_triton, of_torch in TORCH_DTYPES.items()}
 
 
 def compile_conv_fprop(

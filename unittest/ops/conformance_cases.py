@@ -296,11 +296,7 @@ def run(
     epilogue: EpilogueArguments,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    if case.direction == "fprop":
-        return plan.run(*tensors, epilogue, out)
-    if case.direction == "dgrad":
-        return plan.run(*tensors, out, epilogue.bias)
-    return plan.run(*tensors, out)
+    return plan.run(*tensors, epilogue, out)
 
 
 def swapped_expected(case: Case, tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from triton.runtime.driver import driver
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import KNOWN, Device, assumed_device
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import compiling
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.tuning.measure import (
@@ -101,5 +101,5 @@ def compiled(
         if bias is None:
             run_plan(case, plan, tensors)
         else:
-            plan.run(*tensors[0], bias=bias)
+            plan.run(*tensors[0], EpilogueArguments(bias))
     return kernels

@@ -11,7 +11,7 @@ from triton_ext.ops.api import operators
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.descriptors import channels_last
 from triton_ext.ops.core.dispatch_cache import function_key
-from triton_ext.ops.tuning import race
+from triton_ext.ops.tuning import runs
 
 
 @pytest.fixture(autouse=True)
@@ -403,7 +403,7 @@ def test_traces_have_torchs_transposed_convolution():
 
 def test_calls_that_prefer_the_fastest_go_to_torch_where_that_is_faster(monkeypatch, dispatched):
     is_faster = []
-    monkeypatch.setattr(race, "is_torch_faster", lambda *_: is_faster.append(1) or True)
+    monkeypatch.setattr(runs, "is_torch_faster", lambda *_: is_faster.append(1) or True)
     x, weight, bias = (tensor.requires_grad_() for tensor in operands())
     y = torch.nn.functional.conv2d(x, weight, bias, padding=1)
     dy = torch.ones_like(y)

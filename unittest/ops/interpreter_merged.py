@@ -15,7 +15,7 @@ from dgrad_cases import reference
 from fprop_cases import ACTIVATIONS, Case, convolve
 from planned import plan_dgrad, plan_fprop
 from problem_cases import channels_last, problem_of
-from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.epilogue import EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import recording
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.merged_groups import MergedConfig
@@ -105,7 +105,7 @@ def test_a_transposed_convolution_has_a_bias_in_its_repair_too(problem):
     for bad in (0.5, torch.nan):
         dy[0, 9, 1, 1] = bad
         expected = reference(problem, dy, weight) + bias.double().view(1, -1, 1, 1)
-        assert_alike(plan.run(dy, weight, bias=bias), expected)
+        assert_alike(plan.run(dy, weight, EpilogueArguments(bias)), expected)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_integers_need_no_repair():
     plan = plan_fprop(GROUPS, x.stride(), x.dtype, CPU, config=config)
     with recording() as launches:
         y = plan.run(x, weight)
-    names = [each.launcher.kernel.__name__ for each in launches]
+    names = [made.kernel.__name__ for made, _ in launches]
     assert names == ["merge_filter_kernel", "conv_fprop_kernel"]
     assert torch.equal(y, convolve(GROUPS, x.double(), weight.double()).int())
 

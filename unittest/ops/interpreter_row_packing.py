@@ -92,11 +92,13 @@ def test_both_copies_of_one_launch_are_those_of_two(number, launches):
     problem = draw_problem(rng, pixels=8)
     dtype = rng.choice((torch.float16, torch.float32))
     x = channels_last(problem.x_shape, dtype, 1)
-    weight = channels_last(problem.w_shape, dtype, 2)
+    co, ci, *taps = problem.w_shape
+    is_turned = number % 3 == 0
+    weight = channels_last((ci, co, *taps) if is_turned else problem.w_shape, dtype, 2)
     if number % 2:
         weight = weight.contiguous()
     way = rng.choice(RowPacking.ways(problem, x.stride(), dtype.itemsize))
-    way = replace(way, is_turned=number % 3 == 0)
+    way = replace(way, is_turned=is_turned)
     copies = RowCopies(way)
     both = copies.pack(x, weight)
     assert len(launches) <= 1
@@ -106,11 +108,12 @@ def test_both_copies_of_one_launch_are_those_of_two(number, launches):
         assert found.stride() == expected.stride()
         assert torch.equal(found, expected)
     if way.is_turned:
+        weight = weight.transpose(0, 1)
         turned = weight.flip(tuple(range(2, weight.dim())))
         expected = RowCopies(replace(way, is_turned=False)).pack(None, turned)[1]
         assert torch.equal(both[1], expected)
     # The gradient of the packed filter is unpacked; turned and of swapped channels for dy's rows.
-    packed = copies.pack(None, weight)[1]
+    packed = both[1]
     rows = (weight.flip(tuple(range(2, weight.dim()))) if way.is_turned else weight).movedim(1, -1)
     dw = torch.empty(rows.shape, dtype=dtype)
     copies.unpack(packed, dw, is_swapped=False)

@@ -11,12 +11,11 @@ from typing import Any
 from unittest import mock
 
 from launch_recorder import Recorder
-from triton_ext import plugin
 from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
 from triton_ext.ops.core import launcher
-from triton_ext.ops.norms.plan import Launches, _variant
+from triton_ext.ops.norms.plan import Launches
 
-from benchmarks.norm_calls import make_calls, norms_on_stand_in
+from benchmarks.calls import make_norm_calls, norms_on_stand_in
 
 recorder = Recorder()
 sizes: dict[int, list[int]] = {}  # of a kernel's parameters, by its prepared launch
@@ -35,7 +34,7 @@ def compare(self: Launches, tensors: tuple[Any, ...], is_aligned: bool) -> None:
     assert is_aligned
     assert self._group is not None
     steps = [(made, pick(tensors)) for made, pick in self._steps]
-    ways = [made._bypasses[_variant(picked), plugin.passes_key()] for made, picked in steps]
+    ways = [made.bypass(picked) for made, picked in steps]
     counts = [sizes[id(way.prepared)] for way in ways]
 
     def one_by_one() -> None:
@@ -56,7 +55,7 @@ def main() -> None:
         norms_on_stand_in(),
         mock.patch.object(launcher, "_prepare_launch", prepare_and_look),
     ):
-        for name, call in make_calls().items():
+        for name, call in make_norm_calls().items():
             for _ in range(3):
                 call()
             found.clear()

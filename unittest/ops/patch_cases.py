@@ -9,6 +9,7 @@ from dgrad_cases import reference
 from family_plans import case_of
 from problem_cases import channels_last, problem_of
 from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.patches import PATCHES, has_patches
 
@@ -60,7 +61,7 @@ def check(
     case = case_of(PATCHES, problem, dtype, dy_strides=dy.stride())
     plan = PATCHES.bind(next(iter(PATCHES.candidates(case, machine))), case, machine)
     out = torch.full_like(channels_last(problem.x_shape, dtype, 0, device), torch.nan)
-    dx = plan.run(dy, weight, out, shift)
+    dx = plan.run(dy, weight, EpilogueArguments(shift), out)
     assert dx is out
     expected = reference(problem, dy, weight)
     if shift is not None:

@@ -68,9 +68,9 @@ def prepare_and_look(compiled: Any, *rest: Any) -> Any:
     return prepared
 
 
-def compare(made: Launcher, tensors: tuple[Any, ...], variant: Any = None) -> None:
+def compare(made: Launcher, tensors: tuple[Any, ...]) -> None:
     """Launches both ways, instead of ``Launcher.launch``."""
-    way = made._bypasses[variant, ()]
+    way = bypass_of(made, tensors)
     counts = sizes[id(way.prepared)]
     others = (*made.arguments(tensors), *made.constants.values())
     expected = recorder.record(counts, lambda: way.run(*others))
@@ -80,6 +80,12 @@ def compare(made: Launcher, tensors: tuple[Any, ...], variant: Any = None) -> No
     assert len(expected) == 1
     assert got == expected
     compared.extend(got)
+
+
+def bypass_of(made: Launcher, tensors: tuple[Any, ...]) -> Any:
+    way = made.bypass(tensors)
+    assert way is not None
+    return way
 
 
 def both_ways(run: Any) -> list[Launch]:
@@ -139,7 +145,7 @@ def dgrad(problem: ConvProblem, config: Any = None, bias: bool = False) -> list[
     def run() -> None:
         added = torch.zeros(problem.in_channels, dtype=HALF) if bias else None
         dy, weight = last(problem.y_shape), last(problem.w_shape)
-        kept.append(plan.run(dy, weight, None, added))
+        kept.append(plan.run(dy, weight, EpilogueArguments(added)))
 
     return both_ways(run)
 
@@ -297,7 +303,7 @@ def repeated(make: Any, is_in_place: bool = True, launches: int = 1) -> None:
     found._replay, found._tries = None, 0
     with recording() as launched:
         kept.append(call())
-    counts = [sizes[id(it.launcher._bypasses[it.variant, ()].prepared)] for it in launched]
+    counts = [sizes[id(bypass_of(*it).prepared)] for it in launched]
     with mock.patch.object(PreparedLaunch, "__call__", return_value=False):
         expected = recorder.record_all(counts, lambda: kept.append(call()))
     found._replay = again
@@ -383,11 +389,7 @@ def check_flags_are_those_of_the_stream() -> None:
         return plan_wgrad(problem, *strides, HALF, CPU, config=choice)
 
     plan = chosen(None)
-
-    def run(plan: Any, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-        return plan.run(x, dy)
-
-    again = BoundPlan(plan, run)
+    again = BoundPlan(plan)
     x, dy = last(problem.x_shape), last(problem.y_shape)
     with (
         mock.patch.object(gluon_wgrad, "zeroed_flags", flags),
@@ -399,7 +401,7 @@ def check_flags_are_those_of_the_stream() -> None:
         assert again.is_prepared
         with recording() as launched:
             kept.append(plan.run(x, dy))
-        counts = [sizes[id(it.launcher._bypasses[it.variant, ()].prepared)] for it in launched]
+        counts = [sizes[id(bypass_of(*it).prepared)] for it in launched]
         expected = recorder.record_all(counts, lambda: kept.append(plan.run(x, dy)))
         other = count_flags[1 << 15 :]
         made[:] = [other]
@@ -444,7 +446,7 @@ def check_unaligned_tensors_are_copied() -> None:
         kept.append(ops.conv2d(x, odd, None, 1, 1))
     (it,) = launched
     (launch,) = recorder.record(
-        sizes[id(it.launcher._bypasses[it.variant, ()].prepared)],
+        sizes[id(bypass_of(*it).prepared)],
         lambda: kept.append(ops.conv2d(x, odd, None, 1, 1)),
     )
     # The second map of the kernel is that of the weight; the stand-in's begin with the address.

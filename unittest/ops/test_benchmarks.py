@@ -255,7 +255,7 @@ def test_without_a_gpu_it_says_so(case, monkeypatch, capsys):
     assert line.startswith("no CUDA GPU: nothing to time (--")
 
 
-@pytest.mark.parametrize("case", ["compare", "launch", "ir"])
+@pytest.mark.parametrize("case", ["compare", "calls", "ir"])
 def test_a_file_that_cannot_be_written_is_said_at_the_start(case, tmp_path, capsys):
     from benchmarks.__main__ import main
 
@@ -278,8 +278,8 @@ def test_a_file_that_cannot_be_written_is_said_at_the_start(case, tmp_path, caps
         ("compare", "--target-ms", "-1"),
         ("compare", "--jobs", "1.5"),
         ("norms", "--time-limit", "nan"),
-        ("launch", "--rounds", "-2"),
-        ("norm_calls", "--chunks", "0"),
+        ("calls", "--rounds", "-2"),
+        ("calls", "--chunks", "0"),
         ("waits", "--rounds", "0"),
     ],
 )
@@ -298,9 +298,9 @@ def test_an_unknown_option_is_told_by_the_case(capsys):
     from benchmarks.__main__ import main
 
     with pytest.raises(SystemExit, match="2"):
-        main(["norm_calls", "--dry-run"])
+        main(["calls", "--dry-run"])
     told = capsys.readouterr().err
-    assert told.startswith("usage: python -m benchmarks norm_calls ")
+    assert told.startswith("usage: python -m benchmarks calls ")
     assert "unrecognized arguments: --dry-run" in told
 
 
@@ -321,14 +321,6 @@ def test_commands_side_by_side_have_one_time_limit():
     begin = time.monotonic()
     assert run_at_once([slow, quick, slow], 3.0) == [-15, 3, -15]
     assert time.monotonic() - begin < 30.0
-
-
-def test_launches_that_are_too_slow_fail():
-    from benchmarks.launch import verdicts
-
-    times = {(kind, "tiled stock"): [1.0] for kind in ("same", "new")}
-    times |= {("same", "im2col"): [1.05], ("new", "im2col"): [1.05]}
-    assert [is_slow for _, is_slow in verdicts(times)] == [True, False]
 
 
 def test_suites_have_every_layer_once():

@@ -19,7 +19,7 @@ from triton_ext.ops.core.epilogue import EpilogueSpec
 from triton_ext.ops.core.family import Expected
 from triton_ext.ops.core.tables import Entry, encode
 from triton_ext.ops.families.by_torch import TORCH, TorchConfig
-from triton_ext.ops.tuning import race
+from triton_ext.ops.tuning import runs
 
 from benchmarks.suites import select_layers
 from benchmarks.zoo.layers import ZOO
@@ -35,7 +35,7 @@ ROOFLINE_US = 2 * 32 * 56 * 56 * 64 * 64 * 9 / 700e6
 
 def is_torch_faster(case):
     with assumed_device(H200):
-        return race.is_torch_faster(case, torch.device("meta"))
+        return runs.is_torch_faster(case, torch.device("meta"))
 
 
 def counted_us():
@@ -146,7 +146,7 @@ def test_times_that_were_measured_together_decide(monkeypatch, torch_us, us, is_
     monkeypatch.setattr(planner, "entry_for", lambda *_: ("", entry.raw()))
     with assumed_device(H200):
         assert planner.torch_ratio(case, torch.device("meta")) == (torch_us / us, True)
-    monkeypatch.setattr(race, "_may_race", lambda _: True)  # and no race is needed
+    monkeypatch.setattr(runs, "_may_race", lambda _: True)  # and no race is needed
     assert is_torch_faster(case) == is_faster
 
 
@@ -156,8 +156,8 @@ def test_times_that_were_measured_together_decide(monkeypatch, torch_us, us, is_
 def test_a_race_decides_where_the_models_are_not_sure(monkeypatch, ratio, is_raced):
     races = []
     monkeypatch.setattr(planner, "torch_ratio", lambda *_: (ratio, False))
-    monkeypatch.setattr(race, "_may_race", lambda _: True)
-    monkeypatch.setattr(race, "_race", lambda *_: races.append(1) or 0.9)
+    monkeypatch.setattr(runs, "_may_race", lambda _: True)
+    monkeypatch.setattr(runs, "_race", lambda *_: races.append(1) or 0.9)
     assert is_torch_faster(case_of()) == (is_raced or ratio < 1)
     assert len(races) == is_raced
 
@@ -165,16 +165,16 @@ def test_a_race_decides_where_the_models_are_not_sure(monkeypatch, ratio, is_rac
 def test_nothing_is_measured_where_that_would_change_results_or_break_a_graph(monkeypatch):
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert race._may_race(gpu)
-    assert not race._may_race(torch.device("cpu"))
+    assert runs._may_race(gpu)
+    assert not runs._may_race(torch.device("cpu"))
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    assert not race._may_race(gpu)
+    assert not runs._may_race(gpu)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
     monkeypatch.setenv("TRITON_EXT_TUNING", "0")
-    assert not race._may_race(gpu)
+    assert not runs._may_race(gpu)
     monkeypatch.delenv("TRITON_EXT_TUNING")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert not race._may_race(gpu)
+    assert not runs._may_race(gpu)
 
 
 def test_another_preference_is_refused():

@@ -27,7 +27,7 @@ from triton_ext.ops import tuning
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import assumed_device
-from triton_ext.ops.families.few_channels import KN2ROW, Col2ImConfig, Schedule, vector_of
+from triton_ext.ops.families.few_channels import KN2ROW, Col2ImConfig, Kn2RowShape, Schedule
 
 HALF = torch.float16
 META = torch.device("meta")
@@ -44,7 +44,7 @@ def dense(problem):
 
 
 def vector(problem, x_strides=None):
-    return vector_of(case_of(KN2ROW, problem, x_strides=x_strides))
+    return Kn2RowShape.of(case_of(KN2ROW, problem, x_strides=x_strides)).vector
 
 
 # --- who computes what --------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_pixels_are_loaded_once(problem, dtype, tmp_path, fresh_triton_cache):
     ) * parts * (config.block_m // 64) * (block_k // 16)
     used = resources(kernel.asm["cubin"], tmp_path)
     assert used["STACK"] == used["LOCAL"] == 0, "registers were spilled"
-    assert kernel.metadata.shared <= config.smem_bytes(problem)
+    assert kernel.metadata.shared <= config.smem_bytes(Kn2RowShape.of(case_of(KN2ROW, problem)))
 
 
 def test_filters_stay_where_rows_are_prefetched(fresh_triton_cache):

@@ -23,7 +23,7 @@ from triton_ext.ops.families.depthwise import (
     DepthwiseWgradConfig,
 )
 from triton_ext.ops.families.direct import PixelStrides, Sampling
-from triton_ext.ops.kernels.depthwise import columns_of, tap_of, taps_up_to
+from triton_ext.ops.kernels.depthwise import DepthwiseShape, columns_of, tap_of, taps_up_to
 
 
 def layer(
@@ -66,13 +66,16 @@ def test_every_product_is_made_once(pixels, taps, step, up, dilation, phase):
         for tap in range(taps)
         if (pixel * step + tap * dilation - phase) % up == 0
     )
-    rest = (taps, step, up, dilation, phase)
+    row = DepthwiseShape(
+        dims=1, filter_size=(taps,), row_taps=taps, channels=8, pixel=8, step=(1, 1, step),
+        up=(1, 1, up), dilation=(1, 1, dilation), phase=phase, is_flipped=False, is_wide=False,
+    )  # fmt: skip
     loaded, found = 0, Counter()
-    for column in range(columns_of(pixels, *rest)):
-        needed = taps_up_to(column, pixels, *rest)
+    for column in range(columns_of(pixels, row)):
+        needed = taps_up_to(column, pixels, row)
         loaded = max(loaded, needed)
         for pixel in range(pixels):
-            tap = tap_of(column, pixel, *rest)
+            tap = tap_of(column, pixel, row)
             if tap >= 0:
                 found[column, pixel, tap] += 1
                 # Loaded by then, and this column is one that is not skipped.

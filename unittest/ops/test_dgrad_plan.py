@@ -16,6 +16,7 @@ from triton_ext.errors import DescriptorError
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.refusals import refused
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS, NARROW_CONFIGS, OutputTile
@@ -41,10 +42,10 @@ def kernel(monkeypatch):
     planner.make_plan.cache_clear()
 
 
-def launch(problem, dtype=torch.float16, config=None, **arguments):
+def launch(problem, dtype=torch.float16, config=None, **operands):
     dy, weight = channels_last(problem.y_shape, dtype, 1), channels_last(problem.w_shape, dtype, 2)
     plan = plan_dgrad(problem, dy.stride(), dtype, torch.device("cpu"), config)
-    return plan, plan.run(dy, weight, **arguments)
+    return plan, plan.run(dy, weight, EpilogueArguments(**operands))
 
 
 STRIDED = problem_of(

@@ -199,8 +199,8 @@ def test_a_step_is_a_swizzle_row_or_what_channels_there_are(monkeypatch, dtype, 
 @pytest.mark.parametrize("group_co", [64, 48, 16, 8, 72])
 def test_tiles_stored_by_tma_end_where_groups_end(monkeypatch, group_co):
     plan = make(monkeypatch, out_channels=4 * group_co, groups=4)
-    assert plan.y_tiles is None or group_co % plan.config.block_n == 0
-    assert plan.y_tiles is None or group_co % 16 == 0
+    assert plan.outputs is None or group_co % plan.config.block_n == 0
+    assert plan.outputs is None or group_co % 16 == 0
 
 
 def test_a_residual_takes_stages_and_no_more(monkeypatch):

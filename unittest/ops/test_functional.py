@@ -160,6 +160,7 @@ def refused(error, match, function, *given, **keywords):
         ({"out_dtype": "float32"}, TypeError, "out_dtype must be a torch.dtype, got 'float32'"),
         ({"out_dtype": torch.int32}, TypeError, "torch.int32 would cut off the fractions"),
         ({"scale": BIAS.to(torch.complex64)}, TypeError, "scale must be real, got torch.complex64"),
+        ({"residual": DY.double()}, TypeError, "expected floating-point numbers of at most 2 byte"),
         ({"residual": DY.bool()}, TypeError, "residual must hold real numbers, got torch.bool"),
         ({"epilogue_operands": (BIAS,)}, ValueError, "epilogue_operands without epilogue"),
         ({"epilogue_operands": BIAS}, TypeError, "a sequence of tensors, got Tensor"),

@@ -118,7 +118,7 @@ def check(problem, dtype, choice, out_dtype=None):
     out_dtype = out_dtype or dtype
     shape = problem.w_shape
     out = torch.full((shape[0], *shape[2:], shape[1]), torch.nan, dtype=out_dtype).movedim(-1, 1)
-    assert plan.run(x, dy, out) is out
+    assert plan.run(x, dy, out=out) is out
     expected = reference(problem, x, dy)
     largest = expected.abs().max().item()
     error = (out.double() - expected).abs().max().item()
@@ -207,10 +207,10 @@ def test_an_out_that_is_not_channels_last_is_copied_into():
     x, dy = operands(SPLIT, HALF)
     plan = plan_of(SPLIT, x, dy, WgradTileChoice(config=CONFIGS[0]))
     out = torch.full(SPLIT.w_shape, torch.nan, dtype=HALF)
-    assert plan.run(x, dy, out) is out
+    assert plan.run(x, dy, out=out) is out
     assert torch.equal(out, plan.run(x, dy))
     with pytest.raises(ValueError, match=r"out: expected \[72, 72, 1, 1\] of torch.float16"):
-        plan.run(x, dy, out.float())
+        plan.run(x, dy, out=out.float())
 
 
 @needs_copies

@@ -100,7 +100,7 @@ def check(problem, dtype, choice, out_dtype=None):
 
     def once():
         poison(4 * plan.tiles.workspace_elements)
-        return plan.run(x, dy, poisoned(problem.w_shape, out_dtype or dtype))
+        return plan.run(x, dy, out=poisoned(problem.w_shape, out_dtype or dtype))
 
     dw = twice(once)
     torchs = reference(problem, x, dy, dtype).to(out_dtype or dtype)

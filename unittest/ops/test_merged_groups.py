@@ -226,9 +226,7 @@ def test_a_table_holds_it():
 def launched(monkeypatch):
     """What is launched; nothing is."""
     launches = []
-    monkeypatch.setattr(
-        Launcher, "launch", lambda self, tensors, variant=None: launches.append((self, tensors))
-    )
+    monkeypatch.setattr(Launcher, "launch", lambda self, tensors: launches.append((self, tensors)))
     return launches
 
 

@@ -59,7 +59,7 @@ def test_kernels_launched_together_get_what_each_gets(environment):
 def test_the_benchmark_times_prepared_calls(environment, tmp_path):
     out = tmp_path / "calls.csv"
     variables = {**environment, STAND_IN_VARIABLE: "1"}
-    command = ("-m", "benchmarks", "norm_calls", "--rounds", "1", "--chunks", "1")
+    command = ("-m", "benchmarks", "calls", "--norms", "--rounds", "1", "--chunks", "1")
     text = run(variables, *command, "--out", str(out))
     assert "is not prepared" not in text
     lines = [line for line in out.read_text().splitlines() if not line.startswith("#")]

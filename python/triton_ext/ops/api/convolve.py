@@ -7,7 +7,7 @@ through torch's dispatcher.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,11 +18,9 @@ from triton_ext.ops.api.checks import (
     How,
     check,
     check_arguments,
-    check_epilogue,
     check_memory,
     check_out,
     check_output_padding,
-    check_pixels,
     check_rank,
     check_sizes,
     check_steps,
@@ -43,7 +41,6 @@ from triton_ext.ops.core.dispatch_cache import (
 from triton_ext.ops.core.epilogue import EpilogueArguments, apply_activation, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.problem import ConvParameters, GivenParameters, Numbers, numbers
-from triton_ext.ops.core.refusals import layout_refusal
 
 Tensor = torch.Tensor
 
@@ -54,7 +51,7 @@ _INPUT = ("", "conv1d_input", "conv2d_input", "conv3d_input")
 _WEIGHT = ("", "conv1d_weight", "conv2d_weight", "conv3d_weight")
 
 # How functions call what operators name otherwise.
-_OF_TRANSPOSED: Final = {"dy": "x", "output channels": "input channels"}
+OF_TRANSPOSED: Final = {"dy": "x", "output channels": "input channels"}
 _OF_GRADIENTS: Final = {"dy": "grad_output"}
 _NONE: Final[dict[str, str]] = {}
 
@@ -90,9 +87,8 @@ def convolve(
         return convolve(dims, x, weight, bias, given, how, output_padding)
     check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
     if x.dim() == dims + 1:
-        y = convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding)
-        return y.squeeze(0)
-    operator, words = (FPROP, _NONE) if output_padding is None else (DGRAD, _OF_TRANSPOSED)
+        return convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding).squeeze(0)
+    operator, words = (FPROP, _NONE) if output_padding is None else (DGRAD, OF_TRANSPOSED)
     check_rank(name, dims, operator.direction, {"x": x, "weight": weight})
     if output_padding is not None and isinstance(given[1], str):
         raise ValueError(f"{name}: padding must be numbers, got {given[1]!r}")
@@ -107,7 +103,7 @@ def convolve(
 
 
 def _compute(
-    key: Any,
+    key: Hashable,
     c: ConvCall,
     how: How,
     name: str = "",
@@ -120,23 +116,15 @@ def _compute(
     of the call, where autograd may record calls with this key.
     """
     if key is not None and how[1] != "ours":
-        from triton_ext.ops.tuning.race import is_torch_faster  # it measures such calls itself
+        from triton_ext.ops.tuning.runs import is_torch_faster  # it measures such calls itself
 
         tensors = (c.first, c.second, c.epilogue.bias)
         if is_torch_faster(c.case(), c.first.device, tensors):
             return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
-    if not words:
+    try:
         y = operators.call(c)
-    else:
-        pixels = {} if c.fallback else c.pixels()
-        for which, tensor in pixels.items():
-            refusal = layout_refusal(name, words.get(which, which), tensor)
-            if refusal is not None:
-                raise refusal.error()
-        try:
-            y = operators.call(c)
-        except _REFUSALS as error:
-            raise renamed(name, error, words) from None
+    except _REFUSALS as error:
+        raise renamed(name, error, words) from None
     if key is not None and isinstance(forward := bind(c), BoundPlan):
         keep(key, forward if given is None else BoundConvolution(c, forward, given))
     return y
@@ -148,8 +136,6 @@ def _transposed(name: str, c: ConvCall, output_padding: Numbers) -> ConvCall | T
     stride, sides, dilation, groups = parameters
     extra = numbers("output_padding", output_padding, weight.dim() - 2)
     check_steps(name, parameters)
-    # The kernel's operands may have another dtype than these have before autocast.
-    check(c, name, _OF_TRANSPOSED, is_cast=True)
     check_output_padding(name, extra, parameters)
     reason = None
     if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
@@ -178,6 +164,14 @@ _REFUSER: Final = re.compile(
     r"(conv_dgrad|dgrad|wgrad|conv_transpose\dd|conv\dd_weight|conv\dd \((dgrad|wgrad)\)): "
 )
 _REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
+
+
+def check_call(name: str, c: ConvCall, words: Mapping[str, str], *, is_cast: bool = True) -> None:
+    """Refuses a call as :func:`check` does, with the name and the words of a function."""
+    try:
+        check(c, is_cast=is_cast)
+    except _REFUSALS as error:
+        raise renamed(name, error, words) from None
 
 
 def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
@@ -237,13 +231,13 @@ def convolve_fused(
     check_rank(name, dims, "fprop", {"x": x, "weight": weight})
     parameters = ConvParameters.parse(given, weight.shape[2:])
     c = ConvCall(FUSED, x, weight, epilogue, parameters, None, parse_how(how))
-    shape = (x.shape[0], weight.shape[0], *parameters.output_size(x.shape[2:], weight.shape[2:]))
-    check_epilogue(name, x, shape, epilogue)
+    # The kernel's operands may have another dtype than these have before autocast.
+    check(c, is_cast=True)
     if function is not None:
         handle = operators.function_handle(function, len(epilogue.extra))
         c = c._replace(epilogue=epilogue._replace(function=handle))
     if out is not None or amax is not None:
-        return _convolve_into(name, c, shape)
+        return _convolve_into(name, c)
     later = "none"
     is_kept = operators.is_differentiated(*c.tensors(), *epilogue.extra) or operators.is_traced()
     if is_kept and function is None and activation not in _SLOPE_BY_Y:
@@ -259,8 +253,8 @@ _OURS: Final[How] = ("error", "ours")
 _SLOPE_BY_Y = ("none", "relu", "tanh")
 
 
-def _convolve_into(name: str, c: ConvCall, shape: Sequence[Any]) -> Tensor:
-    epilogue, x = c.epilogue, c.first
+def _convolve_into(name: str, c: ConvCall) -> Tensor:
+    epilogue, x, shape = c.epilogue, c.first, c.shapes()[2]
     tensors = (*c.tensors(), *epilogue.extra)
     out, amax = epilogue.out, epilogue.amax
     given = (*tensors, out, amax)
@@ -319,11 +313,10 @@ def gradient(
     check_steps(name, parameters)
     outer, may_fall_back = list(size[2:]), parse_how(how)
     c = ConvCall(operator, first, second, EpilogueArguments(), parameters, outer, may_fall_back)
-    check(c, name, _OF_GRADIENTS, is_cast=True)
+    check_call(name, c, _OF_GRADIENTS)
     expected = c.shapes()[2]
     if tuple(size[:2]) != expected[:2]:
         raise ValueError(
             f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...], got {list(size)}"
         )
-    check_pixels(c, name, _OF_GRADIENTS)
     return _compute(key, c, how, name, _OF_GRADIENTS)

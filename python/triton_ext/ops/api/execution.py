@@ -10,7 +10,7 @@ backward describes the tensors that it is given, because hooks may have replaced
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,11 +22,12 @@ from triton_ext.ops.api.operators import GRADIENTS, ConvCall, by_torch, function
 from triton_ext.ops.core.case import Direction
 from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key, tensor_key
-from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, output_dtype
+from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments
 from triton_ext.ops.core.launcher import BoundPlan
+from triton_ext.ops.core.plan import Plan
 from triton_ext.ops.core.planner import plan_or_refusal
 from triton_ext.ops.core.problem import ConvParameters
-from triton_ext.ops.core.refusals import Refusal, address_refusal, tensor_refusal
+from triton_ext.ops.core.refusals import Refusal, address_refusal, residual_refusal, tensor_refusal
 
 Tensor = torch.Tensor
 
@@ -67,10 +68,7 @@ def run(c: ConvCall) -> Tensor:
         y = by_torch(c)
         return y if epilogue.out is None else epilogue.out.copy_(y)
     assert isinstance(bound, BoundPlan)
-    if c.operator.direction != "fprop":
-        return bound.run_plan(*c.tensors())
-    y = bound.plan.run(c.first, c.second, epilogue.operands(), out=epilogue.out)
-    return y
+    return bound.plan.run(c.first, c.second, epilogue.operands(), epilogue.out)
 
 
 def bind(c: ConvCall) -> BoundPlan | Refusal:
@@ -78,26 +76,16 @@ def bind(c: ConvCall) -> BoundPlan | Refusal:
     epilogue, size = c.epilogue, None if c.size is None else tuple(c.size)
     words = (
         *(c.operator.name, c.parameters, size, epilogue.activation, epilogue.out_dtype),
-        *(epilogue.function, epilogue.amax is None),
+        epilogue.function,
     )
-    tensors = c.tensors()
-    key = operand_key(words, tensors)
+    key = operand_key(words, (*c.tensors(), epilogue.amax))
     bound: BoundPlan | Refusal | None = cached(key)
     if bound is None:
         check(c)
         plan = _plan(c)
-        bound = plan if isinstance(plan, Refusal) else BoundPlan(plan, _RUN[c.operator.direction])
+        bound = plan if isinstance(plan, Refusal) else BoundPlan(plan)
         keep(key, bound)
     return bound
-
-
-_RUN: dict[Direction, Callable[..., Tensor]] = {
-    "fprop": lambda plan, x, weight, *operands: plan.run(
-        x, weight, EpilogueArguments(*operands).operands()
-    ),
-    "dgrad": lambda plan, dy, weight, bias=None: plan.run(dy, weight, bias=bias),
-    "wgrad": lambda plan, x, dy: plan.run(x, dy),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +95,32 @@ class _EmptyPlan:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def run(self, first: Tensor, *_: Any, out: Any = None, **__: Any) -> Tensor:
+    def run(
+        self, first: Tensor, second: Tensor, operands: EpilogueArguments, out: Tensor | None = None
+    ) -> Tensor:
         if out is None:
             out = empty_channels_last(self.shape, self.dtype, first.device)
         # A filter gets a sum over no pixels; the other directions have no element to write.
-        result: Tensor = out.zero_()
-        return result
+        return out.zero_()
 
 
-def _plan(c: ConvCall) -> Any:
+def _plan(c: ConvCall) -> Plan | _EmptyPlan | Refusal:
     """Returns the plan of a call, or its refusal."""
-    direction, shape, dtype = c.operator.direction, c.shapes()[2], c.first.dtype
-    case = c.case(function_of(c.epilogue.function))
+    direction, case = c.operator.direction, c.case(function_of(c.epilogue.function))
+    dtype = case.output_dtype
     if direction != "fprop":
         check_pixels(c)
     refusal = tensor_refusal(direction, c.name(), c.pixels())
+    refusal = refusal or residual_refusal(c.name(), c.epilogue.residual, dtype)
     plan = refusal or plan_or_refusal(case, c.first.device)
     if isinstance(plan, Refusal) and direction == "fprop":
         # Torch would compute sums of int8 that stay integers modulo 256.
         sums_alone = replace(case.epilogue, out_dtype=None, amax=False) == PLAIN
-        is_float = output_dtype(dtype, case.epilogue.out_dtype).is_floating_point
-        return replace(plan, by_torch=dtype != torch.int8 or is_float or sums_alone)
+        by_torch = case.dtype != torch.int8 or dtype.is_floating_point or sums_alone
+        return replace(plan, by_torch=by_torch)
     if c.first.shape[0] or isinstance(plan, Refusal):
         return plan
-    return _EmptyPlan(shape, output_dtype(dtype, case.epilogue.out_dtype))
+    return _EmptyPlan(c.shapes()[2], dtype)
 
 
 # --- under autograd -----------------------------------------------------------------------------
@@ -221,7 +211,6 @@ class _Convolution(torch.autograd.Function):
             key = tensor_key(bound.words, (grad, first, second), is_convolution=True)
         found: list[BoundPlan | None] | None = cached(key)
         if found is None or (needs[0] and not found[0]) or (needs[1] and not found[1]):
-            computed = gradients(bound.direction, tensors, bound.parameters, needs)
             if key is not None and _is_in_order(grad):
                 found = found or [None, None]
                 for operand in (0, 1):
@@ -230,7 +219,7 @@ class _Convolution(torch.autograd.Function):
                         plan = bind(call)
                         found[operand] = plan if isinstance(plan, BoundPlan) else None
                 keep(key, found)
-            return None, *computed
+            return None, *gradients(bound.direction, tensors, bound.parameters, needs)
         (_, a, b), (_, c, d) = GRADIENTS[bound.direction]
         dx = found[0].run(tensors[a], tensors[b]) if needs[0] and found[0] else None
         dw = found[1].run(tensors[c], tensors[d]) if needs[1] and found[1] else None

@@ -184,9 +184,8 @@ class EpilogueArguments(NamedTuple):
     def operands(self) -> EpilogueArguments:
         """Returns the arguments for a plan: :data:`NO_OPERANDS` where there is no tensor."""
         bias, scale, residual, out_scale, extra, *_, amax = self
-        if bias is scale is residual is out_scale is amax is None and not extra:
-            return NO_OPERANDS
-        return self._replace(extra=tuple(extra)) if extra else self
+        is_empty = bias is scale is residual is out_scale is amax is None and not extra
+        return NO_OPERANDS if is_empty else self
 
 
 def output_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None = None) -> torch.dtype:

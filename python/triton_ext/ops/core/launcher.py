@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from triton_ext import backends, plugin
-from triton_ext.ops.core.epilogue import Operands
+from triton_ext.ops.core.epilogue import EpilogueArguments, Operands
 
 _prepare_launch = backends.load("nvidia", "prepare_launch")
 
@@ -36,41 +36,34 @@ Tensors = tuple[torch.Tensor | None, ...]
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[list[Any]]:
+def _collecting(variable: ContextVar[list[Any] | None]) -> Iterator[list[Any]]:
+    found: list[Any] = []
+    token = variable.set(found)
+    try:
+        yield found
+    finally:
+        variable.reset(token)
+
+
+def compiling() -> contextlib.AbstractContextManager[list[Any]]:
     """Within, launches compile their kernels, which the list collects, and launch nothing.
 
     Kernels that were launched before bypass Triton's front door and are launched.
     """
-    kernels: list[Any] = []
-    token = _compiled.set(kernels)
-    try:
-        yield kernels
-    finally:
-        _compiled.reset(token)
+    return _collecting(_compiled)
 
 
-@contextlib.contextmanager
-def recording() -> Iterator[list[Launched]]:
+def recording() -> contextlib.AbstractContextManager[list[Launched]]:
     """Within, the list collects what is launched by this thread."""
-    launches: list[Launched] = []
-    token = _recorded.set(launches)
-    try:
-        yield launches
-    finally:
-        _recorded.reset(token)
+    return _collecting(_recorded)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bypass:
-    """A compiled kernel, launched without Triton's front door.
+class _Bypass(NamedTuple):
+    """A compiled kernel, launched without Triton's front door."""
 
-    Attributes:
-        run: Launches the compiled kernel through Triton's launcher.
-        prepared: Launches it with the addresses of tensors, False where nothing was launched;
-            ``None`` where that cannot be.  ``prepared.together`` launches others after it.
-    """
-
-    run: Callable[..., Any]
+    run: Callable[..., Any]  # launches it through Triton's launcher
+    # Launches it with the addresses of tensors, False where nothing was launched; None where that
+    # cannot be.  ``prepared.together`` launches others after it.
     prepared: Any
 
 
@@ -79,7 +72,7 @@ class Launcher:
     """Launches through Triton's front door once, then the compiled kernel itself.
 
     The front door specializes a kernel on its arguments: types, integers that are 1 or a multiple
-    of 16, pointers on 16-byte boundaries.  A plan fixes all of them but those that ``launch`` gets.
+    of 16, pointers on 16-byte boundaries.  A plan fixes all of them but those of tensors.
     Bypassing the front door saves 25 us of 70 a call (H200 machine, 2026-11-20).
 
     A compiled kernel is launched with all its parameters prepared but the addresses of the tensors
@@ -110,62 +103,69 @@ class Launcher:
             tensors = (*tensors[:at], Operands(*tensors[at:]))
         return (*tensors, *self.scalars)
 
-    def launch(self, tensors: tuple[Any, ...], variant: Hashable = None) -> None:
+    def bypass(self, tensors: tuple[Any, ...]) -> _Bypass | None:
+        """Returns the compiled kernel for tensors like these; ``None`` before the first launch."""
+        return self._bypasses.get((_specialization(tensors), plugin.passes_key()))
+
+    def launch(self, tensors: tuple[Any, ...]) -> None:
         """Launches the kernel.
 
         Args:
-            tensors: Descriptors, tensors and ``None``, the kernel's first arguments.  The
-                descriptors of a parameter differ in their tensors' addresses only.
-            variant: Further facts that the front door specializes on and that may differ between
-                launches: which tensors there are, and whether they are aligned.
+            tensors: Descriptors, tensors and ``None``, the kernel's first arguments; the last one
+                may be a tuple of further arguments of an epilogue's function.  The descriptors of a
+                parameter differ in their tensors' addresses and dtypes only.
         """
         launches = _recorded.get()
         if launches is not None:
-            launches.append(Launched(self, tensors, variant))
-        key = (variant, plugin.passes_key())
-        bypass = self._bypasses.get(key)
+            launches.append((self, tensors))
+        bypass = self.bypass(tensors)
         if bypass is not None and plugin.is_installed() and not self.kernel.pre_run_hooks:
             if bypass.prepared is None or not bypass.prepared(tensors):
                 bypass.run(*self.arguments(tensors), *self.constants.values())
             return
+        given, options = self.arguments(tensors), {**self.constants, **self.options}
         kernels = _compiled.get()
         if kernels is not None:
-            options = {**self.constants, **self.options}
-            given = self.arguments(tensors)
             kernels.append(self.kernel.warmup(*given, grid=self.grid, **options))
             return
-        given = self.arguments(tensors)
-        compiled = self.kernel[self.grid](*given, **self.constants, **self.options)
+        compiled = self.kernel[self.grid](*given, **options)
+        key = _specialization(tensors)
         # The interpreter compiles nothing.
-        if compiled is not None:
+        if compiled is not None and key is not None:
             others = (*self.scalars, *self.constants.values())
             prepared = _prepare_launch(compiled, self.grid, tensors, others)
-            self._bypasses[key] = _Bypass(compiled[self.grid], prepared)
+            self._bypasses[key, plugin.passes_key()] = _Bypass(compiled[self.grid], prepared)
+
+
+#: A launcher, and the tensors of a launch.
+Launched = tuple[Launcher, tuple[Any, ...]]
+
+
+def _specialization(tensors: tuple[Any, ...]) -> Hashable:
+    """Returns what Triton specializes tensors and descriptors on, beyond the plan's fields.
+
+    ``None`` with further arguments, which it may specialize on in any way.
+    """
+    found: list[Hashable] = []
+    for each in tensors:
+        if each is None:
+            found.append(None)
+        elif isinstance(each, torch.Tensor):
+            found += (each.dtype, each.data_ptr() % 16)
+        elif type(each) is tuple:
+            return None
+        else:
+            found.append(each.base.dtype)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
-    """Arguments of one :meth:`Launcher.launch`."""
-
-    launcher: Launcher
-    tensors: tuple[Any, ...]
-    variant: Hashable
-
-
 class LaunchGroup:
-    """Launches of one call that differ from those of another in the addresses of tensors only.
+    """Launches of one call that differ from those of another in the addresses of tensors only."""
 
-    The kernels were prepared for a key of the plugin's passes.
-    """
-
-    __slots__ = ("_kernels", "_key", "_launch")
-
-    def __init__(
-        self, key: Hashable, kernels: tuple[Any, ...], launch: Callable[[tuple[Any, ...]], bool]
-    ) -> None:
-        self._key = key
-        self._kernels = kernels
-        self._launch = launch
+    _key: Hashable  # of the plugin's passes that the kernels were prepared for
+    _kernels: tuple[Any, ...]
+    _launch: Callable[[tuple[Any, ...]], bool]
 
     @classmethod
     def of(cls, launches: Sequence[tuple[Launched, Pick]]) -> LaunchGroup | None:
@@ -173,17 +173,16 @@ class LaunchGroup:
 
         ``None`` where a launch was not prepared.
         """
-        key = plugin.passes_key()
         steps = []
-        for launched, pick in launches:
-            bypass = launched.launcher._bypasses.get((launched.variant, key))
+        for (launcher, tensors), pick in launches:
+            bypass = launcher.bypass(tensors)
             if bypass is None or bypass.prepared is None:
                 return None
             steps.append((bypass.prepared, pick))
         (first, pick), *others = steps
         launch = first.together(pick, others)
-        kernels = tuple({id(k): k for k in (each.launcher.kernel for each, _ in launches)}.values())
-        return None if launch is None else cls(key, kernels, launch)
+        kernels = tuple({id(each.kernel): each.kernel for (each, _), _ in launches}.values())
+        return None if launch is None else cls(plugin.passes_key(), kernels, launch)
 
     def __call__(self, tensors: tuple[Any, ...]) -> bool:
         """Launches with the tensors of a call, for descriptors those that they describe.
@@ -225,40 +224,25 @@ def _memory(tensor: torch.Tensor) -> _Memory:
     return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
 
 
-@dataclass(frozen=True, slots=True)
-class _Replay:
-    """The launches of a plan with the tensors of a call.
+class _Replay(NamedTuple):
+    """The launches of a plan with the tensors of a call."""
 
-    Attributes:
-        output: The memory that it returns.
-        works: Further memory that its kernels write and read.
-        flags: Number of flags that its kernels have; 0 without any.
-        is_alone: Whether there is neither further memory nor flags.
-        launch: Launches the kernels with the tensors of the call, the output, flags, further
-            memory, None and a tensor without memory, in this order.
-    """
-
-    output: _Memory
-    works: tuple[_Memory, ...]
-    flags: int
-    is_alone: bool
+    output: _Memory  # what it returns
+    works: tuple[_Memory, ...]  # further memory that its kernels write and read
+    flags: int  # number of flags that its kernels have; 0 without any
+    is_alone: bool  # whether there is neither further memory nor flags
+    # Launches the kernels with the tensors of the call, the output, flags, further memory, None and
+    # a tensor without memory, in this order.
     launch: LaunchGroup
 
 
 class BoundPlan:
-    """A plan for the calls with one call key: shapes, strides, dtypes and device.
+    """A plan for the calls with one call key: shapes, strides, dtypes and device."""
 
-    Args:
-        plan: The plan.
-        run: Runs the plan, its first argument, with the tensors of a call, some of which may be
-            ``None``, and returns a new tensor.
-    """
+    __slots__ = ("_replay", "_tries", "plan")
 
-    __slots__ = ("_replay", "_run", "_tries", "plan")
-
-    def __init__(self, plan: Any, run: Callable[..., torch.Tensor]) -> None:
+    def __init__(self, plan: Any) -> None:
         self.plan = plan
-        self._run = run
         self._replay: _Replay | None = None
         self._tries = _MOST_TRIES
 
@@ -267,15 +251,17 @@ class BoundPlan:
         """True where calls need nothing but memory and launches."""
         return self._replay is not None
 
-    def run_plan(self, *given: torch.Tensor | None) -> torch.Tensor:
-        """Runs the plan, which describes its tensors; they may begin anywhere."""
-        return self._run(self.plan, *given)
+    def _run(self, first: Any, second: Any, *operands: Any) -> torch.Tensor:
+        y: torch.Tensor = self.plan.run(first, second, EpilogueArguments(*operands).operands())
+        return y
 
     def run(self, *given: torch.Tensor | None) -> torch.Tensor:
-        """Returns the new output of tensors, x first, each on a 16-byte boundary."""
+        """Returns the new output of both operands and those of the epilogue, some of which may be
+        ``None``, each on a 16-byte boundary.
+        """
         replay = self._replay
         if replay is None:
-            return self._record(given) if self._tries else self._run(self.plan, *given)
+            return self._record(given) if self._tries else self._run(*given)
         x: Any = given[0]
         shape, strides, dtype = replay.output
         y: torch.Tensor = x.new_empty_strided(shape, strides, dtype=dtype)
@@ -285,7 +271,7 @@ class BoundPlan:
             flags = zeroed_flags(x.device, replay.flags) if replay.flags else None
             works = [x.new_empty_strided(a, b, dtype=c) for a, b, c in replay.works]
             done = replay.launch((*given, y, flags, *works, None, _NO_MEMORY))
-        return y if done else self._run(self.plan, *given)
+        return y if done else self._run(*given)
 
     def _record(self, given: Tensors) -> torch.Tensor:
         """Runs the plan, and records which memory it makes and what it launches with it."""
@@ -295,10 +281,10 @@ class BoundPlan:
             x.device.index != torch.cuda.current_device()
             or torch.cuda.is_current_stream_capturing()
         ):
-            return self._run(self.plan, *given)
+            return self._run(*given)
         self._tries -= 1
         with recording() as launches, _MemoryRecorder() as recorder:
-            y = self._run(self.plan, *given)
+            y = self._run(*given)
         if recorder.is_pure and launches:
             self._replay = _replay_of(given, y, recorder.made, launches)
         return y
@@ -345,12 +331,12 @@ def _replay_of(
     steps = []
     for launched in launches:
         found = []
-        for argument in launched.tensors:
-            tensor = getattr(argument, "base", argument)
-            place: int | None = nothing if tensor is None else places.get(tensor.data_ptr())
-            if place is None and not flags and _are_flags(tensor):
-                flags, place = tensor.numel(), flag_place
-                places[tensor.data_ptr()] = place
+        for argument in launched[1]:
+            base: Any = getattr(argument, "base", argument)
+            place: int | None = nothing if base is None else places.get(base.data_ptr())
+            if place is None and not flags and _are_flags(base):
+                flags, place = base.numel(), flag_place
+                places[base.data_ptr()] = place
             if place is None:
                 return None
             found.append(place)

@@ -223,6 +223,23 @@ def tensor_refusal(
     return None
 
 
+def residual_refusal(
+    operator: str, residual: torch.Tensor | None, dtype: torch.dtype
+) -> Refusal | None:
+    """Returns why kernels do not add a residual to an output of a dtype."""
+    largest, is_float = max(dtype.itemsize, 2), dtype.is_floating_point
+    if residual is None:
+        return None
+    if residual.itemsize <= largest and residual.is_floating_point() == is_float:
+        return None
+    kind = "floating-point" if is_float else "integer"
+    return Refusal(
+        f"{operator}: residual is {residual.dtype}: expected {kind} numbers of at most {largest} "
+        f"bytes for an output of {dtype}",
+        TypeError,
+    )
+
+
 def layout_refusal(operator: str, name: str, tensor: torch.Tensor) -> Refusal | None:
     """Returns what is wrong with a tensor's memory order; ``None`` if nothing is."""
     if tensor.stride(1) == 1 or tensor.shape[1] == 1:

@@ -9,20 +9,19 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan, three
+from triton_ext.ops.core.plan import ForwardPlan, three
 from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals, refused
 from triton_ext.ops.families.direct import PixelStrides, Sampling
 from triton_ext.ops.families.wgrad import FilterGradientPlan
 from triton_ext.ops.kernels.depthwise import (
+    DepthwiseShape,
     conv_depthwise_kernel,
     depthwise_reduce_kernel,
     depthwise_wgrad_kernel,
@@ -72,7 +71,7 @@ class DepthwiseConfig:
         """Returns how many programs of fprop and dgrad are launched."""
         blocks = math.ceil(sampling.out_channels / self.block_c)
         positions = math.ceil(sampling.positions(self.qw) / self.block_p)
-        return positions * blocks, sampling.classes, 1
+        return positions * blocks, math.prod(sampling.up[:-1]), 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +156,8 @@ class Depthwise(Family[DepthwiseConfig]):
             found[config] = Expected.of(_LAUNCH_US + _COUNTED * us)
         return ranked(found)
 
-    def bind(
-        self, config: DepthwiseConfig, case: Case, device: Device
-    ) -> ForwardPlan | InputGradientPlan:
-        if case.direction == "fprop":
-            return _plan(config, case)
-        return InputGradientPlan.of(case.problem, case, partial(_plan, config))
+    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> ForwardPlan:
+        return _plan(config, case)
 
 
 # Launches, of copies of the filter as well, and the rest over the count below: 174 configurations
@@ -173,7 +168,7 @@ _LAUNCH_US, _COUNTED = 10.0, 0.7
 def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> float:
     """Returns a time for comparisons: instructions, counted in compiled kernels, per scheduler."""
     qw, width, up = config.qw, config.thread_channels, sampling.up[-1]
-    taps, lines = sampling.taps[-1], math.prod(sampling.taps[:-1]) / sampling.classes
+    taps, lines = sampling.taps[-1], math.prod(sampling.taps[:-1]) / math.prod(sampling.up[:-1])
     columns = ((qw - 1) * sampling.step[-1] + (taps - 1) * sampling.dilation[-1]) // up + 1
     products = qw * taps / up
     # Every element is converted; a load has a mask.  A row of the filter has its address and mask.
@@ -205,6 +200,25 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
     return (max(computing, reading) + 0.2 * min(computing, reading)) * ends
 
 
+def _shape(
+    sampling: Sampling, config: DepthwiseConfig, row_taps: int, *pixel: int
+) -> DepthwiseShape:
+    """Returns the kernels' constants, for so many elements of a pixel of the input, and of dy."""
+    return DepthwiseShape(
+        dims=len(sampling.taps),
+        filter_size=sampling.taps,
+        row_taps=row_taps,
+        channels=sampling.out_channels,
+        pixel=pixel[0],
+        step=three(sampling.step, 1),
+        up=three(sampling.up, 1),
+        dilation=three(sampling.dilation, 1),
+        phase=sampling.low[-1] % sampling.up[-1],
+        is_flipped=sampling.is_flipped,
+        is_wide=sampling.is_wide(max(pixel), config.qw),
+    )
+
+
 def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     """Returns the plan of fprop over x, or of dgrad over dy."""
     sampling = Sampling.of(case)
@@ -227,16 +241,7 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
             strides.scalars,
         ),
         constants={
-            "DIMS": len(sampling.taps),
-            "FILTER": sampling.taps,
-            "C": sampling.out_channels,
-            "X_STRIDE_W": strides.pixel,
-            "STEP": three(sampling.step, 1),
-            "UP": three(sampling.up, 1),
-            "DILATION": three(sampling.dilation, 1),
-            "PHASE_W": sampling.low[-1] % up,
-            "IS_FLIPPED": sampling.is_flipped,
-            "IS_WIDE": sampling.is_wide(strides.pixel, config.qw),
+            "SHAPE": _shape(sampling, config, sampling.taps[-1], strides.pixel),
             "CONFIG": config,
             "FINISH": case.epilogue.finish,
         },
@@ -245,7 +250,7 @@ def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
     return ForwardPlan.make(case, config, inputs, launcher)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DepthwiseWgradPlan(FilterGradientPlan):
     """A gradient of depthwise filters."""
 
@@ -265,7 +270,7 @@ class DepthwiseWgradPlan(FilterGradientPlan):
         operands = (self.x_strides.rows(x), self.dy_strides.rows(dy), parts)
         reduced = (parts, dw.movedim(-1, 1))
         for launcher, tensors in ((self.launcher, operands), (self.reducer, reduced)):
-            launcher.launch(tensors, tuple(t.data_ptr() % ROW_BYTES == 0 for t in tensors))
+            launcher.launch(tensors)
         return dw
 
 
@@ -329,14 +334,8 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
                 dy.scalars,
             ),
             constants={
-                "DIMS": problem.dims,
-                "FILTER": problem.filter_size,
-                "C": channels,
-                "X_STRIDE_W": x.pixel,
+                "SHAPE": _shape(sampling, config, config.taps, x.pixel, dy.pixel),
                 "DY_STRIDE_W": dy.pixel,
-                "STRIDE": three(problem.stride, 1),
-                "DILATION": three(problem.dilation, 1),
-                "IS_WIDE": sampling.is_wide(max(x.pixel, dy.pixel), config.qw),
                 "HAS_TAIL": sampling.out_size[-1] % config.qw != 0,
                 "CONFIG": config,
             },

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +22,6 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import (
     TO_LAST,
     ForwardPlan,
-    InputGradientPlan,
     three,
     vector_inputs,
 )
@@ -110,11 +108,6 @@ class Sampling:
         return tuple(
             math.ceil(size / up) for size, up in zip(self.out_size[:-1], self.up, strict=False)
         )
-
-    @property
-    def classes(self) -> int:
-        """Classes of rows of the output."""
-        return math.prod(self.up[:-1])
 
     @property
     def pixels(self) -> int:
@@ -228,12 +221,8 @@ class Direct(Family[DirectConfig]):
                 break
         return {DirectConfig(block_m=block_m, block_n=block_n): Expected.of(math.nan)}
 
-    def bind(
-        self, config: DirectConfig, case: Case, device: Device
-    ) -> ForwardPlan | InputGradientPlan:
-        if case.direction == "fprop":
-            return _plan(config, case)
-        return InputGradientPlan.of(case.problem, case, partial(_plan, config))
+    def bind(self, config: DirectConfig, case: Case, device: Device) -> ForwardPlan:
+        return _plan(config, case)
 
 
 def _plan(config: DirectConfig, case: Case) -> ForwardPlan:

@@ -129,6 +129,7 @@ class GatherConfig:
 class Window:
     """How the kernel reads the pixels of an output pixel's filter window; in elements."""
 
+    dims: int  # spatial dimensions
     lines: int  # rows of the filter, T * R
     rows: int  # of these in a plane, R
     channels: int  # Ci
@@ -159,8 +160,8 @@ class Window:
                 shift = -problem.padding[-1][0] * ci % vector
                 row = math.ceil((shift + elements) / vector) * vector
                 windows.append(cls(
-                    lines=lines, rows=rows, channels=ci, elements=elements, pixel=pixel,
-                    vector=vector, shift=shift, row=row,
+                    dims=problem.dims, lines=lines, rows=rows, channels=ci, elements=elements,
+                    pixel=pixel, vector=vector, shift=shift, row=row,
                 ))  # fmt: skip
         return min(windows, key=lambda w: (math.ceil(w.columns / 32), w.columns // w.vector))
 
@@ -231,7 +232,6 @@ class FewChannels(Family[GatherConfig]):
             grid=(config.tiles(problem, device.num_sms)[2], 1, 1),
             scalars=(problem.geometry.m_gemm, problem.out_channels, reads),
             constants={
-                "DIMS": problem.dims,
                 "WINDOW": window,
                 "CONFIG": config,
                 "FINISH": case.epilogue.finish,
@@ -265,6 +265,60 @@ def _tiles(problem: ConvProblem, window: Window) -> list[GatherConfig]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kn2RowShape:
+    """Constants of the kernel that the problem gives."""
+
+    dims: int
+    r: int  # taps of the filter
+    s: int
+    dilation_h: int
+    dilation_w: int
+    ci: int
+    taps: int  # S and Co, rounded up for 16 columns at least
+    channels: int
+    vector: int  # elements of a load, those that are aligned together
+    block_k: int  # channels of a product
+
+    @classmethod
+    def of(cls, case: Case) -> Kn2RowShape:
+        """Returns the constants of a case."""
+        problem, strides = case.problem, case.strides_of_x
+        r, s = (1, *problem.filter_size)[-2:]
+        dilation_h, dilation_w = (1, *problem.dilation)[-2:]
+        taps = triton.next_power_of_2(s)
+        channels = max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
+        sizes = zip((problem.batch, *problem.input_size), (strides[0], *strides[2:]), strict=True)
+        outer, ci = [stride for size, stride in sizes if size > 1], problem.in_channels
+        # An expanded tensor cannot be copied to an aligned address.
+        is_one = 0 in outer or (ci > 1 and strides[1] != 1)
+        return cls(
+            dims=problem.dims, r=r, s=s, dilation_h=dilation_h, dilation_w=dilation_w, ci=ci,
+            taps=taps, channels=channels, vector=1 if is_one else math.gcd(_VECTOR, ci, *outer),
+            block_k=_power(ci, 64),
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> int:
+        """Columns of a product."""
+        return self.taps * self.channels
+
+    @property
+    def steps(self) -> int:
+        """Products per row of the filter."""
+        return math.ceil(self.ci / self.block_k)
+
+    @property
+    def padded_ci(self) -> int:
+        """Channels of all products."""
+        return self.steps * self.block_k
+
+    @property
+    def halo(self) -> int:
+        """Pixels of a row that are read beside those of a segment."""
+        return (self.s - 1) * self.dilation_w
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Col2ImConfig:
     """One way to compile and launch the kernel."""
 
@@ -280,12 +334,11 @@ class Col2ImConfig:
         found = power_refusals(self, block_m=(64, 256), num_warps=(4, 8))
         return found + range_refusals(self, rows=(1, 1 << 16), num_stages=(1, 8))
 
-    def smem_bytes(self, problem: ConvProblem) -> int:
+    def smem_bytes(self, shape: Kn2RowShape) -> int:
         """Returns the most shared memory that a CTA takes."""
-        columns = math.prod(_column_shape(problem))
-        rows = self.num_stages * self.block_m + math.prod(problem.filter_size[:-1]) * columns
+        rows = self.num_stages * self.block_m + shape.r * shape.columns
         # Products change their layout in fp32, as does the tile of y.
-        return rows * _padded_channels(problem) * _ELEMENT_BYTES + 4 * self.block_m * columns
+        return rows * shape.padded_ci * _ELEMENT_BYTES + 4 * self.block_m * shape.columns
 
 
 class Schedule(NamedTuple):
@@ -305,8 +358,9 @@ class Schedule(NamedTuple):
     def make(cls, config: Col2ImConfig, problem: ConvProblem) -> Schedule:
         """Returns the schedule of a configuration whose block holds the taps of a row."""
         out_w = problem.output_size[-1]
+        halo = (problem.filter_size[-1] - 1) * problem.dilation[-1]
         # Lengths are even, so that little is read twice.
-        segment = math.ceil(out_w / math.ceil(out_w / (config.block_m - _halo(problem))))
+        segment = math.ceil(out_w / math.ceil(out_w / (config.block_m - halo)))
         segments = math.ceil(out_w / segment)
         if problem.dims == 1:
             strips = math.ceil(segments / config.rows)
@@ -318,39 +372,6 @@ class Schedule(NamedTuple):
             programs = problem.batch * dilation * strips * segments
             steps = min(config.rows, residue_rows) + problem.filter_size[0] - 1
         return cls(segment, segments, strips, programs, steps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kn2RowShape:
-    """Constants of the kernel that the problem gives."""
-
-    dims: int
-    r: int  # taps of the filter
-    s: int
-    dilation_h: int
-    dilation_w: int
-    ci: int
-    taps: int  # S and Co, rounded up
-    channels: int
-    vector: int  # elements of a load
-    block_k: int  # channels of a product
-
-    @classmethod
-    def of(cls, problem: ConvProblem, vector: int) -> Kn2RowShape:
-        """Returns the constants, for loads of so many elements."""
-        r, s = (1, *problem.filter_size)[-2:]
-        dilation_h, dilation_w = (1, *problem.dilation)[-2:]
-        taps, channels = _column_shape(problem)
-        return cls(
-            dims=problem.dims, r=r, s=s, dilation_h=dilation_h, dilation_w=dilation_w,
-            ci=problem.in_channels, taps=taps, channels=channels, vector=vector,
-            block_k=_power(problem.in_channels, 64),
-        )  # fmt: skip
-
-    @property
-    def columns(self) -> int:
-        """Columns of a product."""
-        return self.taps * self.channels
 
 
 class Kn2Row(Family[Col2ImConfig]):
@@ -368,30 +389,29 @@ class Kn2Row(Family[Col2ImConfig]):
             found.append(f"groups={problem.groups}: a product would hold channels of other groups")
         if set(problem.stride) != {1}:
             found.append(f"stride {problem.stride}: expected 1, as every pixel meets every tap")
-        taps, channels = _column_shape(problem)
-        columns, filter_rows = taps * channels, math.prod(problem.filter_size[:-1])
-        if columns > _MOST_COLUMNS:
+        shape, filter_rows = Kn2RowShape.of(case), math.prod(problem.filter_size[:-1])
+        if shape.columns > _MOST_COLUMNS:
             found.append(
-                f"{taps} x {channels} columns, taps of a row and output channels rounded up: "
-                f"expected at most {_MOST_COLUMNS}"
+                f"{shape.taps} x {shape.channels} columns, taps of a row and output channels "
+                f"rounded up: expected at most {_MOST_COLUMNS}"
             )
-        elif filter_rows * columns > _MOST_SUMS:
+        elif filter_rows * shape.columns > _MOST_SUMS:
             found.append(
-                f"{filter_rows} rows of the filter of {columns} columns each: expected at most "
-                f"{_MOST_SUMS} columns in all"
+                f"{filter_rows} rows of the filter of {shape.columns} columns each: expected at "
+                f"most {_MOST_SUMS} columns in all"
             )
         every = _case_refusals(case, found)
-        if every or vector_of(case) == _VECTOR:
+        if every or shape.vector == _VECTOR:
             return every
         text = f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
         return refused(text, in_key=False)
 
     def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> Refusals:
-        halo = _halo(case.problem)
-        found = smem_refusals(config.smem_bytes(case.problem), device, reserved_bytes=0)
-        if config.block_m > halo:
+        shape = Kn2RowShape.of(case)
+        found = smem_refusals(config.smem_bytes(shape), device, reserved_bytes=0)
+        if config.block_m > shape.halo:
             return found
-        reached = f"expected more pixels than the {halo} that taps of a row reach over"
+        reached = f"expected more pixels than the {shape.halo} that taps of a row reach over"
         return found + refused(f"block_m is {config.block_m}: {reached}")
 
     def passed_over(self, case: Case, device: Device) -> str:
@@ -399,16 +419,15 @@ class Kn2Row(Family[Col2ImConfig]):
 
     def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
         """Returns times of bytes, those read twice included, and of steps, the longer of both."""
-        problem, times = case.problem, {}
-        block_k, filter_rows = _power(problem.in_channels, 64), math.prod(problem.filter_size[:-1])
-        products = filter_rows * math.ceil(problem.in_channels / block_k)
+        problem, shape, times = case.problem, Kn2RowShape.of(case), {}
+        products = shape.r * shape.steps
         for config in self._configs(case, device):
             schedule = Schedule.make(config, problem)
             steps = schedule.programs * schedule.steps
-            elements = steps * (schedule.segment + _halo(problem)) * problem.in_channels
+            elements = steps * (schedule.segment + shape.halo) * shape.ci
             elements += math.prod(problem.y_shape)
             bytes_us = elements * _ELEMENT_BYTES / H200.copy_bytes_per_us
-            rounds = math.ceil(schedule.programs / _at_once(config, problem, device))
+            rounds = math.ceil(schedule.programs / _at_once(config, shape, device))
             step_us = _STEP_US + products * config.block_m / 128 * _PRODUCT_US
             if config.num_stages > 1:
                 step_us += products * _FILTER_US
@@ -419,14 +438,14 @@ class Kn2Row(Family[Col2ImConfig]):
 
     def _configs(self, case: Case, device: Device) -> list[Col2ImConfig]:
         """Returns configurations whose programs fill the multiprocessors once or a few times."""
-        problem, found = case.problem, {}
+        problem, shape, found = case.problem, Kn2RowShape.of(case), {}
         for block_m, num_stages in ((64, 1), (64, 3), (128, 3)):
             one = Col2ImConfig(block_m=block_m, rows=1, num_stages=num_stages)
-            thread_elements = block_m * _padded_channels(problem) // (32 * one.num_warps)
+            thread_elements = block_m * shape.padded_ci // (32 * one.num_warps)
             is_large = num_stages == 1 and thread_elements > _PREFETCHED
             if is_large or self.fit_refusals(one, case, device):
                 continue
-            schedule, at_once = Schedule.make(one, problem), _at_once(one, problem, device)
+            schedule, at_once = Schedule.make(one, problem), _at_once(one, shape, device)
             for rounds in (1, 2, 3):
                 # Strips are rows here.
                 strips = max(1, rounds * at_once * schedule.strips // schedule.programs)
@@ -438,7 +457,7 @@ class Kn2Row(Family[Col2ImConfig]):
     def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
         wrong = (each for each in self.refusals(case, device, config) if each.in_key)
         refuse(f"{case.operator}: configuration {config}", wrong)
-        problem, strides, vector = case.problem, case.strides_of_x, vector_of(case)
+        problem, shape = case.problem, Kn2RowShape.of(case)
         schedule = Schedule.make(config, problem)
         launcher = Launcher(
             kernel=conv_col2im_kernel,
@@ -446,54 +465,27 @@ class Kn2Row(Family[Col2ImConfig]):
             scalars=(
                 problem.out_channels,
                 # Strides are 1, and the dilation is a constant.
-                Sampling.of(case).reads(strides)._replace(stride=None, dilation=None),
+                Sampling.of(case).reads(case.strides_of_x)._replace(stride=None, dilation=None),
                 *schedule[:3],
                 config.rows,
             ),
             constants={
-                "SHAPE": Kn2RowShape.of(problem, vector),
+                "SHAPE": shape,
                 "BLOCK_M": config.block_m,
                 "FINISH": case.epilogue.finish,
                 "PREFETCHES": config.num_stages == 1,
             },
             options={"num_warps": config.num_warps, "num_stages": config.num_stages},
         )
-        return ForwardPlan.make(case, config, partial(vector_inputs, vector), launcher)
+        return ForwardPlan.make(case, config, partial(vector_inputs, shape.vector), launcher)
 
 
-def vector_of(case: Case) -> int:
-    """Returns how many channels of x are loaded at once: those that are aligned together."""
-    problem, strides = case.problem, case.strides_of_x
-    sizes = zip((problem.batch, *problem.input_size), (strides[0], *strides[2:]), strict=True)
-    outer = [stride for size, stride in sizes if size > 1]
-    # An expanded tensor cannot be copied to an aligned address.
-    if 0 in outer or (problem.in_channels > 1 and strides[1] != 1):
-        return 1
-    return math.gcd(_VECTOR, problem.in_channels, *outer)
-
-
-def _column_shape(problem: ConvProblem) -> tuple[int, int]:
-    """Returns taps of a row and output channels, rounded up for 16 columns at least."""
-    taps = triton.next_power_of_2(problem.filter_size[-1])
-    return taps, max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
-
-
-def _at_once(config: Col2ImConfig, problem: ConvProblem, device: Device) -> int:
+def _at_once(config: Col2ImConfig, shape: Kn2RowShape, device: Device) -> int:
     """Returns how many programs run at once."""
-    fitting = device.smem_bytes // (config.smem_bytes(problem) + _RESERVED_BYTES)
+    fitting = device.smem_bytes // (config.smem_bytes(shape) + _RESERVED_BYTES)
     # Larger tiles take twice the registers.
     warps = _WARPS_AT_ONCE if config.block_m <= 16 * config.num_warps else _WARPS_AT_ONCE // 2
     return device.num_sms * max(1, min(fitting, warps // config.num_warps))
-
-
-def _halo(problem: ConvProblem) -> int:
-    """Returns the pixels of a row that are read beside those of a segment."""
-    return (problem.filter_size[-1] - 1) * problem.dilation[-1]
-
-
-def _padded_channels(problem: ConvProblem) -> int:
-    block_k = _power(problem.in_channels, 64)
-    return math.ceil(problem.in_channels / block_k) * block_k
 
 
 FEW_CHANNELS = FewChannels()

@@ -30,7 +30,7 @@ from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us, outside_share
 from triton_ext.ops.core.packing import filling_us
-from triton_ext.ops.core.plan import TO_LAST, ConvSizes, DgradPlan, ForwardPlan
+from triton_ext.ops.core.plan import TO_LAST, ConvSizes, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
@@ -185,13 +185,16 @@ class Gemm(_Gemm):
             missing=read.missing,
             is_packed=packing is not None,
         )
+        outputs = None
+        # TMA does not stop at the end of a group: its tiles have to.
+        if _stores_through_tma(case, config.block_n):
+            outputs = _tiled_output(conv.m_gemm, co, config.store_block)
         return ForwardPlan.make(
             case,
             config,
             operands,
             launcher,
-            # TMA does not stop at the end of a group: its tiles have to.
-            y_block=config.store_block if _stores_through_tma(case, config.block_n) else None,
+            outputs=outputs,
             row_copies=None if packing is None else RowCopies(packing),
         )
 
@@ -328,63 +331,78 @@ class GemmDgrad(_Gemm):
             copies_us = H200.launch_us  # of the filter
         return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
 
-    def bind(self, config: ConvConfig, case: Case, device: Device) -> DgradPlan:
+    def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         self._check(config, case, device)
         problem, dtype = _padded(case.problem), case.dtype
-        n, size, groups, taps = problem.batch, problem.output_size, problem.groups, problem.taps
+        groups, taps = problem.groups, problem.taps
         ci, co = problem.in_channels // groups, problem.out_channels // groups
         unit, is_nk = ROW_BYTES // dtype.itemsize, dtype == torch.float32
         missing_co, missing_ci = -problem.out_channels % unit, -ci % unit
-        shape = (n, *size, problem.out_channels + missing_co)
-        strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
-        if missing_co or problem is not case.problem:
-            strides = packed_strides(shape)
+        block = [config.block_m, config.block_k]
+        dy_desc = dy_descriptor(case, problem.out_channels + missing_co, block)
         dims = phases_of(problem)
-        dy_desc = Im2ColDescriptor(
-            Layout(shape, strides, dtype),
-            shape,
-            strides,
-            [config.block_m, config.block_k],
-            pixel_box_lower_corner=[dim.lower for dim in dims],
-            pixel_box_upper_corner=[
-                dim.lower + dim.walk_size - out for dim, out in zip(dims, size, strict=True)
-            ],
-            round_f32_to_tf32=is_nk,
-        )
-        m_gemm = n * math.prod(dim.walk_size for dim in dims)
+        m_gemm = problem.batch * math.prod(dim.walk_size for dim in dims)
         w_rows, w_columns = problem.out_channels, ci + missing_ci
         w_block = [config.block_k, 1, config.block_n]
         if is_nk:
             w_rows, w_columns, w_block = ci, w_rows + missing_co, w_block[::-1]
-        through_tma = _is_packed(case) and (groups == 1 or ci % config.block_n == 0)
-        return DgradPlan(
-            problem=case.problem,
-            dtype=dtype,
-            config=config,
-            describe=_describe(
-                case.problem,
-                dy_desc,
-                ([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
-                config.store_block if through_tma else None,
-                co - case.problem.out_channels // groups,
-                (missing_co, missing_co if is_nk else missing_ci),
-            ),
-            stores_aligned=through_tma,
-            launcher=Launcher(
-                kernel=conv_dgrad_kernel,
-                grid=(product_of(case).programs(config, device.num_sms), 1, 1),
-                scalars=(ci, DgradProblem.of(dims, m_gemm, math.ceil(co / config.block_k))),
-                constants={
-                    "DIMS": problem.dims,
-                    "CLASSES": Classes.of(dims),
-                    "GROUPS": groups,
-                    "CHANNEL_UNIT": math.gcd(ci, 8),
-                    "W_IS_NK": is_nk,
-                    "CONFIG": config,
-                },
-                options={"num_stages": config.num_stages, "num_warps": config.num_warps},
-            ),
+        outputs = None
+        if _is_packed(case) and (groups == 1 or ci % config.block_n == 0):
+            pixels = problem.batch * math.prod(problem.input_size)
+            outputs = _tiled_output(pixels, problem.in_channels, config.store_block)
+        launcher = Launcher(
+            kernel=conv_dgrad_kernel,
+            grid=(product_of(case).programs(config, device.num_sms), 1, 1),
+            scalars=(ci, DgradProblem.of(dims, m_gemm, math.ceil(co / config.block_k))),
+            constants={
+                "DIMS": problem.dims,
+                "CLASSES": Classes.of(dims),
+                "GROUPS": groups,
+                "CHANNEL_UNIT": math.gcd(ci, 8),
+                "W_IS_NK": is_nk,
+                "CONFIG": config,
+            },
+            options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         )
+        inputs = _describe(
+            case.problem,
+            dy_desc,
+            ([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
+            co - case.problem.out_channels // groups,
+            (missing_co, missing_co if is_nk else missing_ci),
+        )
+        return ForwardPlan.make(case, config, inputs, launcher, outputs=outputs)
+
+
+def _tiled_output(
+    rows: int, columns: int, block: list[int]
+) -> Callable[[torch.Tensor], tuple[Any, ...]]:
+    """Returns what describes an output [rows, columns] that TMA stores."""
+    return lambda y: (TensorDescriptor(y, [rows, columns], [columns, 1], block),)
+
+
+def dy_descriptor(case: Case, channels: int, block: list[int]) -> Im2ColDescriptor:
+    """Returns the im2col descriptor of dy [N, *output_size, channels] for stride phases.
+
+    More channels than dy's are those of a copy.
+    """
+    problem, dims = case.problem, phases_of(case.problem)
+    shape = (problem.batch, *problem.output_size, channels)
+    strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
+    if channels != problem.out_channels:
+        strides = packed_strides(shape)
+    return Im2ColDescriptor(
+        Layout(shape, strides, case.dtype),
+        shape,
+        strides,
+        block,
+        pixel_box_lower_corner=[dim.lower for dim in dims],
+        pixel_box_upper_corner=[
+            dim.lower + dim.walk_size - out
+            for dim, out in zip(dims, problem.output_size, strict=True)
+        ],
+        round_f32_to_tf32=case.dtype == torch.float32,
+    )
 
 
 def group_channels(co: int, groups: int) -> int:
@@ -412,15 +430,13 @@ def _describe(
     # im2col descriptor of dy [N, *output_size, Co], channels padded, without memory.
     dy_desc: Im2ColDescriptor,
     w_tiles: _Tiled,  # of the descriptor of w
-    # The block of the descriptor of dx [pixels, Ci]; None where it is stored through a pointer.
-    dx_tile: list[int] | None,
     missing_group_co: int,  # zeros to add to the output channels of each group
     missing: tuple[int, int],  # zeros to add to the channels of dy and of the weight, for TMA
-) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[Any, ...]]:
-    """Returns what describes dy, weight and dx to the kernel."""
-    to_last, ci, groups = TO_LAST[problem.dims], problem.in_channels, problem.groups
+) -> Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]:
+    """Returns what describes dy and weight to the kernel."""
+    to_last, groups = TO_LAST[problem.dims], problem.groups
 
-    def described(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
+    def described(dy: torch.Tensor, weight: torch.Tensor) -> tuple[Any, ...]:
         dy_rows = dy.permute(to_last)
         if missing_group_co:
             by_group = dy_rows.unflatten(-1, (groups, -1))
@@ -432,10 +448,7 @@ def _describe(
         w_rows = weight.movedim(0, -1) if is_nk else weight.permute(to_last)
         dy_rows, w_rows = fill_channels(*zip((dy_rows, w_rows), missing, strict=True))
         w_desc = TensorDescriptor(aligned_rows(w_rows), *w_tiles, **rounding(dy.dtype))
-        if dx_tile is None:
-            return dy_desc.with_base(dy_rows), w_desc, dx
-        dx_desc = TensorDescriptor(dx, [dx.numel() // ci, ci], [ci, 1], dx_tile)
-        return dy_desc.with_base(dy_rows), w_desc, dx_desc
+        return dy_desc.with_base(dy_rows), w_desc
 
     return described
 

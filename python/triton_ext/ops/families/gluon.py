@@ -26,7 +26,7 @@ from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
-from triton_ext.ops.core.plan import TO_LAST, DgradPlan, ForwardPlan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refuse, refused
 from triton_ext.ops.core.stride_phases import phases_of
@@ -126,7 +126,8 @@ def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
     """Returns what fprop computes, and the strides of its x."""
     if case.packing is None:
         return case.problem, case.strides_of_x
-    return case.packing.padded, case.packing.x_strides
+    image, *pixels, one = case.packing.strides
+    return case.packing.padded, (image, one, *pixels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +261,7 @@ class GluonFprop(_Gluon):
                 gluon_conv.conv_fprop_kernel, product_of(case).programs(config, device.num_sms),
                 kernel_problem, CONFIG=config, FINISH=case.epilogue.finish,
             ),
-            describe_y=out,
+            outputs=lambda y: (out(y),),
             row_copies=None if case.packing is None else RowCopies(case.packing),
         )  # fmt: skip
 
@@ -273,7 +274,7 @@ class GluonDgrad(_Gluon):
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         return common_refusals(case.problem, case.dtype, device)
 
-    def bind(self, config: TileConfig, case: Case, device: Device) -> DgradPlan:
+    def bind(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
         self._refuse(config, case, device)
         from triton_ext.ops.kernels import gluon_conv
 
@@ -301,17 +302,16 @@ class GluonDgrad(_Gluon):
             dims=problem.dims,
         )
         out = tiled(case.dtype, [pixels, ci], ci, config.y_block)
-        return DgradPlan(
-            problem=problem,
-            dtype=case.dtype,
-            config=config,
-            describe=lambda dy, weight, dx: (*operands(dy, weight), out(dx), dx),
-            stores_aligned=True,
-            launcher=launcher(
+        return ForwardPlan.make(
+            case,
+            config,
+            operands,
+            launcher(
                 gluon_conv.conv_dgrad_kernel, product_of(case).programs(config, device.num_sms),
                 gluon_conv.DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
                 CONFIG=config, CLASSES=gluon_conv.Classes.of(dims),
             ),
+            outputs=lambda dx: (out(dx), dx),
         )  # fmt: skip
 
 

@@ -382,7 +382,7 @@ def ranked_work(problem: ConvProblem, device: Device) -> tuple[tuple[WgradWork, 
     return tuple(sorted(timed, key=lambda item: item[1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GluonWgradPlan(WgradPlan):
     """A plan of the Gluon kernels; it reads x as a matrix where im2col is the identity."""
 

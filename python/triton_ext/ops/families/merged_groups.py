@@ -18,7 +18,7 @@ Not handled: epilogues with a function, which may hide NaN, or that report the l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
@@ -26,12 +26,12 @@ from typing import Any, ClassVar
 import torch
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.descriptors import ROW_BYTES, row_stride_of
+from triton_ext.ops.core.descriptors import row_stride_of
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments, Operands
+from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, InputGradientPlan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.direct import (
@@ -159,75 +159,10 @@ class Merged(Rewrite[MergedConfig]):
 
     def plan(
         self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], Any]
-    ) -> MergedPlan | InputGradientPlan:
-        def made(each: Case) -> Any:
-            epilogue = replace(each.epilogue, amax=rewritten.epilogue.amax)
-            inner = bind(replace(each, epilogue=epilogue))
-            return MergedPlan.make(case, rewritten, inner, device)
-
-        if case.direction == "dgrad":
-            return InputGradientPlan.of(case.problem, rewritten, made)
-        return made(rewritten)
-
-
-class MergedDgrad(Merged):
-    direction = "dgrad"
-    inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
-
-
-def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
-    """Returns the case that a family computes; ``None`` where it is none of the family's."""
-    problem, dtype = case.problem, case.dtype
-    # The only kernel that reports the largest absolute value of its output.
-    reports = family is GEMM
-    if not reports and dtype.is_floating_point:
-        # Pixels are looked at as dense elements.
-        sampling = Sampling.of(case)
-        sizes = (*sampling.in_size[::-1], sampling.batch)
-        strides = (*sampling.strides[:1:-1], sampling.strides[0])
-        if math.prod(sizes) != 1 and row_stride_of(sizes, strides) != sampling.in_channels:
-            return None
-    groups = problem.groups // factor
-    epilogue = replace(case.epilogue, amax=reports and dtype.is_floating_point)
-    if case.direction == "fprop":
-        return replace(case, problem=replace(problem, groups=groups), epilogue=epilogue)
-    forward = as_forward(replace(problem, groups=1))
-    if (forward is None) != (family.direction == "dgrad"):
-        return None
-    if forward is None:
-        return replace(case, problem=replace(problem, groups=groups))
-    return Case(
-        direction="fprop",
-        problem=replace(forward, groups=groups),
-        dtype=dtype,
-        epilogue=epilogue,
-        x_strides=case.dy_strides,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedPlan:
-    """A convolution over merged groups: fprop, or dgrad as :class:`ForwardPlan` computes it."""
-
-    problem: ConvProblem  # as it was asked for
-    inner: Any  # the plan of the merged groups
-    config: Any  # its configuration
-    out_dtype: torch.dtype  # of the output
-    w_shape: tuple[int, ...]  # of the merged filter, [rows, channels, *taps]
-    flags: int  # numbers that say whether outputs are to be repaired; 0 for integers
-    looks: bool  # whether the kernel that writes the filter looks at the pixels
-    merging: Launcher  # writes the filter
-    repairing: Launcher | None  # computes outputs again; None for integers
-
-    @classmethod
-    def make(cls, case: Case, rewritten: Case, inner: Any, device: Device) -> MergedPlan:
-        """Returns the plan of a case; ``inner`` is that of its merged groups."""
-        problem, is_float = case.problem, case.dtype.is_floating_point
-        groups, taps, factor = (
-            problem.groups,
-            problem.taps,
-            problem.groups // rewritten.problem.groups,
-        )
+    ) -> MergedPlan:
+        problem, is_float, inner = case.problem, case.dtype.is_floating_point, bind(rewritten)
+        groups, taps = problem.groups, problem.taps
+        factor = groups // rewritten.problem.groups
         # fprop that computes a gradient turns the filter.
         is_turned = case.direction != rewritten.direction
         rows, k = problem.out_channels, problem.in_channels
@@ -241,7 +176,7 @@ class MergedPlan:
         if is_float:
             flags, programs_at_once = max(lookers, 1), 4 * device.num_sms
             repairing = direct_launcher(_REPAIR, case, most_programs=programs_at_once, flags=flags)
-        return cls(
+        return MergedPlan(
             problem=problem,
             inner=inner,
             config=inner.config,
@@ -266,23 +201,54 @@ class MergedPlan:
             repairing=repairing,
         )
 
+
+class MergedDgrad(Merged):
+    direction = "dgrad"
+    inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
+
+
+def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
+    """Returns the case that a family computes; ``None`` where it is none of the family's."""
+    problem, dtype = case.problem, case.dtype
+    # The only kernel that reports the largest absolute value of its output.
+    reports = family is GEMM
+    if not reports and dtype.is_floating_point:
+        # Pixels are looked at as dense elements.
+        sampling = Sampling.of(case)
+        sizes = (*sampling.in_size[::-1], sampling.batch)
+        strides = (*sampling.strides[:1:-1], sampling.strides[0])
+        if math.prod(sizes) != 1 and row_stride_of(sizes, strides) != sampling.in_channels:
+            return None
+    groups, forward = problem.groups // factor, as_forward(replace(problem, groups=1))
+    if case.direction == "dgrad" and (forward is None) != (family.direction == "dgrad"):
+        return None
+    epilogue = replace(case.epilogue, amax=reports and dtype.is_floating_point)
+    merged = replace(case, problem=replace(problem, groups=groups), epilogue=epilogue)
+    if case.direction == family.direction or forward is None:
+        return merged
+    forward, x_strides = replace(forward, groups=groups), case.dy_strides
+    return replace(merged, direction="fprop", problem=forward, x_strides=x_strides, dy_strides=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class MergedPlan(Plan):
+    """A convolution over merged groups: fprop, or dgrad as :class:`ForwardPlan` computes it."""
+
+    inner: ForwardPlan  # of the merged groups
+    config: Any  # its configuration
+    w_shape: tuple[int, ...]  # of the merged filter, [rows, channels, *taps]
+    flags: int  # numbers that say whether outputs are to be repaired; 0 for integers
+    looks: bool  # whether the kernel that writes the filter looks at the pixels
+    merging: Launcher  # writes the filter
+    repairing: Launcher | None  # computes outputs again; None for integers
+
     @property
     def launcher(self) -> Launcher:
         """That of the inner plan."""
-        found: Launcher = self.inner.launcher
-        return found
+        return self.inner.launcher
 
-    def run(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        operands: EpilogueArguments = NO_OPERANDS,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Launches the kernels; as :meth:`ForwardPlan.run`, over x or dy."""
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.run(x, weight, operands, out)
+    def _run(self, first: Tensor, second: Tensor, given: EpilogueArguments, out: Out) -> Tensor:
+        x, weight, operands = first, second, given
         w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
         rows, channels, *taps = self.w_shape
         merged = torch.empty((rows, *taps, channels), device=x.device, dtype=w_rows.dtype)
@@ -290,25 +256,15 @@ class MergedPlan:
         if self.flags:
             flags = torch.empty((self.flags,), device=x.device, dtype=torch.int32)
         looked_at = x if self.looks else None
-        self.merging.launch((w_rows, merged, looked_at, flags), _alignment(w_rows, looked_at))
+        self.merging.launch((w_rows, merged, looked_at, flags))
         merged = merged.movedim(-1, 1)
-        if isinstance(self.inner, ForwardPlan):
-            if flags is not None and self.inner.epilogue.amax:
-                operands = operands._replace(amax=flags)
-            y = self.inner.run(x, merged, operands, out)
-            others = self.inner.checked(operands)._replace(amax=None)
-        else:
-            y = self.inner.run(x, merged, out, operands.bias)
-            others = Operands(operands.bias)
+        others = self.inner.operands(operands)
+        if flags is not None and self.inner.epilogue.amax:
+            operands = operands._replace(amax=flags)
+        y = self.inner.run(x, merged, operands, out)
         if self.repairing is not None:
-            tensors = (x, w_rows, flags, y, *others)
-            self.repairing.launch(tensors, _alignment(*tensors))
+            self.repairing.launch((x, w_rows, flags, y, *others))
         return y
-
-
-def _alignment(*tensors: torch.Tensor | None) -> Hashable:
-    """Returns what Triton specializes on."""
-    return tuple(None if t is None else (t.dtype, t.data_ptr() % ROW_BYTES == 0) for t in tensors)
 
 
 MERGED = Merged()

@@ -32,7 +32,6 @@ from triton_ext.ops.core.descriptors import ROW_BYTES, Operand
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.packing import RowPacking, packing_refusals
-from triton_ext.ops.core.plan import ForwardPlan, InputGradientPlan
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
@@ -265,12 +264,6 @@ class AsFprop(PartialIm2col):
 
     def passed_over(self, case: Case, device: Device) -> str:
         return "" if case.packing is not None else super().passed_over(case, device)
-
-    def plan(
-        self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], ForwardPlan]
-    ) -> InputGradientPlan:
-        # The copy that packs the filter reads it from its ends.
-        return InputGradientPlan.of(case.problem, rewritten, bind, swaps_channels=True)
 
 
 class OperandSwap(Rewrite[SwappedConfig]):

@@ -13,23 +13,16 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from triton_ext import backends
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import (
-    ROW_BYTES,
-    Layout,
-    aligned_rows,
-    packed_strides,
-    pixel_stride,
-    rounding,
-)
+from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_rows, pixel_stride, rounding
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
-from triton_ext.ops.core.plan import TO_LAST, DgradPlan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
+from triton_ext.ops.families.gemm import dy_descriptor
 from triton_ext.ops.families.gemm_config import (
     ConvConfig,
     OutputTile,
@@ -40,8 +33,6 @@ from triton_ext.ops.families.gemm_config import (
 )
 from triton_ext.ops.kernels.patches import patch_dgrad_kernel
 from triton_ext.ops.kernels.row_copy import fill_channels
-
-Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 
 # How much of another kernel's time the model may expect, over types that were not measured.
 _MOST_EXPECTED = 0.6
@@ -116,68 +107,47 @@ class Patches(Family[PatchConfig]):
             times = {tiles: max(us, least_us) / _MOST_EXPECTED for tiles, us in times.items()}
         return ranked({PatchConfig(tiles): Expected.of(us) for tiles, us in times.items()})
 
-    def bind(self, config: PatchConfig, case: Case, device: Device) -> DgradPlan:
+    def bind(self, config: PatchConfig, case: Case, device: Device) -> ForwardPlan:
         problem, dtype, tiles = case.problem, case.dtype, config.config
-        to_last, ones = TO_LAST[problem.dims], (1,) * (3 - problem.dims)
-        taps, size = (*ones, *problem.filter_size), (*ones, *problem.input_size)
-        # Patches of dy, and of dx.
-        output, covering = (*ones, *problem.output_size), (*ones, *_covering(problem))
+        to_last, output, covering = TO_LAST[problem.dims], problem.output_size, _covering(problem)
         ci, co, is_fp32 = problem.in_channels, problem.out_channels, dtype == torch.float32
-        row, columns = taps[-1] * ci, problem.taps * ci
+        row, columns = problem.filter_size[-1] * ci, problem.taps * ci
         # Elements of which rows of patches and rows of dx are multiples: 1 to 8.
-        unit = math.gcd(row, size[-1] * ci, 8)
-        missing_co = -co % (ROW_BYTES // dtype.itemsize)
-        missing_columns = -columns % (ROW_BYTES // dtype.itemsize)
-        shape = (problem.batch, *output, co + missing_co)
-        strides = packed_strides(shape)
-        if not missing_co:
-            dy_strides = case.strides_of_dy
-            inner = (*dy_strides[2:], dy_strides[1])
-            # Those of missing dimensions, as a tensor's view has them.
-            outer = (output[-problem.dims] * inner[0],) * len(ones)
-            strides = (dy_strides[0], *outer, *inner)
-        dy_desc = Im2ColDescriptor(
-            Layout(shape, strides, dtype),
-            shape,
-            strides,
-            [tiles.block_m, tiles.block_k],
-            pixel_box_lower_corner=[0, 0, 0],
-            pixel_box_upper_corner=[
-                count - whole for count, whole in zip(covering, output, strict=True)
-            ],
-            round_f32_to_tf32=is_fp32,
-        )
+        unit = math.gcd(row, problem.input_size[-1] * ci, 8)
+        missing_co, missing_w = (-count % (ROW_BYTES // dtype.itemsize) for count in (co, columns))
+        dy_block, w_block = [tiles.block_m, tiles.block_k], [tiles.block_k, tiles.block_n]
+        if is_fp32:
+            missing_w, w_block = missing_co, w_block[::-1]
+        dy_desc = dy_descriptor(case, co + missing_co, dy_block)
         row_stride = pixel_stride(dy_desc.geometry) if covering == output else None
+        options = rounding(dtype)
 
-        def describe(dy: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor) -> tuple[Any, ...]:
-            dy_rows = dy.permute(to_last)
-            dy_rows = dy_rows.unflatten(0, (-1, *ones)) if ones else dy_rows
+        def describe(dy: torch.Tensor, weight: torch.Tensor) -> tuple[Any, ...]:
             w_rows = weight.permute(to_last).reshape(co, -1)
-            w_block = [tiles.block_k, tiles.block_n]
-            if is_fp32:
-                w_rows, w_block = w_rows.t(), w_block[::-1]
-            missing_w = missing_co if is_fp32 else missing_columns
-            dy_rows, w_rows = fill_channels((dy_rows, missing_co), (w_rows, missing_w))
+            w_rows = w_rows.t() if is_fp32 else w_rows
+            dy_rows, w_rows = fill_channels((dy.permute(to_last), missing_co), (w_rows, missing_w))
             w_rows = aligned_rows(w_rows)
-            options = rounding(dtype)
             # Also where dy is read as a matrix: it checks the address.
             dy_tiles = dy_desc.with_base(dy_rows)
             if row_stride is not None:
                 matrix = [math.prod(dy_rows.shape[:-1]), dy_rows.shape[-1]]
-                block = [tiles.block_m, tiles.block_k]
-                dy_tiles = TensorDescriptor(dy_rows, matrix, [row_stride, 1], block, **options)
+                dy_tiles = TensorDescriptor(dy_rows, matrix, [row_stride, 1], dy_block, **options)
             w_strides = [w_rows.shape[1], 1]
             w_tiles = TensorDescriptor(w_rows, [*w_rows.shape], w_strides, w_block, **options)
-            return dy_tiles, w_tiles, dx
+            return dy_tiles, w_tiles
 
         m_gemm = problem.batch * math.prod(covering)
         num_tiles = math.ceil(m_gemm / tiles.block_m) * math.ceil(columns / tiles.block_n)
         launcher = Launcher(
             kernel=patch_dgrad_kernel,
             grid=(min(num_tiles, device.num_sms), 1, 1),
-            scalars=(m_gemm, covering, output, size[:2], size[-1] * ci // unit),
+            scalars=(
+                m_gemm, three(covering, 1), three(output, 1), three(problem.input_size, 1)[:2],
+                problem.input_size[-1] * ci // unit,
+            ),
             constants={
-                "TAPS": taps,
+                "DIMS": problem.dims,
+                "TAPS": three(problem.filter_size, 1),
                 "ROW": row,
                 "CI": ci,
                 "UNIT": unit,
@@ -187,15 +157,8 @@ class Patches(Family[PatchConfig]):
                 "CONFIG": tiles,
             },
             options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
-        )
-        return DgradPlan(
-            problem=problem,
-            dtype=dtype,
-            config=tiles,
-            describe=describe,
-            stores_aligned=False,
-            launcher=launcher,
-        )
+        )  # fmt: skip
+        return ForwardPlan.make(case, tiles, describe, launcher)
 
 
 def _output_tile(element_bytes: int) -> OutputTile:

@@ -26,11 +26,12 @@ from triton_ext.ops.core.descriptors import (
     packed_strides,
 )
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares, step_us
 from triton_ext.ops.core.packing import RowPacking, filling_us
-from triton_ext.ops.core.plan import ConvSizes
+from triton_ext.ops.core.plan import ConvSizes, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES, Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.families.gemm import tap_refusals
@@ -189,40 +190,21 @@ def filling_dy_us(case: Case) -> float:
 # ---- Plans -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterGradientPlan:
-    """A gradient of a filter, of one geometry on one device; holds no tensor."""
+@dataclass(slots=True, kw_only=True)
+class FilterGradientPlan(Plan):
+    """A gradient of a filter.
 
-    problem: ConvProblem
-    out_dtype: torch.dtype  # of dw
+    ``out`` is written in place where it is dense and channels-last, else copied into.
+    """
 
-    def run(
-        self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Launches the kernels.
-
-        Args:
-            x: [N, Ci, *input_size], of the layout that the plan was made for.
-            dy: [N, Co, *output_size], of the layout that the plan was made for.
-            out: Where dw goes, of ``out_dtype``; written in place where it is dense and
-                channels-last, else copied into.
-
-        Returns:
-            dw [Co, Ci / groups, *filter_size], channels-last; ``out`` if given.
-
-        Raises:
-            ValueError: ``out`` has another shape or dtype.
-        """
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.run(x, dy, out)
+    def _run(self, first: Tensor, second: Tensor, given: EpilogueArguments, out: Out) -> Tensor:
         shape = self.problem.w_shape
         if out is not None and (tuple(out.shape) != shape or out.dtype != self.out_dtype):
             raise ValueError(
                 f"out: expected {list(shape)} of {self.out_dtype}, got {list(out.shape)} of "
                 f"{out.dtype}"
             )
-        dw = self._rows(x, dy, out).movedim(-1, 1)
+        dw = self._rows(first, second, out).movedim(-1, 1)
         if out is None:
             return dw
         return out if dw.data_ptr() == out.data_ptr() else out.copy_(dw)
@@ -241,7 +223,7 @@ class FilterGradientPlan:
         return torch.empty((co, *taps, ci), device=device, dtype=self.out_dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WgradPlan(FilterGradientPlan):
     """A plan of the @triton.jit kernels; that of the Gluon kernels has the same fields."""
 
@@ -287,7 +269,7 @@ class WgradPlan(FilterGradientPlan):
         return self.describe_x(self.x_operand.rows(x)), self.describe_dy(dy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PackedWgradPlan(FilterGradientPlan):
     """A gradient of a filter by partial im2col."""
 

@@ -21,9 +21,12 @@ lies outside of the input counts as zero and is not read.
 """
 
 # Tuples of a kernel have no starred items.
-# ruff: noqa: RUF005, SIM108
+# ruff: noqa: RUF005
 # mypy: disable-error-code="assignment, var-annotated"
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -31,39 +34,47 @@ from triton.runtime.jit import constexpr_function
 
 from triton_ext.ops.kernels.epilogue import finish_values, product, sum_dtype, tap_count
 
-# Which columns of an input a position reaches, and through which taps.  In a row, pixel q of a
-# position reads column j of the input, counted from the position's first, through tap s where
-# ``j * up + phase = q * step + s * dilation``.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseShape:
+    """Constants that the problem gives; triples are (d, h, w), 1 where there is no dimension.
+
+    Pixel q of a position reads column j of the input, counted from the position's first, through
+    tap s where ``j * up + phase = q * step + s * dilation``, in W.
+    """
+
+    dims: int
+    filter_size: tuple[int, ...]  # taps per spatial dimension
+    row_taps: int  # taps of a row of the filter that a program has
+    channels: int
+    pixel: int  # elements from one pixel of the input to the next
+    step: tuple[Any, ...]  # distance of what two output pixels read
+    up: tuple[Any, ...]  # distance of the input's pixels, in the same unit
+    dilation: tuple[Any, ...]  # distance of taps, in the same unit
+    phase: int  # what padding in W has over full steps
+    is_flipped: bool  # whether the filter is read from its end
+    is_wide: bool  # whether offsets need 64 bits
 
 
 @constexpr_function
-def columns_of(pixels: int, taps: int, step: int, up: int, dilation: int, phase: int) -> int:
-    """How many columns of the input a position reaches over."""
-    return ((pixels - 1) * step + (taps - 1) * dilation - phase) // up + 1
+def columns_of(pixels: int, shape: DepthwiseShape) -> int:
+    """How many columns of the input a position of so many pixels reaches over."""
+    distance = (pixels - 1) * shape.step[2] + (shape.row_taps - 1) * shape.dilation[2]
+    return (distance - shape.phase) // shape.up[2] + 1
 
 
 @constexpr_function
-def tap_of(
-    column: int, pixel: int, taps: int, step: int, up: int, dilation: int, phase: int
-) -> int:
+def tap_of(column: int, pixel: int, shape: DepthwiseShape) -> int:
     """The tap through which a pixel of a position sees a column of the input; -1 for none."""
-    distance = column * up + phase - pixel * step
-    tap = distance // dilation
-    return tap if distance % dilation == 0 and 0 <= tap < taps else -1
+    distance = column * shape.up[2] + shape.phase - pixel * shape.step[2]
+    tap, rest = divmod(distance, shape.dilation[2])
+    return tap if rest == 0 and 0 <= tap < shape.row_taps else -1
 
 
 @constexpr_function
-def taps_up_to(
-    column: int, pixels: int, taps: int, step: int, up: int, dilation: int, phase: int
-) -> int:
-    """How many of the first taps the columns up to one need; -1 where this one needs none."""
-    seen = [
-        (column * up + phase - pixel * step) // dilation
-        for pixel in range(pixels)
-        if (column * up + phase - pixel * step) % dilation == 0
-    ]
-    last = max([tap for tap in seen if 0 <= tap < taps], default=-1)
-    return last + 1 if last >= 0 else -1
+def taps_up_to(column: int, pixels: int, shape: DepthwiseShape) -> int:
+    """How many of the first taps the columns up to one need; 0 where this one needs none."""
+    return 1 + max(tap_of(column, pixel, shape) for pixel in range(pixels))
 
 
 @triton.jit
@@ -79,16 +90,7 @@ def conv_depthwise_kernel(
     groups_w,  # positions in a row
     low,  # in front of the input; of W: full steps
     strides,  # of the input (d, h, n), in pixels
-    DIMS: tl.constexpr,
-    FILTER: tl.constexpr,  # taps per spatial dimension
-    C: tl.constexpr,
-    X_STRIDE_W: tl.constexpr,  # elements of a pixel
-    STEP: tl.constexpr,  # stride of the output's pixels, (d, h, w), 1 where there is no dimension
-    UP: tl.constexpr,  # distance of the input's pixels, likewise
-    DILATION: tl.constexpr,
-    PHASE_W: tl.constexpr,  # what padding has over full steps
-    IS_FLIPPED: tl.constexpr,
-    IS_WIDE: tl.constexpr,  # offsets need 64 bits
+    SHAPE: tl.constexpr,  # DepthwiseShape
     CONFIG: tl.constexpr,  # DepthwiseConfig
     FINISH: tl.constexpr,  # Finish
 ):
@@ -96,19 +98,19 @@ def conv_depthwise_kernel(
     QW: tl.constexpr = CONFIG.qw
     BLOCK_P: tl.constexpr = CONFIG.block_p
     BLOCK_C: tl.constexpr = CONFIG.block_c
-    TAPS: tl.constexpr = tap_count(FILTER)
-    S: tl.constexpr = tap_count(FILTER, 1)
-    R: tl.constexpr = tap_count(FILTER, 2) // S
+    C: tl.constexpr = SHAPE.channels
+    TAPS: tl.constexpr = tap_count(SHAPE.filter_size)
+    S: tl.constexpr = tap_count(SHAPE.filter_size, 1)
+    R: tl.constexpr = tap_count(SHAPE.filter_size, 2) // S
     ACC_DTYPE: tl.constexpr = sum_dtype(x_ptr.dtype.element_ty)
-    UP_H: tl.constexpr = UP[1]
-    UP_D: tl.constexpr = UP[0]
+    UP_H: tl.constexpr = SHAPE.up[1]
+    UP_D: tl.constexpr = SHAPE.up[0]
     size_d, size_h, size_w = size
     out_d, out_h, out_w = output_size
     rows_d, rows_h = class_rows
     low_d, low_h, low_w = low
     x_stride_d, x_stride_h, x_stride_n = strides
     NUM_C: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
-    ZERO: tl.constexpr = 0 if ACC_DTYPE.is_int() else 0.0
     block = tl.program_id(0) // NUM_C
     channels = tl.program_id(0) % NUM_C * BLOCK_C + tl.arange(0, BLOCK_C)
     position = block * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -121,23 +123,23 @@ def conv_depthwise_kernel(
     class_d = 0
     h = 0
     d = 0
-    if DIMS > 1:
+    if SHAPE.dims > 1:
         h = rest % rows_h
         image = rest // rows_h
         class_h = tl.program_id(1) % UP_H
         this_h = h * UP_H + class_h
         valid = valid & (this_h < out_h)
         pixel = this_h * out_w + first
-    if DIMS > 2:
+    if SHAPE.dims > 2:
         d = image % rows_d
         image = image // rows_d
         class_d = tl.program_id(1) // UP_H
         this_d = d * UP_D + class_d
         valid = valid & (this_d < out_d)
         pixel += this_d * out_h * out_w
-    if IS_WIDE:
+    if SHAPE.is_wide:
         image = image.to(tl.int64)
-    column = first * STEP[2] // UP[2] - low_w
+    column = first * SHAPE.step[2] // SHAPE.up[2] - low_w
     pixels_in = image * x_stride_n + column
     # Pointers have the tile's shape, so that a thread loads what it multiplies.
     is_channel = (channels < C)[None, :]
@@ -150,28 +152,28 @@ def conv_depthwise_kernel(
         inside = valid
         pixels = pixels_in
         is_hit = True
-        if DIMS > 1:
-            from_h = class_h + line % R * DILATION[1] - low_h
-            row = h * STEP[1] + from_h // UP_H
+        if SHAPE.dims > 1:
+            from_h = class_h + line % R * SHAPE.dilation[1] - low_h
+            row = h * SHAPE.step[1] + from_h // UP_H
             inside = inside & (row >= 0) & (row < size_h)
             pixels += row * x_stride_h
             if UP_H > 1:
                 is_hit = from_h % UP_H == 0
-        if DIMS > 2:
-            from_d = class_d + line // R * DILATION[0] - low_d
-            plane = d * STEP[0] + from_d // UP_D
+        if SHAPE.dims > 2:
+            from_d = class_d + line // R * SHAPE.dilation[0] - low_d
+            plane = d * SHAPE.step[0] + from_d // UP_D
             inside = inside & (plane >= 0) & (plane < size_d)
             pixels += plane * x_stride_d
             if UP_D > 1:
                 is_hit = is_hit & (from_d % UP_D == 0)
         mask = inside[:, None] & is_channel
-        columns_from = x_ptr + (pixels * X_STRIDE_W)[:, None] + channels[None, :]
-        tap = TAPS - 1 - line * S if IS_FLIPPED else line * S
+        columns_from = x_ptr + (pixels * SHAPE.pixel)[:, None] + channels[None, :]
+        tap = TAPS - 1 - line * S if SHAPE.is_flipped else line * S
         line_from = weights_from + tap * C
         if is_hit:
             accs = _add_line(
-                accs, columns_from, mask, column, size_w, line_from, is_channel, S, C, X_STRIDE_W,
-                STEP[2], UP[2], DILATION[2], PHASE_W, IS_FLIPPED, QW, BLOCK_C, ACC_DTYPE, ZERO,
+                accs, columns_from, mask, column, size_w, line_from, is_channel, SHAPE, CONFIG,
+                ACC_DTYPE,
             )  # fmt: skip
     pixel += image * product(output_size)
     # The epilogue: scale and bias as in ``scale_and_shift``.
@@ -212,41 +214,35 @@ def _add_line(
     size_w,  # columns of the input
     weights_from,  # [P, C], the row's first tap, or its last where it is flipped
     is_channel,  # [1, C]
-    S: tl.constexpr,
-    C: tl.constexpr,
-    X_STRIDE_W: tl.constexpr,
-    STEP: tl.constexpr,
-    UP: tl.constexpr,
-    DILATION: tl.constexpr,
-    PHASE: tl.constexpr,
-    IS_FLIPPED: tl.constexpr,
-    QW: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    SHAPE: tl.constexpr,
+    CONFIG: tl.constexpr,
     ACC_DTYPE: tl.constexpr,
-    ZERO: tl.constexpr,
 ):
     """Adds what a row of the filter sees to the accumulators of positions."""
+    QW: tl.constexpr = CONFIG.qw
+    C: tl.constexpr = SHAPE.channels
+    ZERO: tl.constexpr = 0 if ACC_DTYPE.is_int() else 0.0
     # As a tensor: a width of 1 comes as a constant.
     width = (tl.zeros_like(column) + size_w).to(tl.uint32, bitcast=True)
     weights = ()
-    for j in tl.static_range(columns_of(QW, S, STEP, UP, DILATION, PHASE)):
-        if taps_up_to(j, QW, S, STEP, UP, DILATION, PHASE) > 0:
+    for j in tl.static_range(columns_of(QW, SHAPE)):
+        if taps_up_to(j, QW, SHAPE) > 0:
             # Weights are loaded when the first column needs them: long filters do not fit.
-            for s in tl.static_range(len(weights), taps_up_to(j, QW, S, STEP, UP, DILATION, PHASE)):
-                from_tap = weights_from - s * C if IS_FLIPPED else weights_from + s * C
-                if C % BLOCK_C == 0:
+            for s in tl.static_range(len(weights), taps_up_to(j, QW, SHAPE)):
+                from_tap = weights_from - s * C if SHAPE.is_flipped else weights_from + s * C
+                if C % CONFIG.block_c == 0:
                     weight = tl.load(from_tap)
                 else:
                     weight = tl.load(from_tap, mask=is_channel, other=ZERO)
                 weights = weights + (weight.to(ACC_DTYPE),)
             # One comparison: a negative column is a large one.
             is_column = (column + j).to(tl.uint32, bitcast=True) < width
-            x = tl.load(columns_from + j * X_STRIDE_W, mask=mask & is_column[:, None], other=ZERO)
+            x = tl.load(columns_from + j * SHAPE.pixel, mask=mask & is_column[:, None], other=ZERO)
             x = x.to(ACC_DTYPE)
             sums = ()
             for q in tl.static_range(QW):
-                if tap_of(j, q, S, STEP, UP, DILATION, PHASE) >= 0:
-                    weight = weights[tap_of(j, q, S, STEP, UP, DILATION, PHASE)]
+                if tap_of(j, q, SHAPE) >= 0:
+                    weight = weights[tap_of(j, q, SHAPE)]
                     # An option of Triton decides whether it fuses product and sum.
                     if ACC_DTYPE.is_int():
                         sums = sums + (accs[q] + x * weight,)
@@ -271,14 +267,8 @@ def depthwise_wgrad_kernel(
     low,
     x_strides,  # (d, h, n), in pixels
     dy_strides,
-    DIMS: tl.constexpr,
-    FILTER: tl.constexpr,  # taps per spatial dimension
-    C: tl.constexpr,
-    X_STRIDE_W: tl.constexpr,  # elements of a pixel
-    DY_STRIDE_W: tl.constexpr,
-    STRIDE: tl.constexpr,  # (d, h, w), 1 for dimensions that are not there
-    DILATION: tl.constexpr,
-    IS_WIDE: tl.constexpr,  # offsets need 64 bits
+    SHAPE: tl.constexpr,  # DepthwiseShape; of wgrad, distances are those of x
+    DY_STRIDE_W: tl.constexpr,  # elements of a pixel
     HAS_TAIL: tl.constexpr,  # a row's last position may reach over its end
     CONFIG: tl.constexpr,  # DepthwiseWgradConfig
 ):
@@ -287,11 +277,10 @@ def depthwise_wgrad_kernel(
     TAPS: tl.constexpr = CONFIG.taps
     BLOCK_P: tl.constexpr = CONFIG.block_p
     BLOCK_C: tl.constexpr = CONFIG.block_c
-    FILTER_LINES: tl.constexpr = tap_count(FILTER) // tap_count(FILTER, 1)
-    S: tl.constexpr = tap_count(FILTER, 1)
-    R: tl.constexpr = tap_count(FILTER, 2) // S
-    STRIDE_W: tl.constexpr = STRIDE[2]
-    DILATION_W: tl.constexpr = DILATION[2]
+    C: tl.constexpr = SHAPE.channels
+    S: tl.constexpr = tap_count(SHAPE.filter_size, 1)
+    FILTER_LINES: tl.constexpr = tap_count(SHAPE.filter_size) // S
+    R: tl.constexpr = tap_count(SHAPE.filter_size, 2) // S
     size_d, size_h, size_w = size
     out_d, out_h, out_w = output_size
     low_d, low_h, low_w = low
@@ -317,17 +306,17 @@ def depthwise_wgrad_kernel(
         h = first
         d = first
         dy_pixel = first
-        if DIMS > 1:
+        if SHAPE.dims > 1:
             h = image % out_h
             image = image // out_h
             dy_pixel += h * dy_stride_h
-        if DIMS > 2:
+        if SHAPE.dims > 2:
             d = image % out_d
             image = image // out_d
             dy_pixel += d * dy_stride_d
-        if IS_WIDE:
+        if SHAPE.is_wide:
             image = image.to(tl.int64)
-        column = first * STRIDE_W + (first_tap * DILATION_W - low_w)
+        column = first * SHAPE.step[2] + (first_tap * SHAPE.dilation[2] - low_w)
         x_pixel = image * x_stride_n + column
         dy_pixel = dy_pixel + image * dy_stride_n
         width = (tl.zeros_like(column) + size_w).to(tl.uint32, bitcast=True)
@@ -337,33 +326,34 @@ def depthwise_wgrad_kernel(
             mask = valid & (first + q < out_w) if HAS_TAIL else valid
             dy = tl.load(dy_from + q * DY_STRIDE_W, mask=mask[:, None] & is_channel, other=0.0)
             dys = dys + (dy.to(tl.float32),)
+        updated = ()
         for line in tl.static_range(LINES):
             inside = valid
             pixels = x_pixel
-            if DIMS > 1:
-                row = h * STRIDE[1] + ((first_line + line) % R * DILATION[1] - low_h)
+            if SHAPE.dims > 1:
+                row = h * SHAPE.step[1] + ((first_line + line) % R * SHAPE.dilation[1] - low_h)
                 inside = inside & (row >= 0) & (row < size_h)
                 pixels = pixels + row * x_stride_h
-            if DIMS > 2:
-                plane = d * STRIDE[0] + ((first_line + line) // R * DILATION[0] - low_d)
+            if SHAPE.dims > 2:
+                plane = d * SHAPE.step[0] + ((first_line + line) // R * SHAPE.dilation[0] - low_d)
                 inside = inside & (plane >= 0) & (plane < size_d)
                 pixels = pixels + plane * x_stride_d
             mask = inside[:, None] & is_channel
-            x_from = x_ptr + (pixels * X_STRIDE_W)[:, None] + channels[None, :]
+            x_from = x_ptr + (pixels * SHAPE.pixel)[:, None] + channels[None, :]
             sums = ()
             for tap in tl.static_range(TAPS):
                 sums = sums + (accs[line * TAPS + tap],)
-            for j in tl.static_range(columns_of(QW, TAPS, STRIDE_W, 1, DILATION_W, 0)):
-                x_places = x_from + j * X_STRIDE_W
+            for j in tl.static_range(columns_of(QW, SHAPE)):
+                x_places = x_from + j * SHAPE.pixel
                 is_column = (column + j).to(tl.uint32, bitcast=True) < width
                 x = tl.load(x_places, mask=mask & is_column[:, None], other=0.0).to(tl.float32)
                 pixels_left = out_w - first
                 for q in tl.static_range(QW):
                     # Pixel q of a position reads column j through this tap, if at all.
-                    if tap_of(j, q, TAPS, STRIDE_W, 1, DILATION_W, 0) >= 0:
+                    if tap_of(j, q, SHAPE) >= 0:
                         more = ()
                         for tap in tl.static_range(TAPS):
-                            if tap == tap_of(j, q, TAPS, STRIDE_W, 1, DILATION_W, 0):
+                            if tap == tap_of(j, q, SHAPE):
                                 added = tl.fma(x, dys[q], sums[tap])
                                 if HAS_TAIL:
                                     # No zero for a missing pixel: infinity times zero is NaN.
@@ -373,13 +363,8 @@ def depthwise_wgrad_kernel(
                             else:
                                 more = more + (sums[tap],)
                         sums = more
-            others = ()
-            for i in tl.static_range(LINES * TAPS):
-                if i // TAPS == line:
-                    others = others + (sums[i % TAPS],)
-                else:
-                    others = others + (accs[i],)
-            accs = others
+            updated = updated + sums
+        accs = updated
     to = parts_ptr + (part * (FILTER_LINES * S)).to(tl.int64) * C + channels
     for i in tl.static_range(LINES * TAPS):
         line = first_line + i // TAPS

@@ -71,7 +71,6 @@ def _load_pixels(
     w,
     reads,
     step,
-    DIMS: tl.constexpr,
     WINDOW: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
@@ -85,12 +84,12 @@ def _load_pixels(
     offsets = element.to(tl.int64)
     if WINDOW.pixel != CI:
         offsets = offsets // CI * WINDOW.pixel + offsets % CI
-    if DIMS > 1:
+    if WINDOW.dims > 1:
         down = line % WINDOW.rows * reads.dilation[1]
         place = (h[:, None] + down[None, :]).to(tl.uint32, bitcast=True)
         mask = mask & (place < reads.size[1])
         offsets += down.to(tl.int64) * reads.strides[1]
-    if DIMS > 2:
+    if WINDOW.dims > 2:
         back = line // WINDOW.rows * reads.dilation[0]
         place = (d[:, None] + back[None, :]).to(tl.uint32, bitcast=True)
         mask = mask & (place < reads.size[0])
@@ -117,7 +116,6 @@ def conv_gather_kernel(
     m_gemm,
     co,
     reads,  # PixelReads
-    DIMS: tl.constexpr,
     WINDOW: tl.constexpr,  # Window
     CONFIG: tl.constexpr,  # GatherConfig
     FINISH: tl.constexpr,  # Finish
@@ -151,11 +149,11 @@ def conv_gather_kernel(
         w = rows % reads.output_size[2] * reads.stride[2] - reads.low[2]
         rest = rows // reads.output_size[2]
         offsets = w.to(tl.int64) * WINDOW.pixel
-        if DIMS > 1:
+        if WINDOW.dims > 1:
             h = rest % reads.output_size[1] * reads.stride[1] - reads.low[1]
             rest = rest // reads.output_size[1]
             offsets += h.to(tl.int64) * reads.strides[1]
-        if DIMS > 2:
+        if WINDOW.dims > 2:
             d = rest % reads.output_size[0] * reads.stride[0] - reads.low[0]
             rest = rest // reads.output_size[0]
             offsets += d.to(tl.int64) * reads.strides[0]
@@ -163,11 +161,11 @@ def conv_gather_kernel(
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         if HOLDS_FILTER:
             for part in tl.static_range(STEPS):
-                x = _load_pixels(pixels, row_mask, d, h, w, reads, part, DIMS, WINDOW, BLOCK_K)
+                x = _load_pixels(pixels, row_mask, d, h, w, reads, part, WINDOW, BLOCK_K)
                 acc = multiply(x, filters[part].T, acc)
         else:
             for step in range(STEPS):
-                x = _load_pixels(pixels, row_mask, d, h, w, reads, step, DIMS, WINDOW, BLOCK_K)
+                x = _load_pixels(pixels, row_mask, d, h, w, reads, step, WINDOW, BLOCK_K)
                 weight = _load_filter(w_ptr, columns, co, step, WINDOW, BLOCK_K)
                 acc = multiply(x, weight.T, acc)
         acc = scale_and_shift(acc, columns, co, operands)
@@ -203,7 +201,7 @@ def _load_row(
     offs_w = column - reads.low[2] + offs_m
     # Negative places are large ones.
     row_mask = offs_w.to(tl.uint32, bitcast=True) < reads.size[2]
-    row_mask = row_mask & (offs_m < segment + (SHAPE.s - 1) * SHAPE.dilation_w)
+    row_mask = row_mask & (offs_m < segment + SHAPE.halo)
     pixels = x_image + offs_w.to(tl.int64) * reads.strides[2]
     if SHAPE.dims > 1:
         h = first - reads.low[1] + step * SHAPE.dilation_h
@@ -211,8 +209,9 @@ def _load_row(
         row_mask = row_mask & (offs_h.to(tl.uint32, bitcast=True) < reads.size[1])
         pixels += h.to(tl.int64) * reads.strides[1]
     VECTOR: tl.constexpr = SHAPE.vector
+    STEPS: tl.constexpr = SHAPE.steps
     parts = ()
-    for part in tl.static_range((SHAPE.ci - 1) // SHAPE.block_k + 1):
+    for part in tl.static_range(STEPS):
         offs_k = part * SHAPE.block_k + tl.arange(0, SHAPE.block_k)
         places = pixels[:, None] + offs_k[None, :]
         mask = row_mask[:, None] & (offs_k < SHAPE.ci)[None, :]
@@ -245,15 +244,10 @@ def conv_col2im_kernel(
     # Assigning a tuple makes its type anew, as in gemm.py.
     operands = operands
     reads = reads
-    DIMS: tl.constexpr = SHAPE.dims
     R: tl.constexpr = SHAPE.r
-    S: tl.constexpr = SHAPE.s
-    DILATION_H: tl.constexpr = SHAPE.dilation_h
-    DILATION_W: tl.constexpr = SHAPE.dilation_w
     CHANNELS: tl.constexpr = SHAPE.channels
-    TAPS: tl.constexpr = SHAPE.taps
     COLUMNS: tl.constexpr = SHAPE.columns
-    STEPS: tl.constexpr = (SHAPE.ci - 1) // SHAPE.block_k + 1
+    STEPS: tl.constexpr = SHAPE.steps
     filters = ()
     for r in tl.static_range(R):
         for part in tl.static_range(STEPS):
@@ -266,16 +260,16 @@ def conv_col2im_kernel(
     columns = tl.arange(0, CHANNELS)
     taps = tl.arange(0, COLUMNS) // CHANNELS
     # Pixels past the block are those of no output of this segment.
-    shifted = tl.minimum(offs_m[:, None] + (taps * DILATION_W)[None, :], BLOCK_M - 1)
-    if DIMS > 1:
+    shifted = tl.minimum(offs_m[:, None] + (taps * SHAPE.dilation_w)[None, :], BLOCK_M - 1)
+    if SHAPE.dims > 1:
         image_pixels = out_h * out_w
         column = program % segments * segment
         program = program // segments
-        first = program % strips * rows * DILATION_H
+        first = program % strips * rows * SHAPE.dilation_h
         program = program // strips
-        first += program % DILATION_H
-        image = program // DILATION_H
-        count = tl.minimum((out_h - first + DILATION_H - 1) // DILATION_H, rows)
+        first += program % SHAPE.dilation_h
+        image = program // SHAPE.dilation_h
+        count = tl.minimum((out_h - first + SHAPE.dilation_h - 1) // SHAPE.dilation_h, rows)
         # A phase with fewer rows may have none in its last strip.
         count = tl.where(count > 0, count + R - 1, 0)
     else:
@@ -314,11 +308,11 @@ def conv_col2im_kernel(
         if step >= R - 1:
             z = tl.gather(moved[0], shifted, 0)  # type: ignore[misc]
             # Columns of no tap may be NaN, where x is not a number.
-            z = tl.where((taps < S)[None, :], z, 0.0)
-            tile = tl.sum(tl.reshape(z, (BLOCK_M, TAPS, CHANNELS)), axis=1)
+            z = tl.where((taps < SHAPE.s)[None, :], z, 0.0)
+            tile = tl.sum(tl.reshape(z, (BLOCK_M, SHAPE.taps, CHANNELS)), axis=1)
             tile = scale_and_shift(tile, columns, co, operands)
-            if DIMS > 1:
-                line = image * image_pixels + (first + (step - (R - 1)) * DILATION_H) * out_w
+            if SHAPE.dims > 1:
+                line = image * image_pixels + (first + (step - (R - 1)) * SHAPE.dilation_h) * out_w
                 begin = column
             else:
                 line = image * out_w

@@ -35,6 +35,7 @@ def patch_dgrad_kernel(
     output_size,  # patches of dy
     size,  # (D, H)
     row_units,  # W * Ci in units of UNIT
+    DIMS: tl.constexpr,
     TAPS: tl.constexpr,  # T, R and S
     ROW: tl.constexpr,  # S * Ci
     CI: tl.constexpr,
@@ -59,16 +60,14 @@ def patch_dgrad_kernel(
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
         row = tile // num_n * BLOCK_M
         column = tile % num_n * BLOCK_N
-        start = tle.im2col_start(row, covering, (1, 1, 1), (0, 0, 0))
+        start = tle.im2col_start(row, covering[3 - DIMS :], (1,) * DIMS, (0,) * DIMS)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for block in range((CO - 1) // BLOCK_K + 1):
             channel = block * BLOCK_K
             if DY_IS_MATRIX:
                 dy = dy_desc.load([row, channel])
             else:
-                dy = tle.load_im2col(
-                    dy_desc, [start[0], start[1], start[2], start[3], channel], [0, 0, 0]
-                )
+                dy = tle.load_im2col(dy_desc, start + (channel,), (0,) * DIMS)  # noqa: RUF005
             if W_IS_NK:
                 weight = w_desc.load([column, channel])
                 acc = multiply(dy, weight.T, acc)

@@ -45,21 +45,14 @@ class CopySizes(NamedTuple):
     """
 
     rows: int  # N * D * H'
-    size_d: int
-    size_h: int
-    size_w: int
+    size: tuple[int, ...]  # (D, H, W)
     target_h: int  # H'
     target_units: int  # elements of a row of the target, in the tile's units
-    low_h: int  # rows of zeros above
-    low_w: int  # pixels of zeros in front of a row
+    low: tuple[int, int]  # rows of zeros above, pixels of zeros in front of a row
     step_h: int  # rows of the source from one row of the target to the next
     dilation_h: int  # rows of the source from one pixel of a column to the next
     start: int  # of the first element of the source; strides may be negative
-    stride_n: int  # of the source, as are the others
-    stride_d: int
-    stride_h: int
-    stride_w: int
-    stride_c: int
+    strides: tuple[int, ...]  # of the source, (n, d, h, w, c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +77,17 @@ def _copy_tile(program, source_ptr, target_ptr, sizes, TILE: tl.constexpr):
     blocks = tl.cdiv(target_elements, TILE.block)
     row = program // blocks * TILE.block_rows + tl.arange(0, TILE.block_rows)
     element = program % blocks * TILE.block + tl.arange(0, TILE.block)
-    h = row % sizes.target_h * sizes.step_h - sizes.low_h
-    d = row // sizes.target_h % sizes.size_d
-    n = row // sizes.target_h // sizes.size_d
-    images = n.to(tl.int64) * sizes.stride_n + d.to(tl.int64) * sizes.stride_d + sizes.start
+    size_d, size_h, size_w = sizes.size
+    stride_n, stride_d, stride_h, stride_w, stride_c = sizes.strides
+    h = row % sizes.target_h * sizes.step_h - sizes.low[0]
+    d = row // sizes.target_h % size_d
+    n = row // sizes.target_h // size_d
+    images = n.to(tl.int64) * stride_n + d.to(tl.int64) * stride_d + sizes.start
     in_pixel = element % TARGET_CHANNELS
     # Said twice, because the compiler would not see that neighbours are neighbours in memory.
     channel = in_pixel if COLUMN == 1 else in_pixel % CHANNELS
-    w = element // TARGET_CHANNELS - sizes.low_w
-    is_source = (element < target_elements) & (w >= 0) & (w < sizes.size_w)
+    w = element // TARGET_CHANNELS - sizes.low[1]
+    is_source = (element < target_elements) & (w >= 0) & (w < size_w)
     if CHANNELS * COLUMN < TARGET_CHANNELS:
         is_source = is_source & (in_pixel < CHANNELS * COLUMN)
     is_row = row < sizes.rows
@@ -100,16 +95,14 @@ def _copy_tile(program, source_ptr, target_ptr, sizes, TILE: tl.constexpr):
     if TILE.is_wide:
         h = h.to(tl.int64)
         w = w.to(tl.int64)
-    within = (h * sizes.stride_h)[:, None] + (w * sizes.stride_w + channel * sizes.stride_c)[
-        None, :
-    ]
+    within = (h * stride_h)[:, None] + (w * stride_w + channel * stride_c)[None, :]
     if COLUMN > 1:
         down = in_pixel // CHANNELS * sizes.dilation_h
         source_h = h[:, None] + down[None, :]
-        mask = mask & (source_h >= 0) & (source_h < sizes.size_h)
+        mask = mask & (source_h >= 0) & (source_h < size_h)
         if TILE.is_wide:
             down = down.to(tl.int64)
-        within = within + (down * sizes.stride_h)[None, :]
+        within = within + (down * stride_h)[None, :]
     bits = tl.load(source_ptr + images[:, None] + within, mask=mask, other=0)
     is_target = is_row[:, None] & (element < target_elements)[None, :]
     targets = row.to(tl.int64) * target_elements
@@ -170,13 +163,13 @@ class RowCopy(NamedTuple):
         if self.is_turned:
             start = sum((size - 1) * step for size, step in zip(shape[1:-1], steps, strict=True))
             steps = [-step for step in steps]
-        size_d, size_h, size_w = (1,) * missing + shape[1:-1]
-        step_d, step_h, step_w = [0] * missing + steps
+        size, steps = (1,) * missing + shape[1:-1], [0] * missing + steps
+        (size_d, size_h, size_w), (_, step_h, step_w) = size, steps
         target_h = size_h if self.target_h is None else self.target_h
         rows, unit = shape[0] * size_d * target_h, math.gcd(elements, ROW_BYTES // element_bytes)
         sizes = CopySizes(
-            rows, size_d, size_h, size_w, target_h, elements // unit, *self.low, self.step_h,
-            self.dilation_h, start, step_n, step_d, step_h, step_w, step_c,
+            rows, size, target_h, elements // unit, self.low, self.step_h, self.dilation_h, start,
+            (step_n, *steps, step_c),
         )  # fmt: skip
         # All rows of a tile share what is computed of a column: more of them where there are many,
         # as long as every multiprocessor has some tiles.
@@ -210,10 +203,9 @@ def copy_rows(*made: tuple[RowCopy, torch.Tensor, torch.Tensor]) -> None:
     for _, *pair in made:
         tensors += [each.view(_INTEGERS[each.itemsize]) for each in pair]
     tensors += [None] * (4 - len(tensors))
-    aligned = tuple(t is not None and t.data_ptr() % ROW_BYTES == 0 for t in tensors[::2])
     given = ((copy, tuple(t.shape), t.stride(), t.itemsize) for copy, t, _ in made)
     launcher = _launcher(row_copy_kernel, made[0][1].device, *given)
-    launcher.launch(tuple(tensors), aligned)
+    launcher.launch(tuple(tensors))
 
 
 def fill_channels(*given: tuple[torch.Tensor, int]) -> list[torch.Tensor]:
@@ -259,6 +251,7 @@ class RowCopies:
         """
         packing, problem, copies = self.packing, self.packing.problem, []
         if weight is not None:
+            weight = weight.transpose(0, 1) if packing.is_turned else weight
             rows, shape = weight.permute(TO_LAST[problem.dims]), packing.weight_shape
             # Windows may have the order and the elements of a channels-last weight.
             if (

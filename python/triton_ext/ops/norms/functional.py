@@ -365,7 +365,7 @@ def _plan(
 def _run_moments(x, running_mean, running_var, momentum, eps) -> Tensor:  # type: ignore[no-untyped-def]
     running = (running_mean, running_var)
     plan, x, *_ = _plan(x, None, None, None, running, True, None, eps, "identity", x.dtype)
-    found: Tensor = plan.moments(x, Running(*running, momentum))[0]
+    found: Tensor = plan.forward(x, running=Running(*running, momentum), has_y=False)[1]
     return found
 
 
@@ -376,13 +376,10 @@ def _fake_moments(x: Tensor, *_: Any) -> Tensor:
 def _run_forward(  # type: ignore[no-untyped-def]
     x, weight, bias, residual, moments, running_mean, running_var, *rest
 ) -> tuple[Tensor, Tensor]:
-    running, uses_batch = (running_mean, running_var), running_mean is None
-    plan, x, weight, bias, residual = _plan(x, weight, bias, residual, running, uses_batch, *rest)
-    found = x.new_empty(0)
-    if uses_batch and moments is None:
-        moments = found = plan.moments(x)[0]
-    mean, rstd = moments if uses_batch else running
-    return plan.normalize(x, mean, rstd, weight, bias, residual), found
+    running, uses_batch = Running(running_mean, running_var), running_mean is None
+    plan, *tensors = _plan(x, weight, bias, residual, running[:2], uses_batch, *rest)
+    y, mean, _ = plan.forward(*tensors, running, statistics=moments)
+    return y, mean if uses_batch and moments is None else x.new_empty(0)
 
 
 def _fake_forward(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, DispatchCache
-from triton_ext.ops.core.launcher import Launched, Launcher, LaunchGroup
+from triton_ext.ops.core.launcher import Launcher, LaunchGroup
 from triton_ext.ops.norms import kernels
 
 Tensor = torch.Tensor
@@ -156,10 +156,6 @@ def are_aligned(*tensors: Term) -> bool:
     return not addresses % ALIGNMENT
 
 
-def _variant(tensors: Tensors) -> tuple[int, ...]:
-    return tuple([-1 if t is None else t.data_ptr() % ALIGNMENT for t in tensors])
-
-
 # A launcher, and names of tensors that it gets in place of others.
 Step = tuple[Launcher, Mapping[str, str]]
 
@@ -167,9 +163,8 @@ Step = tuple[Launcher, Mapping[str, str]]
 class Launches:
     """Kernels in sequence, with the same arguments at every launch but for their tensors.
 
-    Args:
-        order: Names of a call's tensors, as the kernels' parameters are named; a call has tensors
-            and ``None`` in the same places as any other.
+    ``order`` are the names of a call's tensors, as the kernels' parameters are named; a call has
+    tensors and ``None`` in the same places as any other.
     """
 
     __slots__ = ("_group", "_steps", "_tries")
@@ -194,9 +189,8 @@ class Launches:
         launches = []
         for launcher, pick in self._steps:
             picked = pick(tensors)
-            launched = Launched(launcher, picked, _variant(picked))
-            launcher.launch(picked, launched.variant)
-            launches.append((launched, pick))
+            launcher.launch(picked)
+            launches.append(((launcher, picked), pick))
         if is_aligned and launches and self._tries and self._group is None:
             self._tries -= 1
             self._group = LaunchGroup.of(launches)
@@ -258,57 +252,40 @@ class NormPlan:
         self.means_size = 2 * shape.images * shape.groups
 
     def forward(
-        self, x: Tensor, weight: Term, bias: Term, residual: Term, running: Running,
-        is_aligned: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Returns y, means and rstd.
+        self, x: Tensor, weight: Term = None, bias: Term = None, residual: Term = None,
+        running: Running = NOT_RUNNING, is_aligned: bool = False,
+        statistics: Sequence[Any] | None = None, has_y: bool = True,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        """Returns y, means and rstd; computing those of x moves running statistics.
 
-        Means of x are followed by other numbers, which kernels do not read.  ``is_aligned`` tells
-        that all tensors are known to be.
+        Computed means are followed by rstd in their tensor, [2, images * groups].  ``statistics``
+        are means and rstd of an earlier call with x.  y is None without ``has_y``.  All tensors are
+        known to be aligned with ``is_aligned``.
         """
-        if self.uses_batch:
-            y = torch.empty_like(x, dtype=self.out_dtype)
-            return y, *self.moments(x, running, weight, bias, residual, y, is_aligned)
-        mean: Any = running.mean
-        variance: Any = running.variance
-        y = self.normalize(x, mean, variance, weight, bias, residual, is_aligned)
-        return y, mean, variance
-
-    def normalize(
-        self, x: Tensor, mean: Tensor, rstd: Tensor, weight: Term, bias: Term, residual: Term,
-        is_aligned: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """Returns y of given statistics."""
-        y = torch.empty_like(x, dtype=self.out_dtype)
-        tensors = (x, residual, y, mean, rstd, weight, bias)
-        launches = self._forward_launches((None, True))
-        launches.launch(tensors, is_aligned or are_aligned(*tensors))
-        return y
-
-    def moments(
-        self, x: Tensor, running: Running = NOT_RUNNING, weight: Term = None, bias: Term = None,
-        residual: Term = None, y: Term = None, is_aligned: bool = False,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Returns the statistics of x, [2, images * groups], means first, and their second row.
-
-        Moves running statistics; writes y, if there is one.
-        """
+        running_mean, running_var, momentum, batches = running
+        y = torch.empty_like(x, dtype=self.out_dtype) if has_y else None
+        if not self.uses_batch:
+            statistics = running_mean, running_var
+        if statistics is not None:
+            mean, rstd = statistics
+            tensors: Tensors = (x, residual, y, mean, rstd, weight, bias)
+            launches = self._forward_launches((None, True))
+            launches.launch(tensors, is_aligned or are_aligned(*tensors))
+            return y, mean, rstd
         device = x.device
-        mean, variance, momentum, batches = running
-        moments = torch.empty(2, self.means_size // 2, dtype=torch.float32, device=device)
-        rstd = moments[1]
+        mean = torch.empty(2, self.means_size // 2, dtype=torch.float32, device=device)
+        rstd = mean[1]
         parts = torch.empty(self.parts_size, dtype=torch.float32, device=device)
-        # The first row begins where all of it begins.
-        tensors = (x, residual, y, moments, rstd, weight, bias, parts, mean, variance, batches)
+        moved = (running_mean, running_var, batches)
+        tensors = (x, residual, y, mean, rstd, weight, bias, parts, *moved)
         is_aligned = are_aligned(rstd) if is_aligned else are_aligned(*tensors)
-        has_mean, has_variance = mean is not None, variance is not None
-        key = (momentum, y is not None, has_mean, has_variance, batches is not None)
+        key = (momentum, has_y, *[each is not None for each in moved])
         self._forward_launches(key).launch(tensors, is_aligned)
         # Versions of running statistics stay, as after torch's call: a backward in training mode
         # reads none of them, and may run after this call.
         if batches is not None and not batches.is_inference():
             increment_version(batches)
-        return moments, rstd
+        return y, mean, rstd
 
     def backward(self, saved: list[Any], dy: Tensor, needs: Sequence[bool]) -> tuple[Term, ...]:
         """Returns the gradients of x, weight, bias and residual; ``None`` for what needs none.

@@ -50,7 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.merge:
             return _merge(arguments)
-        _check_words(arguments)
+        # Words that are wrong on any machine, before a GPU is searched for.
+        if not arguments.model and not arguments.shapes:
+            raise CommandError("expected a model's file, --shapes or --merge")
+        arguments.dtype = _dtype(arguments.dtype) if arguments.dtype else None
+        arguments.shapes = [_problem(text) for text in arguments.shapes or ()]
+        if arguments.model:
+            _check_file(arguments.model)
         return _dry_run(arguments) if arguments.dry_run else _tune(arguments)
     except (CommandError, UnsupportedError, TableError) as error:
         sys.stderr.write(f"triton-ext tune: error: {for_terminal(error)}\n")
@@ -126,6 +132,11 @@ def _dry_run(arguments: argparse.Namespace) -> int:
 
 
 def _tune(arguments: argparse.Namespace) -> int:
+    if arguments.out is not None:
+        try:
+            check_writable(arguments.out)
+        except OSError as error:
+            raise _unwritable(arguments.out, error) from error
     is_kept = _is_kept(arguments.out)
     if not torch.cuda.is_available():
         built = torch.version.cuda or "none"
@@ -155,23 +166,6 @@ def _tune(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         _write(arguments.out, report.table)
     return int(bool(report.failures) or report.unreached > 0)
-
-
-def _check_words(arguments: argparse.Namespace) -> None:
-    """Refuses words that are wrong on any machine, before a GPU is searched for."""
-    if not arguments.model and not arguments.shapes:
-        raise CommandError("expected a model's file, --shapes or --merge")
-    if arguments.dtype:
-        _dtype(arguments.dtype)
-    for text in arguments.shapes or ():
-        _problem(text)
-    if arguments.model:
-        _check_file(arguments.model)
-    if arguments.out is not None and not arguments.dry_run:
-        try:
-            check_writable(arguments.out)
-        except OSError as error:
-            raise _unwritable(arguments.out, error) from error
 
 
 def _is_kept(out: pathlib.Path | None) -> bool:
@@ -216,18 +210,14 @@ def _problem(text: str) -> ConvProblem:
 
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:
-    dtype = _dtype(arguments.dtype) if arguments.dtype else None
-    directions = _directions(arguments)
-    calls = Calls()
-    for text in arguments.shapes or ():
-        problem = _problem(text)
+    dtype, directions, calls = arguments.dtype, _directions(arguments), Calls()
+    for problem in arguments.shapes:
         for direction in directions:
             calls.add(Case(direction=direction, problem=problem, dtype=dtype or torch.bfloat16))
     if arguments.model:
         training = arguments.training or "wgrad" in directions
         met = _collected(*load_model(arguments.model), training)
-        if dtype is not None:
-            met = met.in_dtype(dtype)
+        met = met if dtype is None else met.in_dtype(dtype)
         for case in (*met.cases, *met.refused):
             if case.direction in directions:
                 calls.add(case)

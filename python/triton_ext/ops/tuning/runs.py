@@ -1,19 +1,25 @@
-"""Tuning: compile the models' candidates in other processes, measure each, keep the fastest."""
+"""Tuning: compile the models' candidates in other processes, measure each, keep the fastest.
+
+Torch's own convolution is measured in the same rounds; ``prefer="fastest"`` asks for that alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import importlib.metadata
 import itertools
 import math
+import os
 import pathlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from dataclasses import dataclass, replace
+from typing import Any, TextIO
 
 import torch
 
@@ -21,11 +27,11 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core import planner, tables
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device, device_of
+from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import Entry, Table, TableError, TuningWarning, lookup
 from triton_ext.ops.tuning import measure
-from triton_ext.ops.tuning.measure import Clock, Compiled, CompilePool
-from triton_ext.ops.tuning.race import measure_case
+from triton_ext.ops.tuning.measure import CompilePool, EventClock
 from triton_ext.ops.tuning.store import reload, update_table
 
 #: Compiling one takes so many seconds of a core, most of the time of tuning.
@@ -34,13 +40,13 @@ MOST_CANDIDATES = 6
 # Even, so that all candidates have as many of the longer measurements; see turns.
 ROUNDS = 6
 _NO_TIME = "no time left"
-
-
-class Compiler(Protocol):
-    """Compiles configurations into Triton's cache."""
-
-    def submit(self, case: Case, config: Any, machine: Device) -> Future[Compiled]:
-        """Begins to compile one."""
+_RACE_ROUNDS = 4
+# The models of torch and of a kernel are not taken to be off by more than this together.
+_SURE = 2.0
+# Times of kernels of 6 to 10 us differ by some percent from run to run; at a tie, torch is safe.
+_TIE = 1.02
+# Operands of a call, and its bias.
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
 # ---- Results ------------------------------------------------------------------------------------
@@ -116,67 +122,50 @@ class Report:
         return "\n".join([*map(str, self.outcomes), *failures, self.summary])
 
 
-class Progress:
-    """Shows a run, on standard error by default; a context manager around it.
+@contextlib.contextmanager
+def progress_of(
+    is_wanted: bool, compiles: int, cases: int, stream: TextIO | None = None
+) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
+    """Shows a run, on standard error by default: a line per case.
 
-    A line per case, and on a terminal where rich is installed bars as well.
+    On a terminal where rich is installed there are bars as well.  Within, the first function shows
+    that one more configuration is compiled, the second one the text of one more case.
     """
+    stream = sys.stderr if stream is None else stream
+    bars, done = None, itertools.count(1)
+    if is_wanted and stream.isatty():
+        with contextlib.suppress(ImportError):
+            from rich import progress
+            from rich.console import Console
 
-    def __init__(
-        self, is_wanted: bool, compiles: int, cases: int, stream: TextIO | None = None
-    ) -> None:
-        stream = sys.stderr if stream is None else stream
-        self._stream = stream if is_wanted else None
-        self._head = f"{cases} convolutions, {compiles} configurations to compile"
-        self._cases, self._done = cases, 0
-        self._bars = _make_bars(stream) if is_wanted and stream.isatty() else None
-        if self._bars is not None:
-            self._compiling = self._bars.add_task("compiling", total=compiles)
-            self._measuring = self._bars.add_task("measuring", total=cases)
+            columns = (
+                progress.TextColumn("{task.description}"), progress.BarColumn(),
+                progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+            )  # fmt: skip
+            bars = progress.Progress(*columns, console=Console(file=stream))
+            compiling = bars.add_task("compiling", total=compiles)
+            measuring = bars.add_task("measuring", total=cases)
 
-    def __enter__(self) -> Progress:
-        if self._bars is not None:
-            self._bars.start()
-        self._show(self._head)
-        return self
+    def show(line: str) -> None:
+        if bars is not None:
+            bars.console.print(line, highlight=False, markup=False)
+        elif is_wanted:
+            stream.write(line + "\n")
+            stream.flush()
 
-    def __exit__(self, *exception: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+    def compiled() -> None:
+        if bars is not None:
+            bars.advance(compiling)
 
-    def compiled(self) -> None:
-        """Shows that one more configuration is compiled."""
-        if self._bars is not None:
-            self._bars.advance(self._compiling)
+    def tuned(text: str) -> None:
+        show(f"[{next(done)}/{cases}] {text}")
+        if bars is not None:
+            bars.advance(measuring)
 
-    def tuned(self, text: str) -> None:
-        """Shows the result of one more case."""
-        self._done += 1
-        self._show(f"[{self._done}/{self._cases}] {text}")
-        if self._bars is not None:
-            self._bars.advance(self._measuring)
-
-    def _show(self, line: str) -> None:
-        if self._bars is not None:
-            self._bars.console.print(line, highlight=False, markup=False)
-        elif self._stream is not None:
-            self._stream.write(line + "\n")
-            self._stream.flush()
-
-
-def _make_bars(stream: TextIO) -> Any:
-    """Returns progress bars of rich's; ``None`` where it is not installed."""
-    try:
-        from rich import progress
-        from rich.console import Console
-    except ImportError:
-        return None
-    columns = (
-        progress.TextColumn("{task.description}"), progress.BarColumn(),
-        progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
-        progress.TimeRemainingColumn(),
-    )  # fmt: skip
-    return progress.Progress(*columns, console=Console(file=stream))
+    with contextlib.nullcontext() if bars is None else bars:
+        show(f"{cases} convolutions, {compiles} configurations to compile")
+        yield compiled, tuned
 
 
 # ---- What there is to measure -------------------------------------------------------------------
@@ -248,8 +237,8 @@ def tune(
     save: bool | str | pathlib.Path = True,
     seconds: float | None = None,
     jobs: int | None = None,
-    compiler: Compiler | None = None,
-    clock: Clock | None = None,
+    compiler: CompilePool | None = None,
+    clock: EventClock | None = None,
     machine: Device | None = None,
     on_outcome: Callable[[Outcome], object] | None = None,
 ) -> Report:
@@ -269,8 +258,9 @@ def tune(
         seconds: Time after which no further case is measured, nor waited for; outcomes of the
             others say so.
         jobs: Compiling processes; one per core but one by default.
-        compiler: Compiles; by default processes that live as long as the call.
-        clock: Measures; CUDA events by default.
+        compiler: Compiles, by a method ``submit``; by default processes that live as long as the
+            call.
+        clock: Measures, by methods ``prepare`` and ``measure``; CUDA events by default.
         machine: Describes the device; the driver by default.
         on_outcome: Called with the outcome of each measured case before the next one is measured;
             an error that it raises ends the tuning.
@@ -284,30 +274,39 @@ def tune(
     begin = time.perf_counter()
     cases = _checked_cases(cases)
     check_options("tune", rounds=rounds, count=count, save=save, seconds=seconds, jobs=jobs)
-    place = _checked_device(device, machine is not None)
+    place = _checked_device(device, clock, is_named=machine is not None)
     found = device_of(place, "tune") if machine is None else machine
     outcomes = {each.key: each for each in survey(cases, found, count, force)}
     todo = [each for each in outcomes.values() if each.configs]
-    if todo:
-        _check_clock("tune", place, clock)
-        with ExitStack() as stack:
-            if place.type == "cuda":
-                stack.enter_context(torch.cuda.device(place))
-            if compiler is None:
-                compiler = stack.enter_context(CompilePool(jobs))
-            compiles = sum(len(work.configs) for work in todo)
-            shown = stack.enter_context(Progress(progress, compiles, len(todo)))
-            end = math.inf if seconds is None else begin + seconds
-            path = save if isinstance(save, bool) else pathlib.Path(save)
-            run = _Run(place, found, compiler, shown, rounds, path, end)
-            for outcome in run.each(todo, clock):
-                outcomes[outcome.key] = outcome
-                if on_outcome is not None:
-                    on_outcome(outcome)
-            if place.type == "cuda":
-                # Memory that was taken for measuring is not kept from the caller.
-                torch.cuda.empty_cache()
-        reload()
+    if not todo:
+        return Report(found.name, tuple(outcomes.values()), time.perf_counter() - begin)
+    end = math.inf if seconds is None else begin + seconds
+    with ExitStack() as stack:
+        if place.type == "cuda":
+            stack.enter_context(torch.cuda.device(place))
+        if compiler is None:
+            compiler = stack.enter_context(CompilePool(jobs))
+        compiles = sum(len(work.configs) for work in todo)
+        compiled, tuned = stack.enter_context(progress_of(progress, compiles, len(todo)))
+        futures = [[compiler.submit(w.case, each, found) for each in w.configs] for w in todo]
+        for future in itertools.chain.from_iterable(futures):
+            future.add_done_callback(lambda _: compiled())
+        clock = EventClock(place) if clock is None else clock
+        for work, waiting in zip(todo, futures, strict=True):
+            outcome = replace(work, configs=(), note=_NO_TIME)
+            if _are_done(waiting, end):
+                errors = [future.result() for future in waiting]
+                outcome = measure_case(work, errors, place, found, clock, rounds)
+                tuned(str(outcome))
+            if outcome.entry is not None:
+                save = _keep(found.name, {work.key: outcome.entry.raw()}, save)
+            outcomes[work.key] = outcome
+            if on_outcome is not None:
+                on_outcome(outcome)
+        if place.type == "cuda":
+            # Memory that was taken for measuring is not kept from the caller.
+            torch.cuda.empty_cache()
+    reload()
     return Report(found.name, tuple(outcomes.values()), time.perf_counter() - begin)
 
 
@@ -323,15 +322,15 @@ def _checked_cases(cases: object) -> list[Case]:
 
 
 def check_options(
-    name: str, device: torch.device | str | None = None, clock: Clock | None = None, **options: Any
+    name: str,
+    device: torch.device | str | None = None,
+    clock: EventClock | None = None,
+    **options: Any,
 ) -> None:
     """Refuses options of :func:`tune` that are wrong whatever there is to tune, and anywhere.
 
-    Errors begin with ``name``, the function that got them.
-
-    Raises:
-        TypeError: ``save`` is no path.
-        ValueError: A number is too small, or the device is none, or no GPU and without a clock.
+    Errors begin with ``name``, the function that got them: TypeError for a ``save`` that is no
+    path, ValueError for numbers that are too small and devices, no GPU without a clock included.
     """
     seconds, save = options.get("seconds"), options.get("save", True)
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
@@ -344,24 +343,25 @@ def check_options(
         if (value is not None or option != "jobs") and (type(value) is not int or value < 1):
             raise ValueError(f"{name}: {option} is {value!r}: expected an int of at least 1")
     if device is not None:
-        _check_clock(name, _parsed_device(name, device), clock)
+        _parsed_device(name, device, clock)
 
 
-def _check_clock(name: str, place: torch.device, clock: Clock | None) -> None:
-    if place.type != "cuda" and clock is None:
-        raise ValueError(f"{name}: device is {str(place)!r}: expected a GPU, or a clock")
-
-
-def _parsed_device(name: str, device: torch.device | str) -> torch.device:
+def _parsed_device(name: str, device: torch.device | str, clock: EventClock | None) -> torch.device:
     try:
-        return torch.device(device)
+        place = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{name}: device is {device!r}: {str(error).splitlines()[0]}") from error
+    if place.type != "cuda" and clock is None:
+        raise ValueError(f"{name}: device is {str(place)!r}: expected a GPU, or a clock")
+    return place
 
 
-def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.device:
+def _checked_device(
+    device: torch.device | str | None, clock: EventClock | None, is_named: bool
+) -> torch.device:
+    """Returns where to measure: with ``is_named`` the device need not be the GPU's."""
     has_gpu = torch.cuda.is_available()
-    place = _parsed_device("tune", device or ("cuda" if has_gpu or not is_named else "cpu"))
+    place = _parsed_device("tune", device or ("cuda" if has_gpu or not is_named else "cpu"), clock)
     if place.type != "cuda":
         return place
     count = torch.cuda.device_count() if has_gpu else 0
@@ -373,67 +373,122 @@ def _checked_device(device: torch.device | str | None, is_named: bool) -> torch.
         )
     if torch.cuda.is_current_stream_capturing():
         raise UnsupportedError("tune: a CUDA graph is being captured; tune before the capture")
-    index = torch.cuda.current_device() if place.index is None else place.index
-    return torch.device("cuda", index)
+    return place if place.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
-@dataclass(slots=True)
-class _Run:
-    """The parts that measuring one case after another needs."""
+def _are_done(futures: Sequence[Future[str]], end: float) -> bool:
+    """Waits for futures; cancels them and returns False where the time is over first."""
+    left = end - time.perf_counter()
+    if left > 0:
+        wait(futures, timeout=None if math.isinf(left) else left)
+    if time.perf_counter() < end:
+        return True
+    for future in futures:
+        future.cancel()  # those of a compiler that goes on living
+    return False
 
-    device: torch.device
-    machine: Device
-    compiler: Compiler
-    progress: Progress
-    rounds: int
-    save: bool | pathlib.Path
-    end: float
 
-    def each(self, todo: Sequence[Outcome], clock: Clock | None) -> Iterable[Outcome]:
-        """Yields what becomes of every case; compiling runs ahead."""
-        submit, machine = self.compiler.submit, self.machine
-        futures = [[submit(work.case, each, machine) for each in work.configs] for work in todo]
-        for future in itertools.chain.from_iterable(futures):
-            future.add_done_callback(lambda _: self.progress.compiled())
-        if clock is None:
-            clock = measure.EventClock(self.device)
-        for work, waiting in zip(todo, futures, strict=True):
-            left = self.end - time.perf_counter()
-            if left > 0:
-                wait(waiting, timeout=None if math.isinf(left) else left)
-            if time.perf_counter() >= self.end:
-                for future in waiting:
-                    future.cancel()  # those of a compiler that goes on living
-                yield Outcome(case=work.case, key=work.key, note=_NO_TIME)
-                continue
-            errors = [future.result().error for future in waiting]
-            entry, note, failures = measure_case(
-                work.case, work.configs, errors, self.device, self.machine, clock, self.rounds
-            )
-            outcome = Outcome(
-                case=work.case,
-                key=work.key,
-                entry=entry,
-                is_new=entry is not None,
-                note=note,
-                failures=failures,
-            )
-            if entry is not None:
-                self._keep(outcome.key, entry)
-            self.progress.tuned(str(outcome))
-            yield outcome
+def _keep(
+    gpu: str, entries: dict[str, tables.RawEntry], save: bool | str | pathlib.Path
+) -> bool | str | pathlib.Path:
+    """Tells this process choices and saves them; returns where others go, False for nowhere."""
+    lookup.add(gpu, entries, "what this process measured")
+    if save is False:
+        return save
+    try:
+        path = tables.user_path(gpu) if save is True else pathlib.Path(save)
+        update_table(path, Table(gpu, entries))
+    except (OSError, TableError) as error:
+        warnings.warn(
+            f"choices are used, but cannot be saved: {error}", TuningWarning, stacklevel=3
+        )
+        return False
+    return save
 
-    def _keep(self, key: str, entry: Entry) -> None:
-        """Saves a choice, and tells this process, also where it cannot be saved."""
-        entries: dict[str, tables.RawEntry] = {key: entry.raw()}
-        lookup.add(self.machine.name, entries, "what this process measured")
-        if self.save is False:
-            return
-        try:
-            path = tables.user_path(self.machine.name) if self.save is True else self.save
-            update_table(path, Table(self.machine.name, entries))
-        except (OSError, TableError) as error:
-            self.save = False
-            warnings.warn(
-                f"choices are used, but cannot be saved: {error}", TuningWarning, stacklevel=2
-            )
+
+# ---- A case beside torch ------------------------------------------------------------------------
+
+
+def measure_case(
+    work: Outcome,
+    errors: Sequence[str],
+    device: torch.device,
+    machine: Device,
+    clock: EventClock,
+    rounds: int,
+    tensors: Tensors | None = None,
+) -> Outcome:
+    """Measures the candidates of a case, and torch in the same rounds where it computes the same.
+
+    ``errors`` say why a candidate did not compile; they are empty for the others.  ``tensors`` are
+    operands and bias; by default some are drawn.
+    """
+    case = work.case
+    try:
+        if tensors is None:
+            given = measure.make_tensors(case, device)
+        else:
+            given = tensors[:2], EpilogueArguments(*tensors[2:])
+        trials, failures = measure.agreeing(case, work.configs, errors, device, given)
+        torchs = measure.torch_trials(case, machine, given) if trials else []
+        times = measure.interleaved(trials + torchs, clock, rounds)
+    except torch.OutOfMemoryError:
+        return replace(work, configs=(), note="no memory to measure in")
+    result = replace(work, configs=(), failures=tuple(failures))
+    if not trials:
+        return replace(result, note="no candidate runs")
+    best = min(range(len(trials)), key=times.__getitem__)
+    config, is_first = trials[best].config, trials[0].config == work.configs[0]
+    now = datetime.datetime.now(datetime.timezone.utc)
+    entry = Entry(
+        kind=tables.kind_of(config),
+        config=tables.encode(config),
+        us=round(times[best], 2),
+        model_us=round(times[0], 2) if is_first else 0.0,
+        torch_us=round(times[-1], 2) if torchs else 0.0,
+        measured=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        triton=importlib.metadata.version("triton"),
+    )
+    return replace(result, entry=entry, is_new=True)
+
+
+def is_torch_faster(case: Case, device: torch.device, tensors: Tensors | None = None) -> bool:
+    """Tells whether torch takes less time for a case than the kernel that the planner chooses.
+
+    Both are measured where no table has their times and their models are not sure.  That needs a
+    GPU that may be used for it: no graph is being captured, algorithms need not be deterministic
+    (``torch.use_deterministic_algorithms``), and ``TRITON_EXT_TUNING`` is not 0.  This process
+    keeps the times, as :func:`tune` does.  ``tensors`` are the operands of a call, and its bias.
+    """
+    ratio, is_measured = planner.torch_ratio(case, device)
+    if not is_measured:
+        if ratio > _SURE or ratio < 1 / _SURE or not _may_race(device):
+            return ratio < 1
+        ratio = _race(case, device, tensors)
+    return ratio < _TIE
+
+
+def _may_race(device: torch.device) -> bool:
+    return (
+        device.type == "cuda"
+        and os.environ.get("TRITON_EXT_TUNING") != "0"
+        and not torch.are_deterministic_algorithms_enabled()
+        and not torch.cuda.is_current_stream_capturing()
+    )
+
+
+def _race(case: Case, device: torch.device, tensors: Tensors | None) -> float:
+    """Measures torch beside the planner's choice; returns torch's time over that of the choice."""
+    if case != case.dense:
+        case, tensors = case.dense, None
+    machine = device_of(device, case.operator)
+    choice = planner.measured(case, machine) or planner.cheapest(case, machine)
+    assert choice is not None  # there is something to compare torch with
+    work = Outcome(case=case, key=case.key(machine.num_sms), configs=(choice.config,))
+    with torch.cuda.device(device):
+        clock = EventClock(device)
+        entry = measure_case(work, [""], device, machine, clock, _RACE_ROUNDS, tensors).entry
+    if entry is None or not entry.torch_us:
+        return math.inf
+    lookup.add(machine.name, {work.key: entry.raw()}, "what this process measured")
+    return entry.torch_us / entry.us
