@@ -87,7 +87,7 @@ def _jit(operands: Operands, direction: str) -> Function | None:
     dtype = str(operands.x.dtype).removeprefix("torch.")
     case = case_of(direction, operands.problem, dtype)
     machine = device_of(operands.x.device, "compare")
-    found = planner.ranking(case, machine, ("gemm", "wgrad"))
+    found = planner.in_order(planner.offers(case, machine, ("gemm", "wgrad"), compared=True))
     return call_of(case, found[0], operands) if found else None
 
 

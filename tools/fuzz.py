@@ -103,7 +103,7 @@ class _Worker:
         self.now = context.Array("q", [first, _milliseconds()], lock=False)
         self.pipe, theirs = context.Pipe(duplex=False)
         self.process = context.Process(
-            target=_work, args=(first, plan, self.now, theirs), daemon=True
+            target=_work, args=(os.getpid(), first, plan, self.now, theirs), daemon=True
         )
         self.process.start()
         theirs.close()
@@ -137,8 +137,13 @@ def _milliseconds() -> int:
     return int(time.monotonic() * 1000)
 
 
-def _work(first: int, plan: _Plan, now: Any, pipe: multiprocessing.connection.Connection) -> None:
-    """Examines modules until the end; runs in a process of its own."""
+def _work(
+    parent: int, first: int, plan: _Plan, now: Any, pipe: multiprocessing.connection.Connection
+) -> None:
+    """Examines modules until the end; runs in a process of its own, which ends with its parent."""
+    from triton_ext.host.child import end_with
+
+    end_with(parent)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(1000)

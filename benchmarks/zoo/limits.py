@@ -28,12 +28,12 @@ def is_compiled(future: Future[Any], deadline: Deadline, record: Callable[[str],
     ``record`` takes the status of a configuration that does not compile.
     """
     try:
-        compiled = future.result(timeout=max(deadline.left() - RESERVE_SECONDS / 2, 0.0))
+        error = future.result(timeout=max(deadline.left() - RESERVE_SECONDS / 2, 0.0))
     except FutureTimeoutError:
         return False
-    if compiled.error:
-        record(f"does not compile: {compiled.error}")
-    return not compiled.error
+    if error:
+        record(f"does not compile: {error}")
+    return not error
 
 
 def check_context(what: str, error: Exception) -> None:

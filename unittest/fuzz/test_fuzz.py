@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -161,6 +162,34 @@ def test_the_command_line(tmp_path):
 def test_it_stops_by_itself(tmp_path):
     done = run_tool("--minutes", "0.02", "--jobs", "1", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workers_end_with_a_killed_run(tmp_path):
+    (tmp_path / "a.mlir").write_text(SEED)
+    mark = f"--seeds={tmp_path}"
+    command = [sys.executable, str(TOOLS / "fuzz.py"), "--only=ir", "--jobs=2", mark]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    def processes():
+        found = 0
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has ended
+                found += mark.encode() in path.read_bytes()
+        return found
+
+    try:
+        _wait(lambda: processes() == 3)
+    finally:
+        run.kill()
+        run.wait()
+    _wait(lambda: processes() == 0)
+
+
+def _wait(is_so, seconds=60):
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_one_module_is_shown(tmp_path):

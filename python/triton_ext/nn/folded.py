@@ -69,12 +69,12 @@ def unfold(module: torch.nn.Module) -> None:
 def _class_for(base: Any, recipe: Recipe) -> Any:
     """Returns the class of modules with the forward of a recipe."""
     values = likeness((recipe.attributes, recipe.others))  # equal ones may differ: 1 and True
-    return _folded_class(base, recipe, base.forward, _functions_of(base, recipe), values)
+    return _folded_class(base, recipe, base.forward, _of_class(base, recipe), values)
 
 
 @functools.lru_cache(maxsize=1024)  # blocks of the same kind share a class, and what is compiled
 def _folded_class(
-    base: Any, recipe: Recipe, original: Any, functions: tuple[Any, ...], values: tuple[Any, ...]
+    base: Any, recipe: Recipe, original: Any, of_class: tuple[Any, ...], values: tuple[Any, ...]
 ) -> Any:
     inputs, folded, in_training = recipe.inputs, _function(recipe), recipe.in_training
     token = secrets.token_hex(16)
@@ -90,7 +90,7 @@ def _folded_class(
             or len(arguments) != inputs
             or not all(isinstance(a, torch.Tensor) for a in arguments)
             or base.forward is not original
-            or _functions_of(type(self), recipe) != functions
+            or _of_class(type(self), recipe) != of_class
             or _is_changed(self, recipe)
         ):
             for each in folds_of(self):
@@ -132,9 +132,9 @@ def _folded_class(
 _classes: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
-def _functions_of(base: Any, recipe: Recipe) -> tuple[Any, ...]:
-    """Returns the methods of a class that a forward uses; a user may replace them later."""
-    return tuple([getattr(base, name, None) for name in recipe.functions])
+def _of_class(base: Any, recipe: Recipe) -> tuple[Any, ...]:
+    """Returns what a class has for names that a forward uses; a user may replace it later."""
+    return tuple([getattr(base, name, None) for name in recipe.class_names])
 
 
 def _is_changed(module: Any, recipe: Recipe) -> bool:
@@ -145,10 +145,8 @@ def _is_changed(module: Any, recipe: Recipe) -> bool:
             return True
     if tuple([name for name in children if children[name] is not None]) != recipe.children:
         return True
-    for name in recipe.functions:
-        if name in state:
-            return True
-    for name in children:  # the program reads attributes, which hide children of the same name
+    # The program reads attributes, which hide methods and children of the same name.
+    for name in recipe.class_names:
         if name in state:
             return True
     for name in recipe.identities:
@@ -173,7 +171,7 @@ def _is_changed_deeper(module: Any, recipe: Recipe) -> bool:
         if container is None or tuple(container._modules) != names:
             return True
         for name in names:
-            if name in container.__dict__:
+            if name in container.__dict__ or hasattr(type(container), name):
                 return True
     for paths in recipe.tied:
         found = [_part(module, path) for path in paths]

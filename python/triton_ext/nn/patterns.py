@@ -76,7 +76,8 @@ class Recipe:
         attributes: Values, while it was recorded, of the module's attributes that it may read.
         others: The same, by path and name, for attributes of its class and of its submodules.
         tensors: By path and name, parameters and buffers that it uses: they are not None.
-        functions: Names of methods and properties of its class that the forward uses.
+        class_names: Names that its class may give a meaning: of methods and properties that the
+            forward uses, and of children.
         containers: By path, the children of the containers that it names or whose modules it calls.
         children: Names of its children in order, without those that are None.
         sites: The convolutions, in the order of the folds.
@@ -93,7 +94,7 @@ class Recipe:
     attributes: tuple[tuple[str, Any], ...]
     others: tuple[tuple[str, str, Any], ...]
     tensors: tuple[tuple[str, str], ...]
-    functions: tuple[str, ...]
+    class_names: tuple[str, ...]
     containers: tuple[tuple[str, tuple[str, ...]], ...]
     children: tuple[str, ...]
     sites: tuple[Site, ...]
@@ -202,7 +203,8 @@ def find_recipe(
         attributes=tuple(own.items()),
         others=tuple((*k, v) for k, v in reading.attributes.items() if k[0] or k[1] not in own),
         tensors=tuple(sorted(reading.tensors)),
-        functions=tuple(sorted(reading.functions)),
+        # A class attribute of a child's name would hide the child from the program.
+        class_names=tuple(sorted(reading.functions.union(module._modules))),
         containers=containers,
         children=tuple(k for k, v in module._modules.items() if v is not None),
         sites=tuple(sites),
