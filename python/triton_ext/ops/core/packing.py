@@ -142,25 +142,19 @@ class RowPacking:
     def packed(self) -> ConvProblem:
         """The convolution that the kernel computes: one column, S * C' channels."""
         p, walked, ones = self.problem, self.walked, (1,) * (self.problem.dims - self.walked)
-        packed = replace(
+        size = (*p.input_size[:walked], *p.output_size[walked:])
+        taps = (*p.filter_size[:walked], *ones)
+        if self.planes:
+            rows, (out_h, out_w) = p.filter_size[0], p.output_size
+            walked, ones, size, taps = 0, (1, 1, 1), (out_h, rows, out_w), (1, rows, 1)
+        return replace(
             p,
             in_channels=self.window_channels,
-            input_size=(*p.input_size[:walked], *p.output_size[walked:]),
-            filter_size=(*p.filter_size[:walked], *ones),
+            input_size=size,
+            filter_size=taps,
             stride=(*p.stride[:walked], *ones),
             padding=(*p.padding[:walked], *(((0, 0),) * len(ones))),
             dilation=(*p.dilation[:walked], *ones),
-        )
-        if not self.planes:
-            return packed
-        rows, (out_h, out_w), three = p.filter_size[0], p.output_size, (1, 1, 1)
-        return replace(
-            packed,
-            input_size=(out_h, rows, out_w),
-            filter_size=(1, rows, 1),
-            stride=three,
-            padding=((0, 0),) * 3,
-            dilation=three,
         )
 
     @property
@@ -173,11 +167,6 @@ class RowPacking:
         """Shape of the overlapping view, channels last."""
         packed = self.packed
         return (packed.batch, *packed.input_size, packed.in_channels)
-
-    @property
-    def x_strides(self) -> tuple[int, ...]:
-        """``strides`` in the order [N, S * C', ([D, ]H, )out_w], as a problem's x has them."""
-        return (self.strides[0], self.strides[-1], *self.strides[1:-1])
 
     @property
     def memory_shape(self) -> tuple[int, ...]:

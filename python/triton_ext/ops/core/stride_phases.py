@@ -57,14 +57,9 @@ class StridePhases:
         return self.stride // self.divisor
 
     @property
-    def offset_step(self) -> int:
-        """d / g, by which the position in dy falls from one tap of a phase to its next."""
-        return self.dilation // self.divisor
-
-    @property
     def inverse(self) -> int:
-        """Inverse of d / g modulo s / g."""
-        return pow(self.offset_step, -1, self.tap_step)
+        """Inverse of d / g modulo s / g; from one tap of a phase to its next f falls by d / g."""
+        return pow(self.dilation // self.divisor, -1, self.tap_step)
 
     @property
     def walk_size(self) -> int:
@@ -84,20 +79,14 @@ class StridePhases:
         return (residue + self.low - tap * self.dilation) // self.stride
 
     @property
+    def shifts(self) -> list[int]:
+        """The shifts of all taps of all phases."""
+        return [self.shift(a, r) for a in range(self.stride) for r in self.class_taps(a)]
+
+    @property
     def lower(self) -> int:
         """Smallest shift of all phases."""
-        return min(self.shift(a, r) for a in range(self.stride) for r in self.class_taps(a))
-
-    @property
-    def largest_offset(self) -> int:
-        """Largest im2col offset of all phases."""
-        lower = self.lower
-        return max(self.shift(a, r) - lower for a in range(self.stride) for r in self.class_taps(a))
-
-    @property
-    def mean_taps(self) -> float:
-        """Taps of a phase, on average."""
-        return sum(len(self.class_taps(a)) for a in range(self.stride)) / self.stride
+        return min(self.shifts)
 
 
 _MISSING = StridePhases(size=1, taps=1, stride=1, dilation=1, low=0)
@@ -129,31 +118,33 @@ def phase_taps(dims: Sequence[StridePhases]) -> tuple[int, tuple[float, ...], in
     pixels = math.prod(dim.walk_size for dim in dims)
     count = math.prod(dim.stride for dim in dims)
     if count > _MOST_CLASSES:
-        return pixels, (math.prod(dim.mean_taps for dim in dims),), count
+        return pixels, (math.prod(len(dim.shifts) / dim.stride for dim in dims),), count
     counts = ([len(dim.class_taps(residue)) for residue in range(dim.stride)] for dim in dims)
     return pixels, tuple(map(math.prod, itertools.product(*counts))), 1
 
 
 def geometry_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     """Returns what TMA cannot express of the gradient of a convolution's input."""
-    names = ("filter size", "stride", "dilation", "input size")
-    values = (problem.filter_size, problem.stride, problem.dilation, problem.input_size)
+    values = {
+        "filter size": problem.filter_size, "stride": problem.stride,
+        "dilation": problem.dilation, "input size": problem.input_size,
+    }  # fmt: skip
     found = [
-        f"{name} {value}: must be at least 1"
-        for name, value in zip(names, values, strict=True)
-        if min(value) < 1
+        f"{name} {value}: must be at least 1" for name, value in values.items() if min(value) < 1
     ]
     found += [f"padding {pair}: must not be negative" for pair in problem.padding if min(pair) < 0]
     if found:
         return refused(*found)
     size, letters = problem.output_size, _LETTERS[problem.dims]
-    empty = [name for name, out in zip(letters, size, strict=True) if out < 1]
-    if empty:
-        return refused(
-            *(f"filter larger than the padded input in {name}: empty output" for name in empty)
-        )
+    found = [
+        f"filter larger than the padded input in {name}: empty output"
+        for name, out in zip(letters, size, strict=True)
+        if out < 1
+    ]
     channels, groups = problem.in_channels, problem.groups
-    return phase_refusals(phases_of(problem), size, problem.batch, channels, groups)
+    return refused(*found) or phase_refusals(
+        phases_of(problem), size, problem.batch, channels, groups
+    )
 
 
 def phase_refusals(
@@ -176,10 +167,11 @@ def phase_refusals(
         return refused(*found)
     limits = SPATIAL_LIMITS[len(dims)]
     for name, dim, out in zip(letters, dims, output_size, strict=True):
-        lower = dim.lower
-        if dim.largest_offset > limits.offset_max:
+        shifts = dim.shifts
+        lower, largest = min(shifts), max(shifts) - min(shifts)
+        if largest > limits.offset_max:
             found.append(
-                f"taps of a stride phase in {name} reach over {dim.largest_offset} pixels of dy: "
+                f"taps of a stride phase in {name} reach over {largest} pixels of dy: "
                 f"im2col offsets go to {limits.offset_max}"
             )
         for corner, value in (("lower", lower), ("upper", lower + dim.walk_size - out)):

@@ -71,7 +71,7 @@ class DepthwiseConfig:
         """Returns how many programs of fprop and dgrad are launched."""
         blocks = math.ceil(sampling.out_channels / self.block_c)
         positions = math.ceil(sampling.positions(self.qw) / self.block_p)
-        return positions * blocks, sampling.classes, 1
+        return positions * blocks, math.prod(sampling.up[:-1]), 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ _LAUNCH_US, _COUNTED = 10.0, 0.7
 def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> float:
     """Returns a time for comparisons: instructions, counted in compiled kernels, per scheduler."""
     qw, width, up = config.qw, config.thread_channels, sampling.up[-1]
-    taps, lines = sampling.taps[-1], math.prod(sampling.taps[:-1]) / sampling.classes
+    taps, lines = sampling.taps[-1], math.prod(sampling.taps[:-1]) / math.prod(sampling.up[:-1])
     columns = ((qw - 1) * sampling.step[-1] + (taps - 1) * sampling.dilation[-1]) // up + 1
     products = qw * taps / up
     # Every element is converted; a load has a mask.  A row of the filter has its address and mask.

@@ -110,11 +110,6 @@ class Sampling:
         )
 
     @property
-    def classes(self) -> int:
-        """Classes of rows of the output."""
-        return math.prod(self.up[:-1])
-
-    @property
     def pixels(self) -> int:
         """Output pixels of all images."""
         return self.batch * math.prod(self.out_size)

@@ -125,7 +125,8 @@ def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
     """Returns what fprop computes, and the strides of its x."""
     if case.packing is None:
         return case.problem, case.strides_of_x
-    return case.packing.padded, case.packing.x_strides
+    image, *pixels, one = case.packing.strides
+    return case.packing.padded, (image, one, *pixels)
 
 
 class _Gluon(Family[TileConfig]):

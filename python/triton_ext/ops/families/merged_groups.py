@@ -31,7 +31,7 @@ from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, Plan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.direct import (
@@ -160,60 +160,7 @@ class Merged(Rewrite[MergedConfig]):
     def plan(
         self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], Any]
     ) -> MergedPlan:
-        return MergedPlan.make(case, rewritten, bind(rewritten), device)
-
-
-class MergedDgrad(Merged):
-    direction = "dgrad"
-    inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
-
-
-def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
-    """Returns the case that a family computes; ``None`` where it is none of the family's."""
-    problem, dtype = case.problem, case.dtype
-    # The only kernel that reports the largest absolute value of its output.
-    reports = family is GEMM
-    if not reports and dtype.is_floating_point:
-        # Pixels are looked at as dense elements.
-        sampling = Sampling.of(case)
-        sizes = (*sampling.in_size[::-1], sampling.batch)
-        strides = (*sampling.strides[:1:-1], sampling.strides[0])
-        if math.prod(sizes) != 1 and row_stride_of(sizes, strides) != sampling.in_channels:
-            return None
-    groups = problem.groups // factor
-    epilogue = replace(case.epilogue, amax=reports and dtype.is_floating_point)
-    if case.direction == "fprop":
-        return replace(case, problem=replace(problem, groups=groups), epilogue=epilogue)
-    forward = as_forward(replace(problem, groups=1))
-    if (forward is None) != (family.direction == "dgrad"):
-        return None
-    if forward is None:
-        return replace(case, problem=replace(problem, groups=groups))
-    return Case(
-        direction="fprop",
-        problem=replace(forward, groups=groups),
-        dtype=dtype,
-        epilogue=epilogue,
-        x_strides=case.dy_strides,
-    )
-
-
-@dataclass(slots=True, kw_only=True)
-class MergedPlan(Plan):
-    """A convolution over merged groups: fprop, or dgrad as :class:`ForwardPlan` computes it."""
-
-    inner: ForwardPlan  # of the merged groups
-    config: Any  # its configuration
-    w_shape: tuple[int, ...]  # of the merged filter, [rows, channels, *taps]
-    flags: int  # numbers that say whether outputs are to be repaired; 0 for integers
-    looks: bool  # whether the kernel that writes the filter looks at the pixels
-    merging: Launcher  # writes the filter
-    repairing: Launcher | None  # computes outputs again; None for integers
-
-    @classmethod
-    def make(cls, case: Case, rewritten: Case, inner: ForwardPlan, device: Device) -> MergedPlan:
-        """Returns the plan of a case; ``inner`` is that of its merged groups."""
-        problem, is_float = case.problem, case.dtype.is_floating_point
+        problem, is_float, inner = case.problem, case.dtype.is_floating_point, bind(rewritten)
         groups, taps = problem.groups, problem.taps
         factor = groups // rewritten.problem.groups
         # fprop that computes a gradient turns the filter.
@@ -229,7 +176,7 @@ class MergedPlan(Plan):
         if is_float:
             flags, programs_at_once = max(lookers, 1), 4 * device.num_sms
             repairing = direct_launcher(_REPAIR, case, most_programs=programs_at_once, flags=flags)
-        return cls(
+        return MergedPlan(
             problem=problem,
             inner=inner,
             config=inner.config,
@@ -254,19 +201,54 @@ class MergedPlan(Plan):
             repairing=repairing,
         )
 
+
+class MergedDgrad(Merged):
+    direction = "dgrad"
+    inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
+
+
+def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
+    """Returns the case that a family computes; ``None`` where it is none of the family's."""
+    problem, dtype = case.problem, case.dtype
+    # The only kernel that reports the largest absolute value of its output.
+    reports = family is GEMM
+    if not reports and dtype.is_floating_point:
+        # Pixels are looked at as dense elements.
+        sampling = Sampling.of(case)
+        sizes = (*sampling.in_size[::-1], sampling.batch)
+        strides = (*sampling.strides[:1:-1], sampling.strides[0])
+        if math.prod(sizes) != 1 and row_stride_of(sizes, strides) != sampling.in_channels:
+            return None
+    groups, forward = problem.groups // factor, as_forward(replace(problem, groups=1))
+    if case.direction == "dgrad" and (forward is None) != (family.direction == "dgrad"):
+        return None
+    epilogue = replace(case.epilogue, amax=reports and dtype.is_floating_point)
+    merged = replace(case, problem=replace(problem, groups=groups), epilogue=epilogue)
+    if case.direction == family.direction or forward is None:
+        return merged
+    forward, x_strides = replace(forward, groups=groups), case.dy_strides
+    return replace(merged, direction="fprop", problem=forward, x_strides=x_strides, dy_strides=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class MergedPlan(Plan):
+    """A convolution over merged groups: fprop, or dgrad as :class:`ForwardPlan` computes it."""
+
+    inner: ForwardPlan  # of the merged groups
+    config: Any  # its configuration
+    w_shape: tuple[int, ...]  # of the merged filter, [rows, channels, *taps]
+    flags: int  # numbers that say whether outputs are to be repaired; 0 for integers
+    looks: bool  # whether the kernel that writes the filter looks at the pixels
+    merging: Launcher  # writes the filter
+    repairing: Launcher | None  # computes outputs again; None for integers
+
     @property
     def launcher(self) -> Launcher:
         """That of the inner plan."""
         return self.inner.launcher
 
-    def _run(
-        self,
-        first: torch.Tensor,
-        second: torch.Tensor,
-        operands: EpilogueArguments,
-        out: torch.Tensor | None,
-    ) -> torch.Tensor:
-        x, weight = first, second
+    def _run(self, first: Tensor, second: Tensor, given: EpilogueArguments, out: Out) -> Tensor:
+        x, weight, operands = first, second, given
         w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
         rows, channels, *taps = self.w_shape
         merged = torch.empty((rows, *taps, channels), device=x.device, dtype=w_rows.dtype)

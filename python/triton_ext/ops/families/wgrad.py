@@ -31,7 +31,7 @@ from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.packing import RowPacking, filling_us
-from triton_ext.ops.core.plan import ConvSizes, Plan
+from triton_ext.ops.core.plan import ConvSizes, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES, Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.families import gemm
@@ -201,13 +201,7 @@ class FilterGradientPlan(Plan):
     ``out`` is written in place where it is dense and channels-last, else copied into.
     """
 
-    def _run(
-        self,
-        first: torch.Tensor,
-        second: torch.Tensor,
-        operands: EpilogueArguments,
-        out: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _run(self, first: Tensor, second: Tensor, given: EpilogueArguments, out: Out) -> Tensor:
         shape = self.problem.w_shape
         if out is not None and (tuple(out.shape) != shape or out.dtype != self.out_dtype):
             raise ValueError(
