@@ -15,16 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
-from triton_ext.ops.core import loads
+from triton_ext.ops.core import loads, refusals
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.loads import FITTED_BYTES, Rows
-from triton_ext.ops.core.refusals import (
-    Refusals,
-    depth_refusals,
-    field_refusals,
-    power_refusals,
-    range_refusals,
-)
+from triton_ext.ops.core.refusals import Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +53,15 @@ class ConvConfig:
     def refusals(self, element_bytes: int) -> Refusals:
         """Returns why kernels of operands of a size cannot be compiled so."""
         # Numbers are compared below.
-        if wrong := field_refusals(self):
+        if wrong := refusals.field_refusals(self):
             return wrong
-        found = power_refusals(self, block_m=(16, 1024), block_n=(8, 1024), num_warps=(4, 8))
-        found += depth_refusals(self, element_bytes, "block_k") or power_refusals(
+        found = refusals.power_refusals(
+            self, block_m=(16, 1024), block_n=(8, 1024), num_warps=(4, 8)
+        )
+        found += refusals.depth_refusals(self, element_bytes, "block_k") or refusals.power_refusals(
             self, block_k=(8, 256)
         )
-        return found + range_refusals(
+        return found + refusals.range_refusals(
             self, num_stages=(1, 64), store_parts=(1, 2), group_size_m=(1, 1 << 16)
         )
 

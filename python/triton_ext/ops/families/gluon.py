@@ -15,13 +15,8 @@ import torch
 
 from triton_ext import backends
 from triton_ext.host import capabilities
+from triton_ext.ops.core import descriptors
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import (
-    Layout,
-    matrix_row_stride,
-    pixel_stride,
-    row_stride_of,
-)
 from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
@@ -80,7 +75,7 @@ def im2col_of(
 ) -> Any:
     """Returns the im2col descriptor of x [N, Ci, *input_size], with so many channels in memory."""
     strides = tuple(strides[i] for i in TO_LAST[problem.dims])
-    x = Layout((problem.batch, *problem.input_size, ci), strides, dtype)
+    x = descriptors.Layout((problem.batch, *problem.input_size, ci), strides, dtype)
     return gemm.im2col_of(TensorDescriptorIm2Col, problem, x, block)
 
 
@@ -96,7 +91,7 @@ def tiled(
     from triton_ext.ops.kernels.gluon_pipeline import smem_layout
 
     strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
-    stand_in = Layout(tuple(shape), tuple(strides), dtype)
+    stand_in = descriptors.Layout(tuple(shape), tuple(strides), dtype)
     layout = smem_layout(block, dtype.itemsize)
     checked = TensorDescriptor(stand_in, shape, strides, block, layout).__dict__
 
@@ -117,7 +112,7 @@ def product_of(case: Case) -> Product:
     # Pixels of x [N, Ci, *input_size] may be rows of a matrix, and y's the same.
     order = TO_LAST[problem.dims][-2::-1]
     sizes, strides = ([values[i] for i in order] for values in (problem.x_shape, x_strides))
-    is_matrix = problem.is_pointwise and row_stride_of(sizes, strides) is not None
+    is_matrix = problem.is_pointwise and descriptors.row_stride_of(sizes, strides) is not None
     return replace(product, channels=problem.in_channels, is_matrix=is_matrix)
 
 
@@ -207,7 +202,7 @@ class GluonFprop(_Gluon):
         x_block = [config.rows, config.block_k]
         x_desc = im2col_of(problem, x_ci, x_strides, case.dtype, x_block)
         # How many there are, channels of each, and from one to the next.
-        pixels, filters = (conv.m_gemm, x_ci, matrix_row_stride(x_desc)), (co, ci, ci)
+        pixels, filters = (conv.m_gemm, x_ci, descriptors.matrix_row_stride(x_desc)), (co, ci, ci)
         rows, columns = (filters, pixels) if config.rows_from_w else (pixels, filters)
         (m_gemm, row_ci, row_step), (n_gemm, column_ci, column_step) = rows, columns
         assert column_step is not None  # pixels are columns where they are rows of a matrix only
@@ -255,7 +250,7 @@ class GluonDgrad(_Gluon):
         n, ci, co = problem.batch, problem.in_channels, problem.out_channels
         block = [config.rows, config.block_k]
         dy_desc = gemm.dy_descriptor(case, co, block, TensorDescriptorIm2Col)
-        row = pixel_stride(dy_desc.geometry) if problem.is_pointwise else None
+        row = descriptors.pixel_stride(dy_desc.geometry) if problem.is_pointwise else None
         pixels = n * math.prod(problem.input_size)
         w_blocks = ([config.block_k, 1, width] for width in config.widths)
         inputs = partial(

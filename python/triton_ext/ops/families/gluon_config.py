@@ -13,15 +13,10 @@ from typing import Any
 
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
+from triton_ext.ops.core import refusals
 from triton_ext.ops.core.device import SMEM_BYTES
 from triton_ext.ops.core.loads import FITTED_BYTES, LINE_BYTES
-from triton_ext.ops.core.refusals import (
-    Refusals,
-    field_refusals,
-    power_refusals,
-    range_refusals,
-    refused,
-)
+from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.gemm_config import Cost, Product, channel_block
 
 RESERVED_BYTES = 1024  # Triton's own: alignment of the buffers, a few words for the warp groups
@@ -56,7 +51,7 @@ class TileConfig:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
-        found = field_refusals(self, may_be_zero=("block_n_rest", "filter_steps"))
+        found = refusals.field_refusals(self, may_be_zero=("block_n_rest", "filter_steps"))
         if found:
             raise LaunchError("configuration: " + "; ".join(map(str, found)))
 
@@ -147,16 +142,18 @@ class TileConfig:
     def refusals(self) -> Refusals:
         """Returns why the configuration cannot run; nothing where it can."""
         size, out_size = self.element_bytes, self.out_bytes
-        found = range_refusals(self, consumers=(1, 3))
-        found += power_refusals(self, element_bytes=(1, 2), out_bytes=(1, 4))
+        found = refusals.range_refusals(self, consumers=(1, 3))
+        found += refusals.power_refusals(self, element_bytes=(1, 2), out_bytes=(1, 4))
         if found:
             return found
-        found += power_refusals(self, rows=(64, 128), block_n_main=(16, 256))
+        found += refusals.power_refusals(self, rows=(64, 128), block_n_main=(16, 256))
         if self.block_n_rest:
-            found += power_refusals(self, block_n_rest=(16, 256))
+            found += refusals.power_refusals(self, block_n_rest=(16, 256))
         # A tile narrower than a swizzle row of 32 bytes has another layout in shared memory.
         least = max(16, 32 // out_size)
-        found += power_refusals(self, block_k=(32 // size, 128 // size), store_n=(least, 256))
+        found += refusals.power_refusals(
+            self, block_k=(32 // size, 128 // size), store_n=(least, 256)
+        )
         for n in self.widths:
             if n % self.store_n:
                 found += refused(f"store_n is {self.store_n}: it must divide {n}")

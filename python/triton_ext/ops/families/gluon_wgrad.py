@@ -14,21 +14,14 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 
 from triton_ext.errors import LaunchError
-from triton_ext.ops.core import loads
+from triton_ext.ops.core import loads, refusals
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import Operand
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import (
-    Refusals,
-    field_refusals,
-    power_refusals,
-    range_refusals,
-    refuse,
-    refused,
-)
+from triton_ext.ops.core.refusals import Refusals, refuse, refused
 from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import ELEMENT_BYTES, capacity_refusals
@@ -75,7 +68,7 @@ class WgradTileConfig:
 
     def __post_init__(self) -> None:
         """Refuses fields of another type, and numbers that are too small to compute with."""
-        found = field_refusals(self, may_be_zero=("rest_blocks", "rest_consumers"))
+        found = refusals.field_refusals(self, may_be_zero=("rest_blocks", "rest_consumers"))
         if self.share not in get_args(Share):
             names = ", ".join(map(repr, get_args(Share)))
             found += refused(f"share is {self.share!r}: expected one of {names}")
@@ -178,12 +171,12 @@ class WgradTileConfig:
 
     def refusals(self) -> Refusals:
         """Returns why the configuration cannot run; nothing where it can."""
-        found = range_refusals(self, consumers=(1, 3))
+        found = refusals.range_refusals(self, consumers=(1, 3))
         if found:
             return found
-        found += power_refusals(self, main_blocks=(1, 4), pixels=(16, 128))
+        found += refusals.power_refusals(self, main_blocks=(1, 4), pixels=(16, 128))
         if self.rest_blocks:
-            found += power_refusals(self, rest_blocks=(1, 4))
+            found += refusals.power_refusals(self, rest_blocks=(1, 4))
         if self.share == "rows":
             expected = range(1, self.consumers + 1) if self.rest_blocks else range(1)
             if self.rest_consumers not in expected:
@@ -393,6 +386,7 @@ class GluonWgrad(Family[WgradTileChoice]):
         dw_shape, dw_block = [co, problem.taps, ci], [BLOCK_C, 1, BLOCK_C]
         return WgradPlan(
             problem=problem,
+            computed=problem,
             out_dtype=case.output_dtype,
             tiles=tiles,
             x_operand=x,

@@ -36,7 +36,7 @@ from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
-from triton_ext.ops.families.wgrad import WGRAD, PackedWgradPlan, filling_dy_us, way_us
+from triton_ext.ops.families.wgrad import WGRAD, WgradPlan, filling_dy_us, way_us
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
@@ -291,8 +291,8 @@ class OperandSwap(Rewrite[SwappedConfig]):
         return _with_unpacking(expected)
 
     def plan(
-        self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], PackedWgradPlan]
-    ) -> PackedWgradPlan:
+        self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], WgradPlan]
+    ) -> WgradPlan:
         return replace(bind(rewritten), problem=case.problem, is_swapped=True)
 
 

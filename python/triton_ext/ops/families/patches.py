@@ -8,29 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, aligned_rows, pixel_stride, rounding
+from triton_ext.ops.core.descriptors import ROW_BYTES, pixel_stride, rounding
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
-from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, three
+from triton_ext.ops.core.plan import ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
-from triton_ext.ops.families.gemm import dy_descriptor
-from triton_ext.ops.families.gemm_config import (
-    ConvConfig,
-    OutputTile,
-    Product,
-    channel_block,
-    expected_times,
-    pointer_store_ns,
-)
+from triton_ext.ops.families import gemm_config
+from triton_ext.ops.families.gemm import described_inputs, dy_descriptor, tiled
+from triton_ext.ops.families.gemm_config import ConvConfig, OutputTile, Product
 from triton_ext.ops.kernels.patches import patch_dgrad_kernel
 from triton_ext.ops.kernels.row_copy import fill_channels
 
@@ -95,9 +88,9 @@ class Patches(Family[PatchConfig]):
             pixels=problem.batch * math.prod(_covering(problem)),
             columns=problem.taps * problem.in_channels, channels=co, taps=(1,), element_bytes=size,
         )  # fmt: skip
-        times = expected_times(
-            product, device, channel_block(co, size, 1),
-            output=replace(_output_tile(size), element_ns=pointer_store_ns(row, size)),
+        times = gemm_config.expected_times(
+            product, device, gemm_config.channel_block(co, size, 1),
+            output=replace(_output_tile(size), element_ns=gemm_config.pointer_store_ns(row, size)),
             dram_us=dram_us(case, device),
         )  # fmt: skip
         if size != FITTED_BYTES:
@@ -109,7 +102,7 @@ class Patches(Family[PatchConfig]):
 
     def bind(self, config: PatchConfig, case: Case, device: Device) -> ForwardPlan:
         problem, dtype, tiles = case.problem, case.dtype, config.config
-        to_last, output, covering = TO_LAST[problem.dims], problem.output_size, _covering(problem)
+        output, covering = problem.output_size, _covering(problem)
         ci, co, is_fp32 = problem.in_channels, problem.out_channels, dtype == torch.float32
         row, columns = problem.filter_size[-1] * ci, problem.taps * ci
         # Elements of which rows of patches and rows of dx are multiples: 1 to 8.
@@ -120,22 +113,24 @@ class Patches(Family[PatchConfig]):
             missing_w, w_block = missing_co, w_block[::-1]
         dy_desc = dy_descriptor(case, co + missing_co, dy_block)
         row_stride = pixel_stride(dy_desc.geometry) if covering == output else None
-        options = rounding(dtype)
+        pixels, options, matrix = problem.batch * math.prod(output), rounding(dtype), None
+        if row_stride is not None:
+            matrix = tiled([pixels, co + missing_co], row_stride, dy_block, **options)
 
-        def describe(dy: torch.Tensor, weight: torch.Tensor) -> tuple[Any, ...]:
-            w_rows = weight.permute(to_last).reshape(co, -1)
+        def fill(dy_rows: torch.Tensor, w_rows: torch.Tensor) -> list[torch.Tensor]:
+            w_rows = w_rows.reshape(co, -1)
             w_rows = w_rows.t() if is_fp32 else w_rows
-            dy_rows, w_rows = fill_channels((dy.permute(to_last), missing_co), (w_rows, missing_w))
-            w_rows = aligned_rows(w_rows)
-            # Also where dy is read as a matrix: it checks the address.
-            dy_tiles = dy_desc.with_base(dy_rows)
-            if row_stride is not None:
-                matrix = [math.prod(dy_rows.shape[:-1]), dy_rows.shape[-1]]
-                dy_tiles = TensorDescriptor(dy_rows, matrix, [row_stride, 1], dy_block, **options)
-            w_strides = [w_rows.shape[1], 1]
-            w_tiles = TensorDescriptor(w_rows, [*w_rows.shape], w_strides, w_block, **options)
-            return dy_tiles, w_tiles
+            return fill_channels((dy_rows, missing_co), (w_rows, missing_w))
 
+        w_shape = [columns, co + missing_w] if is_fp32 else [co, columns + missing_w]
+        inputs = partial(
+            described_inputs,
+            pixels=dy_desc.with_base,
+            matrix=matrix,
+            columns=[tiled(w_shape, w_shape[1], w_block, **options)],
+            dims=problem.dims,
+            fill=fill,
+        )
         m_gemm = problem.batch * math.prod(covering)
         num_tiles = math.ceil(m_gemm / tiles.block_m) * math.ceil(columns / tiles.block_n)
         launcher = Launcher(
@@ -158,7 +153,7 @@ class Patches(Family[PatchConfig]):
             },
             options={"num_stages": tiles.num_stages, "num_warps": tiles.num_warps},
         )  # fmt: skip
-        return ForwardPlan.make(case, tiles, describe, launcher)
+        return ForwardPlan.make(case, tiles, inputs, launcher)
 
 
 def _output_tile(element_bytes: int) -> OutputTile:

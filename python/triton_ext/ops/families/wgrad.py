@@ -16,16 +16,9 @@ from typing import Any
 import torch
 
 from triton_ext import backends
-from triton_ext.ops.core import loads
+from triton_ext.ops.core import descriptors, loads
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import (
-    ROW_BYTES,
-    Describe,
-    Layout,
-    Operand,
-    aligned_copy,
-    packed_strides,
-)
+from triton_ext.ops.core.descriptors import ROW_BYTES, Describe, Layout, Operand
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family, ranked
@@ -229,8 +222,9 @@ class FilterGradientPlan(Plan):
 
 @dataclass(slots=True, kw_only=True)
 class WgradPlan(FilterGradientPlan):
-    """A plan of the @triton.jit kernels; that of the Gluon kernels has the same fields."""
+    """A plan of the @triton.jit kernels or of the Gluon kernels."""
 
+    computed: ConvProblem  # what the kernels compute: ``problem``, or the packed one
     tiles: Any  # the tile configuration and the tile schedule
     x_operand: Operand
     dy_operand: Operand
@@ -243,6 +237,8 @@ class WgradPlan(FilterGradientPlan):
     # Flags of CTAs that wait for others, int32 zeros; None where the kernel takes none.
     flags: int | None = None
     reducer: Launcher | None  # launches the reduction kernel; None where there is nothing to add
+    copies: RowCopies | None = None  # packs x and unpacks dw, in partial im2col
+    is_swapped: bool = False  # whether x is dy to the kernels, and dy x
 
     @property
     def config(self) -> Any:
@@ -250,19 +246,26 @@ class WgradPlan(FilterGradientPlan):
         return self.tiles.config
 
     def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        dw = self._memory(x.device, out)
+        rows = dw = self._memory(x.device, out)
         if self.problem.batch == 0:
             return dw.zero_()
+        if self.copies is not None:
+            co, ci, *taps = self.computed.w_shape
+            dw = dw.new_empty((co, *taps, ci))
+            x, dy = (dy, x) if self.is_swapped else (x, dy)
+            x = self.copies.pack(x, None)[0].movedim(-1, 1)
         for launcher, tensors in self.launches(x, dy, dw):
             launcher.launch(tensors)
-        return dw
+        if self.copies is not None:
+            self.copies.unpack(dw, rows, is_swapped=self.is_swapped)
+        return rows
 
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
         """Returns the launches of a call; dw [Co, *filter_size, Ci / groups] is dense."""
         dy = self.dy_operand.rows(dy)
         if dy.data_ptr() % ROW_BYTES:
             # The plan was made for these strides: there may be gaps between pixels.
-            dy = aligned_copy(dy)
+            dy = descriptors.aligned_copy(dy)
         inputs = (self.describe_x(self.x_operand.rows(x)), self.describe_dy(dy))
         described = dw if self.describe_dw is None else self.describe_dw(dw)
         parts: Any = None
@@ -274,35 +277,6 @@ class WgradPlan(FilterGradientPlan):
             flags = (zeroed_flags(x.device, self.flags) if self.flags else parts.view(torch.int32),)
         first = (self.launcher, (*inputs, described, parts, *flags))
         return [first] if self.reducer is None else [first, (self.reducer, (parts, dw))]
-
-
-@dataclass(slots=True, kw_only=True)
-class PackedWgradPlan(FilterGradientPlan):
-    """A gradient of a filter by partial im2col."""
-
-    # The plan of the packed filter's gradient [Co, S * C', ([T, ]R, )1]; with planes,
-    # [Co, S * C', 1, R, 1].
-    packed: WgradPlan
-    copies: RowCopies  # how x is packed
-    is_swapped: bool = False  # whether the packed plan's x is dy and its dy x
-
-    @property
-    def tiles(self) -> WgradTiles:
-        """The tile configuration and the tile schedule of the packed plan."""
-        return self.packed.tiles
-
-    @property
-    def config(self) -> Any:
-        """The tile configuration of the packed plan."""
-        return self.packed.config
-
-    def _rows(self, x: torch.Tensor, dy: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        if self.is_swapped:
-            x, dy = dy, x
-        rows = self._memory(x.device, out)
-        packed = self.packed.run(self.copies.pack(x, None)[0].movedim(-1, 1), dy)
-        self.copies.unpack(packed, rows, is_swapped=self.is_swapped)
-        return rows
 
 
 # ---- The family --------------------------------------------------------------------------------
@@ -347,15 +321,9 @@ class Wgrad(Family[WgradChoice]):
             }
         )
 
-    def bind(self, config: WgradChoice, case: Case, device: Device) -> FilterGradientPlan:
+    def bind(self, config: WgradChoice, case: Case, device: Device) -> WgradPlan:
         refuse(f"wgrad: configuration {config.config}", config.config.refusals())
-        plan = _kernel_plan(config, case, device)
-        if case.packing is None:
-            return plan
-        copies = RowCopies(case.packing)
-        return PackedWgradPlan(
-            problem=case.problem, out_dtype=plan.out_dtype, packed=plan, copies=copies
-        )
+        return _kernel_plan(config, case, device)
 
 
 def _computed(case: Case) -> ConvProblem:
@@ -382,7 +350,7 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
     describe_x = gemm.tiled([pixels, x.channels], x.pixel_stride, block)
     if pixels and not is_matrix:
         shape = (problem.batch, *problem.input_size, x.channels)
-        strides = packed_strides(shape) if x.is_copied else x_strides
+        strides = descriptors.packed_strides(shape) if x.is_copied else x_strides
         layout = Layout(shape, strides, case.dtype)
         describe_x = gemm.im2col_of(Im2ColDescriptor, problem, layout, block).with_base
     describe_dw = None
@@ -392,7 +360,9 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
         describe_dw = gemm.tiled(dw_shape, problem.in_channels, dw_block)
     launcher, reducer = _launchers(problem, tiles, is_matrix)
     return WgradPlan(
-        problem=problem,
+        problem=case.problem,
+        computed=problem,
+        copies=None if packing is None else RowCopies(packing),
         out_dtype=case.output_dtype,
         tiles=tiles,
         x_operand=x,

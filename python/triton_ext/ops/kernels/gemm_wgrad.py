@@ -37,14 +37,9 @@ import triton
 import triton.language as tl
 
 import triton_ext.language as tle
+from triton_ext.ops.core import refusals
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import (
-    Refusals,
-    field_refusals,
-    power_refusals,
-    range_refusals,
-    refused,
-)
+from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.kernels import epilogue
 from triton_ext.ops.kernels.gemm import tap_offsets
 
@@ -100,12 +95,12 @@ class WgradConfig:
 
     def refusals(self) -> Refusals:
         """Returns why the kernel cannot be compiled for it; nothing where it can."""
-        found = field_refusals(self)
+        found = refusals.field_refusals(self)
         if found:
             return found
         tile = {"block_co": (16, 256), "block_ci": (16, 256), "block_pixels": (16, 256)}
-        found += power_refusals(self, **tile, num_warps=(4, 8))
-        found += range_refusals(self, taps=(1, 9), store_parts=(1, 2))
+        found += refusals.power_refusals(self, **tile, num_warps=(4, 8))
+        found += refusals.range_refusals(self, taps=(1, 9), store_parts=(1, 2))
         if self.block_co < 16 * self.num_warps:
             found += refused(
                 f"block_co is {self.block_co}: {self.num_warps} warps of 16 rows need "
