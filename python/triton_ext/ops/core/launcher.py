@@ -24,7 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from triton_ext import backends, plugin
-from triton_ext.ops.core.epilogue import EpilogueArguments, Operands
+from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments, Operands
 
 _prepare_launch = backends.load("nvidia", "prepare_launch")
 
@@ -245,7 +245,8 @@ class BoundPlan:
     _tries: int = _MOST_TRIES
 
     def _run(self, first: Any, second: Any, *operands: Any) -> torch.Tensor:
-        y: torch.Tensor = self.plan.run(first, second, EpilogueArguments(*operands).operands())
+        given = EpilogueArguments(*operands).operands() if operands else NO_OPERANDS
+        y: torch.Tensor = self.plan.run(first, second, given)
         return y
 
     def run(self, *given: torch.Tensor | None) -> torch.Tensor:
