@@ -107,7 +107,8 @@ def ranking_of(
 ) -> list[Any]:
     """The configurations that fit, by their expected times; those of wgrad tap by tap."""
     case = Case(direction=direction, problem=problem, dtype=dtype, epilogue=epilogue)
-    return planner.ranking(case, device, TAP_BY_TAP if direction == "wgrad" else None)
+    among = TAP_BY_TAP if direction == "wgrad" else None
+    return planner.in_order(planner.offers(case, device, among, compared=True))
 
 
 def refusals_of(

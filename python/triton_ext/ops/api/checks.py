@@ -27,7 +27,6 @@ How = tuple[Fallback, Prefer]
 
 # Names of the taps' dimensions in messages, by their number.
 _TAPS = {1: ("S",), 2: ("R", "S"), 3: ("T", "R", "S")}
-_NO_WORDS: Mapping[str, str] = {}
 
 
 # --- kinds of arguments -------------------------------------------------------------------------
@@ -125,20 +124,17 @@ def check_rank(
     )
 
 
-def check(
-    c: ConvCall, name: str = "", words: Mapping[str, str] = _NO_WORDS, *, is_cast: bool = False
-) -> None:
+def check(c: ConvCall, *, is_cast: bool = False) -> None:
     """Refuses operands and an epilogue that do not fit together.
 
-    ``name`` is the function's, ``words`` are its names of operands.  With ``is_cast``, autocast
-    gives all the same dtype.
+    With ``is_cast``, autocast gives all operands the same dtype.
 
     Raises:
         ValueError: Ranks, sizes, groups, devices or an activation that do not fit.
         TypeError: Mixed dtypes, or an epilogue of other kinds of values.
     """
-    name, direction, groups = name or c.name(), c.operator.direction, c.parameters.groups
-    operands = {words.get(which, which): tensor for which, tensor in c.operands().items()}
+    name, direction, groups = c.name(), c.operator.direction, c.parameters.groups
+    operands = c.operands()
     (a, first), (b, second) = operands.items()
     bias = c.epilogue.bias
     check_rank(name, None, direction, operands)
@@ -192,15 +188,14 @@ def check(
         _check_epilogue(name, first, c.shapes()[2], c.epilogue)
 
 
-def check_pixels(c: ConvCall, name: str = "", words: Mapping[str, str] = _NO_WORDS) -> None:
+def check_pixels(c: ConvCall) -> None:
     """Refuses a gradient of y that has not the pixels of y."""
     (x_shape, w_shape, _), dy = c.shapes(), c.pixels()["dy"]
     pixels = c.parameters.output_size(x_shape[2:], w_shape[2:])
     if list(dy.shape[2:]) != pixels:
         raise ValueError(
-            f"{name or c.name()}: expected {words.get('dy', 'dy')} "
-            f"[N, Co, {', '.join(map(str, pixels))}] for an input of {list(x_shape[2:])} pixels, "
-            f"got {list(dy.shape)}"
+            f"{c.name()}: expected dy [N, Co, {', '.join(map(str, pixels))}] for an input of "
+            f"{list(x_shape[2:])} pixels, got {list(dy.shape)}"
         )
 
 

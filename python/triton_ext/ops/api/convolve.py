@@ -21,7 +21,6 @@ from triton_ext.ops.api.checks import (
     check_memory,
     check_out,
     check_output_padding,
-    check_pixels,
     check_rank,
     check_sizes,
     check_steps,
@@ -42,7 +41,6 @@ from triton_ext.ops.core.dispatch_cache import (
 from triton_ext.ops.core.epilogue import EpilogueArguments, apply_activation, output_dtype
 from triton_ext.ops.core.launcher import BoundPlan
 from triton_ext.ops.core.problem import ConvParameters, GivenParameters, Numbers, numbers
-from triton_ext.ops.core.refusals import layout_refusal
 
 Tensor = torch.Tensor
 
@@ -53,12 +51,12 @@ _INPUT = ("", "conv1d_input", "conv2d_input", "conv3d_input")
 _WEIGHT = ("", "conv1d_weight", "conv2d_weight", "conv3d_weight")
 
 # How functions call what operators name otherwise.
-_OF_TRANSPOSED: Final = {"dy": "x", "output channels": "input channels"}
+OF_TRANSPOSED: Final = {"dy": "x", "output channels": "input channels"}
 _OF_GRADIENTS: Final = {"dy": "grad_output"}
 _NONE: Final[dict[str, str]] = {}
 
 
-# --- calls with a key ---------------------------------------------------------------------------
+# --- forward and transposed ---------------------------------------------------------------------
 
 
 def convolve(
@@ -87,9 +85,108 @@ def convolve(
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
         x, weight, bias = operands
         return convolve(dims, x, weight, bias, given, how, output_padding)
-    if output_padding is None:
-        return _forward(FPROP, dims, x, weight, EpilogueArguments(bias), given, how, key)
-    return _transposed(dims, x, weight, bias, given, how, output_padding, key)
+    check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
+    if x.dim() == dims + 1:
+        return convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding).squeeze(0)
+    operator, words = (FPROP, _NONE) if output_padding is None else (DGRAD, OF_TRANSPOSED)
+    check_rank(name, dims, operator.direction, {"x": x, "weight": weight})
+    if output_padding is not None and isinstance(given[1], str):
+        raise ValueError(f"{name}: padding must be numbers, got {given[1]!r}")
+    parameters = ConvParameters.parse(given, weight.shape[2:])
+    c = ConvCall(operator, x, weight, EpilogueArguments(bias), parameters, None, parse_how(how))
+    if output_padding is not None:
+        made = _transposed(name, c, output_padding)
+        if isinstance(made, Tensor):
+            return made
+        c = made
+    return _compute(key, c, how, name, words, every)
+
+
+def _compute(
+    key: Hashable,
+    c: ConvCall,
+    how: How,
+    name: str = "",
+    words: Mapping[str, str] = _NONE,
+    given: tuple[object, ...] | None = None,
+) -> Tensor:
+    """Computes a call, and keeps what computes calls with its function key, if it has one.
+
+    Refusals have the name and the words of the function, if it has some.  ``given`` are all numbers
+    of the call, where autograd may record calls with this key.
+    """
+    if key is not None and how[1] != "ours":
+        from triton_ext.ops.tuning.runs import is_torch_faster  # it measures such calls itself
+
+        tensors = (c.first, c.second, c.epilogue.bias)
+        if is_torch_faster(c.case(), c.first.device, tensors):
+            return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
+    try:
+        y = operators.call(c)
+    except _REFUSALS as error:
+        raise renamed(name, error, words) from None
+    if key is not None and isinstance(forward := bind(c), BoundPlan):
+        keep(key, forward if given is None else BoundConvolution(c, forward, given))
+    return y
+
+
+def _transposed(name: str, c: ConvCall, output_padding: Numbers) -> ConvCall | Tensor:
+    """Returns a transposed call with its output size, or the output of one that is none of ours."""
+    x, weight, parameters = c.first, c.second, c.parameters
+    stride, sides, dilation, groups = parameters
+    extra = numbers("output_padding", output_padding, weight.dim() - 2)
+    check_steps(name, parameters)
+    check_output_padding(name, extra, parameters)
+    reason = None
+    if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
+        # No convolution has this as its gradient.
+        reason = f"output_padding {extra} is not smaller than stride {stride}"
+    elif operators.is_traced():
+        reason = "torch.jit.trace takes no operator that has sizes among its arguments"
+    if reason is not None:
+        if not c.fallback or sides[::2] != sides[1::2]:
+            raise UnsupportedError(
+                f'{name}: {reason}; fallback="torch" takes it where padding is the same on both '
+                "sides"
+            )
+        function = getattr(torch.nn.functional, name)
+        bias = c.epilogue.bias
+        y: Tensor = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)
+        return y
+    size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
+    if any(pixels < 1 for pixels in size):
+        raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
+    return c._replace(size=size)
+
+
+#: How refusals of plans and operators begin, which several functions share.
+_REFUSER: Final = re.compile(
+    r"(conv_dgrad|dgrad|wgrad|conv_transpose\dd|conv\dd_weight|conv\dd \((dgrad|wgrad)\)): "
+)
+_REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
+
+
+def check_call(name: str, c: ConvCall, words: Mapping[str, str], *, is_cast: bool = True) -> None:
+    """Refuses a call as :func:`check` does, with the name and the words of a function."""
+    try:
+        check(c, is_cast=is_cast)
+    except _REFUSALS as error:
+        raise renamed(name, error, words) from None
+
+
+def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
+    """Returns a refusal with the function's name and words for those in it; other errors as is."""
+    text = str(error)
+    match = _REFUSER.match(text)
+    if match is None or type(error) not in _REFUSALS:
+        return error
+    text = text[match.end() :]
+    for word, other in words.items():
+        text = re.sub(rf"\b{word}\b", other, text)
+    return type(error)(f"{name}: {text}")
+
+
+# --- epilogues ----------------------------------------------------------------------------------
 
 
 def convolve_fused(
@@ -104,101 +201,24 @@ def convolve_fused(
 
     ``fused`` are the fields of :class:`EpilogueArguments`; a tuple is made in less time.
     """
+    name = _CONV[dims]
     bias, scale, residual, out_scale, extra, activation, out_dtype, function, out, amax = fused
     key = None
     tensors = (x, weight, bias, scale, residual, out_scale)
     if amax is function is extra is out is None:
-        key = function_key(_CONV[dims], tensors, given, (*how, activation, out_dtype))
+        key = function_key(name, tensors, given, (*how, activation, out_dtype))
         if key is not None and is_differentiated(*tensors):
             key = None
         bound = cached(key)
         if bound is not None:
             return bound.run(*tensors)
-    epilogue = EpilogueArguments._make(fused)
-    return _forward(FUSED, dims, x, weight, epilogue, given, how, key)
-
-
-def gradient(
-    operator: Operator,
-    dims: int,
-    first: Tensor,
-    second: Tensor,
-    size: Sequence[int],
-    given: GivenParameters,
-    how: How,
-) -> Tensor:
-    """Computes a gradient of a convolution, as the public function of so many dimensions does.
-
-    It has the shape ``size``.  The operands are the gradient of y and weight for dgrad, x and the
-    gradient of y for wgrad.
-    """
-    is_dgrad = operator is DGRAD
-    name = (_INPUT if is_dgrad else _WEIGHT)[dims]
-    key = function_key(name, (first, second), (*given, size), how)
-    if key is not None and is_differentiated(first, second):
-        key = None
-    bound = cached(key)
-    if bound is not None:
-        return bound.run(first, second)
-    which = "input_size" if is_dgrad else "weight_size"
-    names = ("grad_output", "weight") if is_dgrad else ("x", "grad_output")
-    operands = dict(zip(names, (first, second), strict=True))
-    check_arguments(name, operands, given, how)
-    check_sizes(name, which, size, dims + 2)
-    filter_size = () if is_dgrad else size[2:]
-    c = _call(name, dims, operator, operands, EpilogueArguments(), given, how, filter_size)
-    check_steps(name, c.parameters)
-    c = c._replace(size=list(size[2:]))
-    check(c, name, _OF_GRADIENTS, is_cast=True)
-    expected = c.shapes()[2]
-    if tuple(size[:2]) != expected[:2]:
-        raise ValueError(
-            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...], got {list(size)}"
-        )
-    check_pixels(c, name, _OF_GRADIENTS)
-    return _compute(key, c, how, name, _OF_GRADIENTS)
-
-
-# --- other calls --------------------------------------------------------------------------------
-
-
-def _call(
-    name: str,
-    dims: int,
-    operator: Operator,
-    operands: dict[str, Tensor],
-    epilogue: EpilogueArguments,
-    given: GivenParameters,
-    how: How,
-    filter_size: Sequence[int] = (),
-) -> ConvCall:
-    """Returns a call without a size, of operands by their names; the filter's size is weight's."""
-    check_rank(name, dims, operator.direction, operands)
-    first, second = operands.values()
-    parameters = ConvParameters.parse(given, filter_size or second.shape[2:])
-    return ConvCall(operator, first, second, epilogue, parameters, None, parse_how(how))
-
-
-def _forward(
-    operator: Operator,
-    dims: int,
-    x: Tensor,
-    weight: Tensor,
-    epilogue: EpilogueArguments,
-    given: GivenParameters,
-    how: How,
-    key: Hashable,
-) -> Tensor:
-    name, is_fused = _CONV[dims], operator is FUSED
-    bias, scale, residual, out_scale, extra, activation, _, function, out, amax = epilogue
+    epilogue = EpilogueArguments._make(fused)._replace(extra=() if extra is None else extra)
     named = {"x": x, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
     named |= {"out_scale": out_scale, "amax": amax, "out": out}
     # These have no derivative, by torch either.
     is_strict = amax is not None or out is not None or function is not None
     check_arguments(name, named, given, ("error", how[1]) if is_strict else how)
     if x.dim() == dims + 1:
-        if not is_fused:
-            return convolve(dims, x.unsqueeze(0), weight, bias, given, how).squeeze(0)
         for which, tensor in (("residual", residual), ("out", out)):
             if tensor is not None and tensor.dim() != dims + 1:
                 raise ValueError(
@@ -206,13 +226,13 @@ def _forward(
                     f"dimensions, got {list(tensor.shape)}"
                 )
         x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
-        epilogue = epilogue._replace(residual=residual, out=out)
-        return convolve_fused(dims, x, weight, epilogue, given, how).squeeze(0)
-    epilogue = epilogue._replace(extra=() if extra is None else extra)
-    c = _call(name, dims, operator, {"x": x, "weight": weight}, epilogue, given, how)
-    if not is_fused:
-        return _compute(key, c, how, given=given)
-    check(c, name, is_cast=True)
+        fused = EpilogueArguments._make(fused)._replace(residual=residual, out=out)
+        return convolve_fused(dims, x, weight, fused, given, how).squeeze(0)
+    check_rank(name, dims, "fprop", {"x": x, "weight": weight})
+    parameters = ConvParameters.parse(given, weight.shape[2:])
+    c = ConvCall(FUSED, x, weight, epilogue, parameters, None, parse_how(how))
+    # The kernel's operands may have another dtype than these have before autocast.
+    check(c, is_cast=True)
     if function is not None:
         handle = operators.function_handle(function, len(epilogue.extra))
         c = c._replace(epilogue=epilogue._replace(function=handle))
@@ -258,102 +278,45 @@ def _convolve_into(name: str, c: ConvCall) -> Tensor:
     return out
 
 
-def _transposed(
+# --- gradients ----------------------------------------------------------------------------------
+
+
+def gradient(
+    operator: Operator,
     dims: int,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    first: Tensor,
+    second: Tensor,
+    size: Sequence[int],
     given: GivenParameters,
     how: How,
-    output_padding: Numbers,
-    key: Hashable,
 ) -> Tensor:
-    name = _TRANSPOSED[dims]
-    check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
-    if x.dim() == dims + 1:
-        return convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding).squeeze(0)
-    if isinstance(given[1], str):
-        raise ValueError(f"{name}: padding must be numbers, got {given[1]!r}")
-    operands = {"x": x, "weight": weight}
-    c = _call(name, dims, DGRAD, operands, EpilogueArguments(bias), given, how)
-    stride, sides, dilation, groups = c.parameters
-    extra = numbers("output_padding", output_padding, dims)
-    check_steps(name, c.parameters)
-    # The kernel's operands may have another dtype than these have before autocast.
-    check(c, name, _OF_TRANSPOSED, is_cast=True)
-    check_output_padding(name, extra, c.parameters)
-    reason = None
-    if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
-        # No convolution has this as its gradient.
-        reason = f"output_padding {extra} is not smaller than stride {stride}"
-    elif operators.is_traced():
-        reason = "torch.jit.trace takes no operator that has sizes among its arguments"
-    if reason is not None:
-        if not c.fallback or sides[::2] != sides[1::2]:
-            raise UnsupportedError(
-                f'{name}: {reason}; fallback="torch" takes it where padding is the same on both '
-                "sides"
-            )
-        function = getattr(torch.nn.functional, name)
-        y: Tensor = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)
-        return y
-    size = c.parameters.transposed_size(x.shape[2:], weight.shape[2:], extra)
-    if any(pixels < 1 for pixels in size):
-        raise ValueError(f"{name}: expected output sizes of at least 1, got {size}")
-    c = c._replace(size=size)
-    return _compute(key, c, how, name, _OF_TRANSPOSED, (*given, output_padding))
+    """Computes a gradient of a convolution, as the public function of so many dimensions does.
 
-
-def _compute(
-    key: Hashable,
-    c: ConvCall,
-    how: How,
-    name: str = "",
-    words: Mapping[str, str] = _NONE,
-    given: tuple[object, ...] | None = None,
-) -> Tensor:
-    """Computes a call, and keeps what computes calls with its function key, if it has one.
-
-    Refusals have the name and the words of the function, if it has some.  ``given`` are all numbers
-    of the call, where autograd may record calls with this key.
+    It has the shape ``size``.  The operands are the gradient of y and weight for dgrad, x and the
+    gradient of y for wgrad.
     """
-    if key is not None and how[1] != "ours":
-        from triton_ext.ops.tuning.runs import is_torch_faster  # it measures such calls itself
-
-        tensors = (c.first, c.second, c.epilogue.bias)
-        if is_torch_faster(c.case(), c.first.device, tensors):
-            return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
-    if not words:
-        y = operators.call(c)
-    else:
-        pixels = {} if c.fallback else c.pixels()
-        for which, tensor in pixels.items():
-            refusal = layout_refusal(name, words.get(which, which), tensor)
-            if refusal is not None:
-                raise refusal.error()
-        try:
-            y = operators.call(c)
-        except _REFUSALS as error:
-            raise renamed(name, error, words) from None
-    if key is not None and isinstance(forward := bind(c), BoundPlan):
-        keep(key, forward if given is None else BoundConvolution(c, forward, given))
-    return y
-
-
-#: How refusals of plans and operators begin, which several functions share.
-_REFUSER: Final = re.compile(
-    r"(conv_dgrad|dgrad|wgrad|conv_transpose\dd|conv\dd_weight|conv\dd \((dgrad|wgrad)\)): "
-)
-_REFUSALS: Final = (DescriptorError, UnsupportedError, TypeError, ValueError)
-
-
-def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
-    """Returns a refusal with the function's name and words for those in it; other errors as is."""
-    text = str(error)
-    match = _REFUSER.match(text)
-    if match is None or type(error) not in _REFUSALS:
-        return error
-    text = text[match.end() :]
-    for word, other in words.items():
-        text = re.sub(rf"\b{word}\b", other, text)
-    return type(error)(f"{name}: {text}")
+    is_dgrad = operator is DGRAD
+    name = (_INPUT if is_dgrad else _WEIGHT)[dims]
+    key = function_key(name, (first, second), (*given, size), how)
+    if key is not None and is_differentiated(first, second):
+        key = None
+    bound = cached(key)
+    if bound is not None:
+        return bound.run(first, second)
+    which = "input_size" if is_dgrad else "weight_size"
+    names = ("grad_output", "weight") if is_dgrad else ("x", "grad_output")
+    operands = dict(zip(names, (first, second), strict=True))
+    check_arguments(name, operands, given, how)
+    check_sizes(name, which, size, dims + 2)
+    check_rank(name, dims, operator.direction, operands)
+    parameters = ConvParameters.parse(given, (second.shape if is_dgrad else size)[2:])
+    check_steps(name, parameters)
+    outer, may_fall_back = list(size[2:]), parse_how(how)
+    c = ConvCall(operator, first, second, EpilogueArguments(), parameters, outer, may_fall_back)
+    check_call(name, c, _OF_GRADIENTS)
+    expected = c.shapes()[2]
+    if tuple(size[:2]) != expected[:2]:
+        raise ValueError(
+            f"{name}: expected {which} [{expected[0]}, {expected[1]}, ...], got {list(size)}"
+        )
+    return _compute(key, c, how, name, _OF_GRADIENTS)

@@ -211,7 +211,6 @@ class _Convolution(torch.autograd.Function):
             key = tensor_key(bound.words, (grad, first, second), is_convolution=True)
         found: list[BoundPlan | None] | None = cached(key)
         if found is None or (needs[0] and not found[0]) or (needs[1] and not found[1]):
-            computed = gradients(bound.direction, tensors, bound.parameters, needs)
             if key is not None and _is_in_order(grad):
                 found = found or [None, None]
                 for operand in (0, 1):
@@ -220,7 +219,7 @@ class _Convolution(torch.autograd.Function):
                         plan = bind(call)
                         found[operand] = plan if isinstance(plan, BoundPlan) else None
                 keep(key, found)
-            return None, *computed
+            return None, *gradients(bound.direction, tensors, bound.parameters, needs)
         (_, a, b), (_, c, d) = GRADIENTS[bound.direction]
         dx = found[0].run(tensors[a], tensors[b]) if needs[0] and found[0] else None
         dw = found[1].run(tensors[c], tensors[d]) if needs[1] and found[1] else None

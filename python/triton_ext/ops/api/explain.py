@@ -13,11 +13,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.ops.api.checks import (
-    check,
     check_arguments,
     check_output_padding,
     check_rank,
 )
+from triton_ext.ops.api.convolve import OF_TRANSPOSED, check_call
 from triton_ext.ops.api.operators import DGRAD, FPROP, ConvCall
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
@@ -112,7 +112,7 @@ def support(
     parameters = ConvParameters.parse(given, weight.shape[2:])
     size = parameters.transposed_size(x.shape[2:], weight.shape[2:], extra) if transposed else None
     c = ConvCall(operator, x, weight, EpilogueArguments(bias), parameters, size, False)
-    check(c, name, {"dy": "x"}, is_cast=is_cast(x))
+    check_call(name, c, OF_TRANSPOSED, is_cast=is_cast(x))
     if transposed and min(extra) < 0:
         check_output_padding(name, extra, parameters)
     if not transposed and any(extra):

@@ -17,10 +17,10 @@ from triton_ext.ops.api import operators
 from triton_ext.ops.api.checks import check
 from triton_ext.ops.api.execution import gradients, run
 from triton_ext.ops.api.operators import FPROP, FUSED, INTO, OPERATORS, ConvCall, Operator
+from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.epilogue import EpilogueArguments, is_per_image, output_dtype
-from triton_ext.ops.core.planner import check_geometry
 from triton_ext.ops.core.refusals import tensor_refusal
 
 __all__: list[str] = []
@@ -45,7 +45,8 @@ def _fake(c: ConvCall) -> Tensor:
         if direction == "fprop" and is_known:
             # An empty batch has a geometry as well: that of one image.
             problem = c.parameters.problem((1, *x_shape[1:]), w_shape)
-            check_geometry(Case(direction=direction, problem=problem, dtype=c.first.dtype))
+            case = Case(direction=direction, problem=problem, dtype=c.first.dtype)
+            planner.check(case, c.first.device)
     dtype = output_dtype(c.first.dtype, c.epilogue.out_dtype)
     return empty_channels_last(shape, dtype, c.first.device)
 

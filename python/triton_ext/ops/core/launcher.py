@@ -159,20 +159,13 @@ def _specialization(tensors: tuple[Any, ...]) -> Hashable:
     return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
 class LaunchGroup:
-    """Launches of one call that differ from those of another in the addresses of tensors only.
+    """Launches of one call that differ from those of another in the addresses of tensors only."""
 
-    The kernels were prepared for a key of the plugin's passes.
-    """
-
-    __slots__ = ("_kernels", "_key", "_launch")
-
-    def __init__(
-        self, key: Hashable, kernels: tuple[Any, ...], launch: Callable[[tuple[Any, ...]], bool]
-    ) -> None:
-        self._key = key
-        self._kernels = kernels
-        self._launch = launch
+    _key: Hashable  # of the plugin's passes that the kernels were prepared for
+    _kernels: tuple[Any, ...]
+    _launch: Callable[[tuple[Any, ...]], bool]
 
     @classmethod
     def of(cls, launches: Sequence[tuple[Launched, Pick]]) -> LaunchGroup | None:

@@ -28,8 +28,10 @@ from triton_ext.ops.core.refusals import Refusal, refused
 # Permutations of torch's order [N, C, *spatial] to channels-last, by spatial dimensions.
 TO_LAST = {1: (0, 2, 1), 2: (0, 2, 3, 1), 3: (0, 2, 3, 4, 1)}
 
-Inputs = Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]
-Outputs = Callable[[torch.Tensor], tuple[Any, ...]]
+Tensor = torch.Tensor
+Out = Tensor | None
+Inputs = Callable[[Tensor, Tensor], tuple[Any, ...]]
+Outputs = Callable[[Tensor], tuple[Any, ...]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,11 +43,11 @@ class Plan(ABC):
 
     def run(
         self,
-        first: torch.Tensor,
-        second: torch.Tensor,
+        first: Tensor,
+        second: Tensor,
         operands: EpilogueArguments = NO_OPERANDS,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        out: Out = None,
+    ) -> Tensor:
         """Launches the kernels.
 
         Args:
@@ -70,13 +72,7 @@ class Plan(ABC):
         return self._run(first, second, operands, out)
 
     @abstractmethod
-    def _run(
-        self,
-        first: torch.Tensor,
-        second: torch.Tensor,
-        operands: EpilogueArguments,
-        out: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _run(self, first: Tensor, second: Tensor, given: EpilogueArguments, out: Out) -> Tensor:
         """Launches the kernels on the current device."""
 
 
@@ -115,13 +111,7 @@ class ForwardPlan(Plan):
             **fields,
         )
 
-    def _run(
-        self,
-        first: torch.Tensor,
-        second: torch.Tensor,
-        operands: EpilogueArguments,
-        out: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _run(self, first: Tensor, second: Tensor, given: EpilogueArguments, out: Out) -> Tensor:
         if out is None:
             y = empty_channels_last(self.y_shape, self.out_dtype, first.device)
         else:
@@ -129,7 +119,7 @@ class ForwardPlan(Plan):
         if self.row_copies is not None:
             first, second = self.row_copies.pack(first, second)
         outputs = (y,) if self.outputs is None else self.outputs(y)
-        tensors = (*self.inputs(first, second), *outputs, *self._operands(operands))
+        tensors = (*self.inputs(first, second), *outputs, *self._operands(given))
         self.launcher.launch(tensors)
         return y
 
@@ -163,7 +153,7 @@ class ForwardPlan(Plan):
         bias = None if bias is None else bias.contiguous()
         return Operands(bias, scale, one, residual, out_scale, amax, tuple(extra) or None)
 
-    def _checked(self, out: torch.Tensor) -> torch.Tensor:
+    def _checked(self, out: Tensor) -> Tensor:
         """Returns the caller's output, which has to be as a new one."""
         if tuple(out.shape) != self.y_shape or out.dtype != self.out_dtype:
             raise ValueError(
@@ -179,9 +169,7 @@ class ForwardPlan(Plan):
         return out
 
 
-def vector_inputs(
-    vector: int, x: torch.Tensor, weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def vector_inputs(vector: int, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Returns x, copied where loads of ``vector`` elements are not aligned, and w channels-last."""
     if x.data_ptr() % (vector * x.itemsize):
         # The copy keeps the strides that the plan was made for.

@@ -178,16 +178,16 @@ def plan(
     choice = measured(case, device) if is_asked else None
     choice = choice or cheapest(case, device, among)
     if choice is None:
-        found = "; ".join(map(str, _refusals_of_families(case, device)))
+        found = "; ".join(map(str, refusals(case, device)))
         raise UnsupportedError(f"{case.operator}: {found}")
     return choice.family.bind(choice.config, case, device)
 
 
 def torch_offer(case: Case, device: Device) -> Offer:
     """Returns what torch's own convolution has for a case."""
-    offer, family = _offer(TORCH[case.direction], case, device), TORCH[case.direction]
-    times = () if offer.refusals else tuple(family.candidates(case, device).items())
-    return replace(offer, times=times)
+    offer = _offer(TORCH[case.direction], case, device)
+    times = () if offer.refusals else offer.family.candidates(case, device).items()
+    return replace(offer, times=tuple(times))
 
 
 def torch_ratio(case: Case, device: torch.device) -> tuple[float, bool]:
@@ -271,11 +271,6 @@ def _offer(family: Family[Any], case: Case, device: Device) -> Offer:
     return Offer(family=family, refusals=found, passed_over=passed_over)
 
 
-def ranking(case: Case, device: Device, among: Collection[str] | None = None) -> list[Any]:
-    """Returns the configurations of the families that are compared, as :func:`in_order`."""
-    return in_order(offers(case, device, among, compared=True))
-
-
 def in_order(found: Iterable[Offer]) -> list[Any]:
     """Returns configurations in the order of their times, the best of another family second.
 
@@ -306,15 +301,15 @@ def candidates(case: Case, device: Device, count: int) -> list[Any]:
     if best is None:
         return []
     found = [offer for offer in offers(case, device) if offer.times]
-    first = [each for each in found if _is_beside(each.family, best.family)]
+    # The family, or both kernels of one algorithm.
+    first = [
+        each
+        for each in found
+        if each.family is best.family or (each.family.is_gemm and best.family.is_gemm)
+    ]
     others = [each for each in found if each not in first and _is_tried(each, found, case, device)]
     few = count // 3 if others else 0
     return _various(in_order(first), count - few) + _various(in_order(others), few)
-
-
-def _is_beside(family: Family[Any], other: Family[Any]) -> bool:
-    """Tells whether two families are one, or the two kernels of one algorithm."""
-    return family is other or (family.is_gemm and other.is_gemm)
 
 
 def _is_tried(offer: Offer, found: list[Offer], case: Case, device: Device) -> bool:
@@ -379,14 +374,9 @@ def check(case: Case, device: torch.device) -> None:
         UnsupportedError: Dtypes, groups or the epilogue.
     """
     refuse(case.operator, epilogue_refusals(case, device))
-    check_geometry(case)
-    refuse(case.operator, dtype_refusals(case))
-
-
-def check_geometry(case: Case) -> None:
-    """Raises a DescriptorError for a case that TMA cannot express; every refusal is listed."""
     if found := geometry_refusals(case):
         raise descriptor_error([each.text for each in found])
+    refuse(case.operator, dtype_refusals(case))
 
 
 def geometry_refusals(case: Case) -> tuple[Refusal, ...]:
@@ -406,10 +396,6 @@ def refusals(case: Case, device: Device | None = None) -> tuple[Refusal, ...]:
         wrong += refused(f"TMA im2col needs sm_90 or newer, the GPU is sm_{major}{minor}")
     if wrong or device is None:
         return wrong
-    return _refusals_of_families(case, device)
-
-
-def _refusals_of_families(case: Case, device: Device) -> tuple[Refusal, ...]:
     found = offers(case, device, compared=True)
     if any(offer.times for offer in found):
         return ()

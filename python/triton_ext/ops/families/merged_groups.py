@@ -31,7 +31,7 @@ from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, Plan
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.direct import (
@@ -247,14 +247,8 @@ class MergedPlan(Plan):
         """That of the inner plan."""
         return self.inner.launcher
 
-    def _run(
-        self,
-        first: torch.Tensor,
-        second: torch.Tensor,
-        operands: EpilogueArguments,
-        out: torch.Tensor | None,
-    ) -> torch.Tensor:
-        x, weight = first, second
+    def _run(self, first: Tensor, second: Tensor, given: EpilogueArguments, out: Out) -> Tensor:
+        x, weight, operands = first, second, given
         w_rows = weight.permute(TO_LAST[self.problem.dims]).contiguous()
         rows, channels, *taps = self.w_shape
         merged = torch.empty((rows, *taps, channels), device=x.device, dtype=w_rows.dtype)
