@@ -70,16 +70,6 @@ def _packed(case: Case, device: Device, *, is_copied: bool = False) -> Case | Re
     )
 
 
-def _with_unpacking(expected: Expected, other_us: float = 0.0) -> Expected:
-    """Returns the time of wgrad over packed pixels with the copy that unpacks dw.
-
-    It counts 1 / ``_MARGIN`` times, but for ``other_us`` of a copy that wgrad tap by tap has, too.
-    """
-    parts = (*expected.parts, ("unpacking", H200.launch_us))
-    counted_us = sum(us for _, us in parts) / _MARGIN + other_us
-    return Expected((*parts, ("filling", other_us)) if other_us else parts, counted_us)
-
-
 @dataclass(frozen=True, slots=True)
 class PackedConfig:
     """The choice of partial im2col in fprop or wgrad, computed by a family's ``config``."""
@@ -217,7 +207,11 @@ class PartialIm2colWgrad(Rewrite[PackedConfig]):
     inner = (WGRAD,)
 
     def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
-        return _with_unpacking(expected, filling_dy_us(case))
+        # Wgrad tap by tap fills channels of dy, too: that alone does not count 1 / _MARGIN times.
+        filling_us = filling_dy_us(rewritten)
+        parts = (*expected.parts, ("unpacking", H200.launch_us))
+        counted_us = sum(us for _, us in parts) / _MARGIN + filling_us
+        return Expected((*parts, ("filling", filling_us)) if filling_us else parts, counted_us)
 
 
 class AsFprop(PartialIm2col):
@@ -249,13 +243,11 @@ class AsFprop(PartialIm2col):
         return "" if case.packing is not None else super().passed_over(case, device)
 
 
-class OperandSwap(Rewrite[SwappedConfig]):
+class OperandSwap(PartialIm2colWgrad):
     """wgrad of the convolution over dy, whose rows are packed."""
 
     kind = "swapped"
-    direction = "wgrad"
     config_type = SwappedConfig
-    inner = (WGRAD,)
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         if (swapped := swapped_case(case)) is not None:
@@ -271,9 +263,6 @@ class OperandSwap(Rewrite[SwappedConfig]):
         if case.problem.in_channels <= case.problem.out_channels:
             return "there are no more input channels than output channels"
         return "; ".join(map(str, tap_refusals(case)))
-
-    def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
-        return _with_unpacking(expected)
 
     def plan(
         self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], PackedWgradPlan]
