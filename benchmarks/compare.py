@@ -16,12 +16,13 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import (
     Deadline,
+    Environment,
     Errors,
     Function,
     Timer,
@@ -49,7 +50,7 @@ from benchmarks.operands import (
 from benchmarks.options import add_timing_arguments, announce, make_timer, opened
 from benchmarks.suites import SUITES, Layer, select_layers
 
-__all__ = ["Row", "add_arguments", "measure", "run"]
+__all__ = ["Row", "add_arguments", "measure", "run", "run_rows"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -181,7 +182,7 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
 class Row:
     """Results of one layer."""
 
-    layer: Layer  # the layer
+    layer: Any  # with a name, a suite and work: operations or bytes
     names: Sequence[str]  # the variants
     refused: str  # why the package does not take it; empty if it does
     errors: dict[str, Errors]  # of every variant that computes the layer, against fp32
@@ -196,14 +197,14 @@ class Row:
 
     def fields(self) -> dict[str, object]:
         """Everything, flat, for CSV and JSON; equal keys for equal names."""
-        flops = self.layer.problem.flops
+        work = self.layer.work
         row: dict[str, object] = {"suite": self.layer.suite, "layer": self.layer.name}
-        row |= {"flops": flops, "refused": self.refused, "wrong": " ".join(self.wrong)}
+        row |= {"work": work, "refused": self.refused, "wrong": " ".join(self.wrong)}
         row["chosen"] = self.chosen
         for name in self.names:
             timing, errors = self.timings.get(name), self.errors.get(name)
             row[f"{name}_ms"] = timing.ms if timing else ""
-            row[f"{name}_tflops"] = flops / timing.ms / 1e9 if timing else ""
+            row[f"{name}_tera_per_s"] = work / timing.ms / 1e9 if timing else ""
             row[f"{name}_spread"] = timing.spread if timing else ""
             row[f"{name}_host_us"] = timing.host_us if timing else ""
             row[f"{name}_error_l2"] = errors.l2 if errors else ""
@@ -229,16 +230,16 @@ class Row:
             ratio = self.ratio(name)
             cells.append(f"{'-':>13}" if ratio is None else f"{ratio:>13.3f}")
         last = self.names[-1]
-        rate = self.layer.problem.flops / self.timings[last].ms / 1e9 if last in self.timings else 0
+        rate = self.layer.work / self.timings[last].ms / 1e9 if last in self.timings else 0
         late = [name for name, timing in self.timings.items() if timing.host_bound]
         marks = f" (waited for the host: {', '.join(late)})" if late else ""
-        return f"{head} {' '.join(cells)} {rate:>7.0f} {self.chosen}{marks}"
+        return f"{head} {' '.join(cells)} {rate:>7.1f} {self.chosen}{marks}"
 
 
-def _header(names: Sequence[str]) -> str:
+def _header(names: Sequence[str], unit: str) -> str:
     times = " ".join(f"{name + ' us':>12} {'+-%':>5}" for name in names)
     ratios = " ".join(f"{name + '/' + names[-1]:>13}" for name in names[:-1])
-    return f"{'layer':<44} {times} {ratios} {'TFLOP/s':>7} kernel"
+    return f"{'layer':<44} {times} {ratios} {unit:>7} kernel"
 
 
 def measure(
@@ -331,7 +332,6 @@ def run(arguments: argparse.Namespace) -> int:
     announce(arguments, environment, timer)
     if not arguments.dry_run and not arguments.epilogue and {OURS, "bfloat16"} & {*names}:
         _compile_ahead(layers, arguments, deadline)
-    emit(_header(names))
 
     def measured(layer: Layer) -> Row:
         if arguments.dry_run:
@@ -345,6 +345,21 @@ def run(arguments: argparse.Namespace) -> int:
             operands = make_operands(layer.problem, arguments.dtype, epilogue=arguments.epilogue)
             row = measure(layer, operands, names, arguments.direction, timer, arguments.rounds)
         return dataclasses.replace(row, chosen=_family(layer, arguments))
+
+    return run_rows(arguments, environment, layers, names, measured, deadline)
+
+
+def run_rows(
+    arguments: argparse.Namespace,
+    environment: Environment,
+    layers: Sequence[Any],  # with a name, a suite and work
+    names: Sequence[str],  # of the variants
+    measured: Callable[[Any], Row],
+    deadline: Deadline,
+    unit: str = "TFLOP/s",
+) -> int:
+    """Measures layers one by one and prints rows and means; returns 1 where something is wrong."""
+    emit(_header(names, unit))
 
     def show(rows: list[Row]) -> None:
         emit(rows[-1].line())

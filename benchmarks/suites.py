@@ -26,6 +26,11 @@ class Layer:
     problem: ConvProblem  # what it computes
 
     @property
+    def work(self) -> int:
+        """Operations."""
+        return self.problem.flops
+
+    @property
     def name(self) -> str:
         """Sizes and filter, then what is unusual.
 

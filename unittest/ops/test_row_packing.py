@@ -394,8 +394,8 @@ def test_windows_that_are_rows_of_a_matrix(turned, monkeypatch, fresh_triton_cac
     case = PackedCase(problem=row, dtype=torch.float16)
     config = replace(config, block_k=32)
     plan = case.plan(case.tensors()[0], config)
-    assert plan.inputs.matrix is not None
-    assert plan.inputs.pixels.shape[-1] == 28
+    assert plan.inputs.keywords["matrix"] is not None
+    assert plan.inputs.keywords["pixels"].args[0].shape[-1] == 28
     rng = random.Random(0)
     for _ in range(4):
         finite_where_torch_is(case, torch.nan, "cpu", rng, config)
