@@ -57,7 +57,7 @@ configs = tuning.candidates(problem, "fprop", torch.float16, device, count=2)
 with tuning.CompilePool(1) as pool:
     pool.start()
     futures = [pool.submit(case, config, device) for config in configs]
-    print([future.result().error for future in futures])
+    print([future.result() for future in futures])
 """
 
 

@@ -36,7 +36,7 @@ from triton_ext.ops.core.tables import (
 )
 from triton_ext.ops.tuning import measure, runs, store
 from triton_ext.ops.tuning.collect import parse_shape
-from triton_ext.ops.tuning.measure import Processes, make_tensors
+from triton_ext.ops.tuning.measure import make_tensors
 from triton_ext.ops.tuning.store import write_table
 from triton_ext.tools import cli
 from tuning_fakes import GPU, MadeUpClock
@@ -498,9 +498,8 @@ def test_candidates_are_compiled_into_the_cache(tmp_path, monkeypatch):
         ]
         bad = pool.submit(cases[0], 3, H200)
         results = [future.result() for future in futures]
-        assert [result.error for result in results] == [""] * 3
-        assert all(0 < result.shared_bytes <= 232448 for result in results)
-        assert "Error" in bad.result().error
+        assert results == [""] * 3
+        assert "Error" in bad.result()
     assert len(list(tmp_path.rglob("*.cubin"))) >= 3
 
 
@@ -513,23 +512,24 @@ def test_compiling_processes_import_nothing_from_the_current_folder(tmp_path, mo
         direction="fprop", problem=parse_shape("2x64x14x14_64_k3x3"), dtype=torch.float16
     )
     with tuning.CompilePool(1) as pool:
-        said = pool.submit(case, 3, H200).result().error
+        said = pool.submit(case, 3, H200).result()
     # The job itself makes no sense, which the process has found out.
     assert "Error: " in said
     assert "not mine" not in said
 
 
 @pytest.mark.parametrize("size", [1, 1_000_000])  # a pipe holds 65536 bytes
-def test_processes_end_while_they_have_a_job(size):
+def test_processes_end_while_they_have_a_job(size, monkeypatch):
     silent = [sys.executable, "-c", "import sys; sys.stdin.readline(1); sys.stdin.read(1)"]
+    monkeypatch.setattr(measure, "command", lambda *_: silent)
     for _ in range(5):
-        with Processes(2, silent) as pool:
-            futures = [pool.submit_job({"job": "x" * size}) for _ in range(2)]
+        with tuning.CompilePool(2) as pool:
+            futures = [pool.submit("x" * size, None, None) for _ in range(2)]
             # Under load one may have ended before the other begins.
             while not all(future.running() or future.done() for future in futures):
                 time.sleep(0.001)
         for future in futures:
-            assert re.match("the compiling process(es)? .*ended", future.result(0).error)
+            assert re.match("the compiling process(es)? .*ended", future.result(0))
 
 
 # ---- Timing ------------------------------------------------------------------------------------

@@ -100,9 +100,8 @@ def encode(config: Any) -> dict[str, Any]:
 def decode(kind: str, values: object) -> Any:
     """Returns the configuration of a kind that has these fields.
 
-    Raises:
-        KindError: There is no such kind, or a field is missing, unknown, of another type, or has
-            a value without a meaning.
+    Raises KindError where there is no such kind, or a field is missing, unknown, of another type,
+    or has a value without a meaning.
     """
     types_by_kind = {family.kind: family.config_type for family in FAMILIES}
     if kind not in types_by_kind:
@@ -164,25 +163,15 @@ def _value(annotation: Any, value: object, where: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The choice for one key.
+    """The choice for one key; times are in microseconds."""
 
-    Attributes:
-        kind: Kind of the configuration.
-        config: Its fields.
-        us: Median time, in microseconds.
-        model_us: That of the configuration that the model would have chosen; 0 if not measured.
-        torch_us: That of torch's own convolution in the same rounds; 0 if not measured.
-        measured: When, in UTC, as in ``"2026-11-20T22:15:00.123456Z"``; compared as text.
-        triton: Version of Triton that compiled it.
-    """
-
-    kind: str
-    config: dict[str, Any] = field(hash=False)
-    us: float
-    model_us: float = 0.0
-    torch_us: float = 0.0
-    measured: str
-    triton: str = ""
+    kind: str  # of the configuration
+    config: dict[str, Any] = field(hash=False)  # its fields
+    us: float  # median time
+    model_us: float = 0.0  # of the configuration that the model would have chosen; 0: not measured
+    torch_us: float = 0.0  # of torch's own convolution in the same rounds; 0: not measured
+    measured: str  # when, in UTC, as in "2026-11-20T22:15:00.123456Z"; compared as text
+    triton: str = ""  # version that compiled it
 
     def raw(self) -> RawEntry:
         """Returns it as JSON has it."""
@@ -192,8 +181,7 @@ class Entry:
     def of(cls, raw: object) -> Entry:
         """The inverse of :meth:`raw`; fields that a newer version has added are passed over.
 
-        Raises:
-            TableError: A field is missing or of another type.
+        Raises TableError where a field is missing or of another type.
         """
         if not isinstance(raw, dict):
             raise TableError(f"expected an entry, found {_shown(raw)}")
@@ -207,15 +195,10 @@ class Entry:
 
 @dataclass(slots=True)
 class Table:
-    """The choices for one GPU.
+    """The choices for one GPU."""
 
-    Attributes:
-        gpu: Its name, as the driver gives it.
-        entries: By key, as JSON has them.
-    """
-
-    gpu: str
-    entries: dict[str, RawEntry] = field(default_factory=dict)
+    gpu: str  # its name, as the driver gives it
+    entries: dict[str, RawEntry] = field(default_factory=dict)  # by key, as JSON has them
 
 
 def _slug(gpu: str) -> str:
@@ -223,19 +206,12 @@ def _slug(gpu: str) -> str:
 
 
 def file_name(gpu: str) -> str:
-    """Returns the name of a user's file, such as ``"nvidia_h200.v1.json"``.
-
-    Versions of the package with different schemas have files of their own.
-    """
+    """Returns the name of a user's file, such as ``"nvidia_h200.v1.json"``, for this schema."""
     return f"{_slug(gpu)}.v{SCHEMA}.json"
 
 
 def user_folder() -> pathlib.Path:
-    """Returns the folder of the user's tables.
-
-    Raises:
-        TableError: It is in a home folder that cannot be found out.
-    """
+    """Returns the folder of the user's tables; raises TableError where there is no home folder."""
     named = os.environ.get("TRITON_EXT_TUNING_DIR")
     if not named:
         data = base_folder("XDG_DATA_HOME", ".local/share")
@@ -286,35 +262,24 @@ def _rank(raw: object, tomorrow: str) -> tuple[bool, bool, str, str]:
 def read_table(path: pathlib.Path, gpu: str | None = None) -> Table | None:
     """Returns the table of a file, for a GPU or for any; ``None`` where there is no such file.
 
-    Raises:
-        TableError: It is no table, one of another schema, or for another GPU.
-    """
-    try:
-        data = read_file(path)
-    except OSError as error:
-        raise TableError(f"{path}: cannot be read: {error}") from error
-    return None if data is None else parse_table(path, data, gpu)
-
-
-def read_file(path: pathlib.Path) -> bytes | None:
-    """Returns the bytes of a regular file, ``None`` where there is no file.
-
-    Raises:
-        OSError: It cannot be read; trying again may succeed.
+    Raises TableError where it is no table, of another schema or for another GPU, or cannot be
+    read, which an OSError caused; trying again may succeed.
     """
 
     def opened(_: str, flags: int) -> int:
         return os.open(path, flags | os.O_NONBLOCK)
 
     try:
-        file = open(path, "rb", opener=opened)  # noqa: SIM115 - it is closed below
+        with open(path, "rb", opener=opened) as file:
+            check_regular(path, file.fileno())
+            if os.fstat(file.fileno()).st_size > _LARGEST_BYTES:
+                raise OSError(errno.EFBIG, f"has more than {_LARGEST_BYTES} bytes", str(path))
+            data = file.read()
     except FileNotFoundError:
         return None
-    with file:
-        check_regular(path, file.fileno())
-        if os.fstat(file.fileno()).st_size > _LARGEST_BYTES:
-            raise OSError(errno.EFBIG, f"has more than {_LARGEST_BYTES} bytes", str(path))
-        return file.read()
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read: {error}") from error
+    return _parsed(path, data, gpu)
 
 
 def check_regular(path: pathlib.Path, descriptor: int) -> None:
@@ -323,8 +288,7 @@ def check_regular(path: pathlib.Path, descriptor: int) -> None:
         raise OSError(errno.EINVAL, "is no regular file", str(path))
 
 
-def parse_table(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
-    """Returns the table that a file holds; errors as :func:`read_table`."""
+def _parsed(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
     try:
         document = json.loads(
             data.decode(), object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite
@@ -473,16 +437,14 @@ def entry_for(case: Case, device: Device) -> tuple[str, RawEntry | None]:
     if entries and key not in entries:
         # Types of as many bytes take each other's choices: what is fastest is the same.
         keys = (twin.key(device.num_sms) for twin in case.twins)
-        key = next((each for each in keys if each in entries), key)
+        key = next(filter(entries.__contains__, keys), key)
     return key, entries.get(key)
 
 
 def read_choice(raw: object, case: Case, device: Device) -> tuple[Entry, Any]:
     """Returns an entry, given as JSON has it, and its configuration for a case.
 
-    Raises:
-        TableError: It is no entry.
-        KindError: Its configuration is none, or not one for the case and the device.
+    Raises TableError where it is no entry, KindError where its configuration is none for the case.
     """
     entry = Entry.of(raw)
     config = decode(entry.kind, entry.config)

@@ -21,7 +21,7 @@ lies outside of the input counts as zero and is not read.
 """
 
 # Tuples of a kernel have no starred items.
-# ruff: noqa: RUF005, SIM108
+# ruff: noqa: RUF005
 # mypy: disable-error-code="assignment, var-annotated"
 from __future__ import annotations
 
@@ -326,6 +326,7 @@ def depthwise_wgrad_kernel(
             mask = valid & (first + q < out_w) if HAS_TAIL else valid
             dy = tl.load(dy_from + q * DY_STRIDE_W, mask=mask[:, None] & is_channel, other=0.0)
             dys = dys + (dy.to(tl.float32),)
+        updated = ()
         for line in tl.static_range(LINES):
             inside = valid
             pixels = x_pixel
@@ -362,13 +363,8 @@ def depthwise_wgrad_kernel(
                             else:
                                 more = more + (sums[tap],)
                         sums = more
-            others = ()
-            for i in tl.static_range(LINES * TAPS):
-                if i // TAPS == line:
-                    others = others + (sums[i % TAPS],)
-                else:
-                    others = others + (accs[i],)
-            accs = others
+            updated = updated + sums
+        accs = updated
     to = parts_ptr + (part * (FILTER_LINES * S)).to(tl.int64) * C + channels
     for i in tl.static_range(LINES * TAPS):
         line = first_line + i // TAPS

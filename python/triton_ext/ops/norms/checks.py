@@ -139,10 +139,7 @@ def plan_of(
 ) -> NormPlan:  # fmt: skip
     """Returns the plan of a normalization: GroupNorm, or BatchNorm where groups are ``None``.
 
-    Raises:
-        UnsupportedError: No kernel takes it.
-        TypeError: A value that is no dense tensor; unknown or mixed dtypes.
-        ValueError: Sizes, groups, devices or an activation that do not fit.
+    Raises the first of its refusals.
     """
     key = _key(groups, ("norm_plan", uses_batch, activation, eps, out_dtype), given)
     plan: NormPlan | None = cached(key)

@@ -163,9 +163,8 @@ Step = tuple[Launcher, Mapping[str, str]]
 class Launches:
     """Kernels in sequence, with the same arguments at every launch but for their tensors.
 
-    Args:
-        order: Names of a call's tensors, as the kernels' parameters are named; a call has tensors
-            and ``None`` in the same places as any other.
+    ``order`` are the names of a call's tensors, as the kernels' parameters are named; a call has
+    tensors and ``None`` in the same places as any other.
     """
 
     __slots__ = ("_group", "_steps", "_tries")
@@ -259,14 +258,9 @@ class NormPlan:
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Returns y, means and rstd; computing those of x moves running statistics.
 
-        Computed means are followed by rstd in their tensor, [2, images * groups].
-
-        Args:
-            x: As for the plan; weight, bias and residual likewise.
-            running: Running statistics.
-            is_aligned: Whether all tensors are known to be.
-            statistics: Means and rstd of an earlier call with x.
-            has_y: Whether y is computed; it is None otherwise.
+        Computed means are followed by rstd in their tensor, [2, images * groups].  ``statistics``
+        are means and rstd of an earlier call with x.  y is None without ``has_y``.  All tensors are
+        known to be aligned with ``is_aligned``.
         """
         running_mean, running_var, momentum, batches = running
         y = torch.empty_like(x, dtype=self.out_dtype) if has_y else None

@@ -1,10 +1,10 @@
 """Measures a case: its tensors, compiling ahead in processes, and times of calls on the GPU.
 
 Processes compile one job at a time and survive jobs that end them: a compiler that crashes or hangs
-takes one process with it, never the caller.  A process reads a JSON object per line and answers
-each with a JSON line, the fields of :class:`Compiled`.  Kernels are compiled into Triton's cache on
-disk without a GPU: tensors are torch's "meta" tensors, Triton's driver is a stand-in that names the
-target, and launches compile only.
+takes one process with it, never the caller.  A process reads a job per line and answers each
+with a JSON line, the error.  Kernels are compiled into Triton's cache on disk without a GPU:
+tensors are torch's "meta" tensors, Triton's driver is a stand-in that names the target, and
+launches compile only.
 
 Times are those between CUDA events around each call, with cold L2, in interleaved rounds.  Before
 every call the L2 is flushed by writing more than it holds.  A kernel that spins runs before a
@@ -27,11 +27,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import torch
 from triton.backends.compiler import GPUTarget
@@ -50,7 +50,6 @@ from triton_ext.ops.families.by_torch import TORCH, TorchConfig
 
 Function = Callable[[], object]
 Tensors = tuple[torch.Tensor, ...]
-_Item = TypeVar("_Item")
 
 # A configuration takes one to ten seconds.
 _JOB_SECONDS = 120.0
@@ -191,15 +190,6 @@ def _agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
 # ---- In a compiling process ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """The result of a job."""
-
-    error: str  # why there is no kernel; empty where there is one
-    shared_bytes: int = 0  # shared memory that the kernel asks for
-    seconds: float = 0.0
-
-
 class TargetOnlyDriver:
     """Stands in for Triton's driver where kernels are compiled and never launched."""
 
@@ -233,57 +223,52 @@ def compile_kernels(case: Case, config: Any, machine: Device) -> list[Any]:
     return kernels
 
 
-def compile_plan(case: Case, config: Any, machine: Device) -> int:
-    """Compiles as :func:`compile_kernels`; returns the largest shared memory of a kernel."""
-    return max(int(kernel.metadata.shared) for kernel in compile_kernels(case, config, machine))
-
-
-def serve(do: Callable[[dict[str, Any]], int]) -> None:
-    """Answers jobs by the bytes of shared memory that ``do`` returns, until standard input ends."""
+def _serve() -> None:
+    """Compiles the jobs of standard input; answers each with an error, or an empty text."""
     # Whatever a compiler prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
-        begin = time.perf_counter()
+        error = ""
         try:
-            shared = do(json.loads(line))
-            result = Compiled("", shared, time.perf_counter() - begin)
-        except Exception as error:  # any failure of one job is an answer, not an end
-            result = Compiled(f"{type(error).__name__}: {str(error)[:300]}")
-        answers.write(json.dumps(asdict(result)) + "\n")
+            # Pickled by the process that started this one.
+            case, config, machine = pickle.loads(base64.b64decode(line))
+            target_only(machine.capability)
+            compile_kernels(case, config, machine)
+        except Exception as raised:  # any failure of one job is an answer, not an end
+            error = f"{type(raised).__name__}: {str(raised)[:300]}"
+        answers.write(json.dumps(error) + "\n")
         answers.flush()
-
-
-def _compile(job: dict[str, Any]) -> int:
-    # Pickled by the process that started this one.
-    case, config, machine = pickle.loads(base64.b64decode(job["job"]))
-    target_only(machine.capability)
-    return compile_plan(case, config, machine)
-
-
-_WORKER = f"from {__name__} import _compile, serve; serve(_compile)"
 
 
 # ---- Pools of processes -------------------------------------------------------------------------
 
 
-class Processes:
-    """Processes, each fed by a thread; use it as a context manager.
+def default_jobs() -> int:
+    """Returns the number of compiling processes: one per core but one, 32 at most."""
+    return min(32, max(1, len(os.sched_getaffinity(0)) - 1))
 
-    A command starts each on first use and again after a crash; options are those of ``Popen``.
+
+class CompilePool:
+    """Processes that compile candidates, each fed by a thread; use it as a context manager.
+
+    There are :func:`default_jobs` by default.  Each starts on first use and again after a crash.
     """
 
-    def __init__(self, count: int, command: Sequence[str], **options: Any) -> None:
-        self._command, self._options, self._count = list(command), options, count
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")
+    def __init__(self, count: int | None = None) -> None:
+        self._command = command("-c", f"from {__name__} import _serve; _serve()")
+        self._environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+        self._environment.pop("TRITON_INTERPRET", None)
+        self._count = count or default_jobs()
+        self._threads = ThreadPoolExecutor(self._count, thread_name_prefix="compile")
         self._idle: queue.SimpleQueue[subprocess.Popen[str] | None] = queue.SimpleQueue()
-        for _ in range(count):
+        for _ in range(self._count):
             self._idle.put(None)  # not started
         self._lock = threading.Lock()  # of the two below
         self._errors: dict[subprocess.Popen[str], TextIO] = {}  # what a process prints
         self._ended = False
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> CompilePool:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -301,9 +286,13 @@ class Processes:
         for _ in range(self._count):
             self._idle.put(self._idle.get() or self._begin())
 
-    def submit_job(self, job: Mapping[str, object]) -> Future[Compiled]:
-        """Has a job done; jobs start in the order of submission."""
-        return self._threads.submit(self._run, job)
+    def submit(self, case: Any, config: Any, machine: Any) -> Future[str]:
+        """Compiles a configuration; the future has the error, empty where there is none.
+
+        Jobs start in the order of submission.
+        """
+        job = base64.b64encode(pickle.dumps((case, config, machine))).decode("ascii")
+        return self._threads.submit(self._run, job + "\n")
 
     def _begin(self) -> subprocess.Popen[str] | None:
         """Returns a new process; ``None`` where all were ended."""
@@ -313,8 +302,9 @@ class Processes:
                 return None
             errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115
             process = subprocess.Popen(
-                self._command, stdin=pipe, stdout=pipe, stderr=errors, text=True, **self._options
-            )
+                self._command, stdin=pipe, stdout=pipe, stderr=errors, text=True,
+                env=self._environment,
+            )  # fmt: skip
             self._errors[process] = errors
             return process
 
@@ -331,17 +321,17 @@ class Processes:
             errors.seek(0)
             return f"the compiling process ended with {code}: {errors.read()[-300:].strip()}"
 
-    def _run(self, job: Mapping[str, object]) -> Compiled:
+    def _run(self, job: str) -> str:
         process = self._idle.get()
         try:
             process = process or self._begin()
             if process is None:
-                return Compiled("the compiling processes were ended before this job began")
-            answer = _ask(process, json.dumps(job) + "\n")
+                return "the compiling processes were ended before this job began"
+            answer = _ask(process, job)
             if answer.endswith("\n"):  # else the process ended in the middle of it, or before
-                return Compiled(**json.loads(answer))
+                return str(json.loads(answer))
             ended, process = process, None
-            return Compiled(self._close(ended))
+            return self._close(ended)
         finally:
             self._idle.put(process)
 
@@ -360,28 +350,6 @@ def _ask(process: subprocess.Popen[str], line: str) -> str:
         return ""
     finally:
         killer.cancel()
-
-
-def default_jobs() -> int:
-    """Returns the number of compiling processes: one per core but one, 32 at most."""
-    return min(32, max(1, len(os.sched_getaffinity(0)) - 1))
-
-
-class CompilePool(Processes):
-    """Processes that compile candidates; :func:`default_jobs` of them by default."""
-
-    def __init__(self, count: int | None = None) -> None:
-        environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-        environment.pop("TRITON_INTERPRET", None)
-        super().__init__(count or default_jobs(), command("-c", _WORKER), env=environment)
-
-    def __enter__(self) -> CompilePool:
-        return self
-
-    def submit(self, case: Any, config: Any, machine: Any) -> Future[Compiled]:
-        """Compiles a configuration; returns a future of :class:`Compiled`."""
-        job = base64.b64encode(pickle.dumps((case, config, machine)))
-        return self.submit_job({"job": job.decode("ascii")})
 
 
 # ---- Clocks -------------------------------------------------------------------------------------
@@ -449,7 +417,7 @@ class EventClock:
         return 1e3 * statistics.median(start.elapsed_time(end) for start, end in events)
 
 
-def turns(items: Sequence[_Item], number: int) -> Sequence[_Item]:
+def turns(items: Sequence[Any], number: int) -> Sequence[Any]:
     """Returns the order of a round: rotating, and every other time backwards.
 
     On some machines every other measurement takes 0.5 us more.  A round and the next one, which is

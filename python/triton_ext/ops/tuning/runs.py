@@ -31,7 +31,7 @@ from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import Entry, Table, TableError, TuningWarning, lookup
 from triton_ext.ops.tuning import measure
-from triton_ext.ops.tuning.measure import Compiled, CompilePool, EventClock
+from triton_ext.ops.tuning.measure import CompilePool, EventClock
 from triton_ext.ops.tuning.store import reload, update_table
 
 #: Compiling one takes so many seconds of a core, most of the time of tuning.
@@ -295,7 +295,7 @@ def tune(
         for work, waiting in zip(todo, futures, strict=True):
             outcome = replace(work, configs=(), note=_NO_TIME)
             if _are_done(waiting, end):
-                errors = [future.result().error for future in waiting]
+                errors = [future.result() for future in waiting]
                 outcome = measure_case(work, errors, place, found, clock, rounds)
                 tuned(str(outcome))
             if outcome.entry is not None:
@@ -329,11 +329,8 @@ def check_options(
 ) -> None:
     """Refuses options of :func:`tune` that are wrong whatever there is to tune, and anywhere.
 
-    Errors begin with ``name``, the function that got them.
-
-    Raises:
-        TypeError: ``save`` is no path.
-        ValueError: A number is too small, or the device is none, or no GPU and without a clock.
+    Errors begin with ``name``, the function that got them: TypeError for a ``save`` that is no
+    path, ValueError for numbers that are too small and devices, no GPU without a clock included.
     """
     seconds, save = options.get("seconds"), options.get("save", True)
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
@@ -379,7 +376,7 @@ def _checked_device(
     return place if place.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
-def _are_done(futures: Sequence[Future[Compiled]], end: float) -> bool:
+def _are_done(futures: Sequence[Future[str]], end: float) -> bool:
     """Waits for futures; cancels them and returns False where the time is over first."""
     left = end - time.perf_counter()
     if left > 0:

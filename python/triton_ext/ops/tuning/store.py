@@ -35,16 +35,12 @@ _LOCK_POLL_SECONDS = 0.01
 def write_table(path: pathlib.Path, table: Table) -> None:
     """Writes a file that is whole at every moment, one line per entry, in the order of the keys.
 
-    Raises:
-        OSError: It cannot be written.
+    Raises OSError where it cannot be written.
     """
-    lines = [
-        f"  {json.dumps(key)}: {json.dumps(raw)}" for key, raw in sorted(table.entries.items())
-    ]
-    head = json.dumps(
-        {"format": tables.FORMAT, "schema": tables.SCHEMA, "gpu": table.gpu}, indent=1
-    )
-    body = "{\n" + ",\n".join(lines) + "\n }" if lines else "{}"
+    entries = sorted(table.entries.items())
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(raw)}" for key, raw in entries)
+    head = {"format": tables.FORMAT, "schema": tables.SCHEMA, "gpu": table.gpu}
+    body = f"{{\n{lines}\n }}" if lines else "{}"
     path = pathlib.Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     # There is one writer at a time: a file that is there was left by one that was killed.
@@ -57,7 +53,7 @@ def write_table(path: pathlib.Path, table: Table) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(f'{head[:-2]},\n "entries": {body}\n}}\n')
+            file.write(f'{json.dumps(head, indent=1)[:-2]},\n "entries": {body}\n}}\n')
             file.flush()
             _copy_access(path, handle)
             os.fsync(handle)
@@ -82,10 +78,8 @@ def _copy_access(path: pathlib.Path, descriptor: int) -> None:
 def _locked(path: pathlib.Path) -> Iterator[None]:
     """Keeps other writers of a file waiting; readers need no lock.
 
-    The lock's file is removed by the process that holds the lock, and by nobody else.
-
-    Raises:
-        OSError: It cannot be locked; after a minute, that another process holds the lock.
+    The lock's file is removed by the process that holds the lock, and by nobody else.  Raises
+    OSError where it cannot be locked; after a minute, that another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(path.name + ".lock")
@@ -166,11 +160,7 @@ def _owned(path: pathlib.Path) -> str:
 
 
 def check_writable(path: pathlib.Path) -> None:
-    """Refuses a path where no table could be written; its folders will be made.
-
-    Raises:
-        OSError: It cannot, as far as can be seen.
-    """
+    """Raises OSError for a path where no table could be written; its folders will be made."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", str(path))
     folder = path.parent
@@ -194,14 +184,9 @@ def check_writable(path: pathlib.Path) -> None:
 def update_table(path: pathlib.Path, table: Table) -> Table:
     """Merges entries into a file and returns the table that it then holds.
 
-    Args:
-        path: The file; it need not exist.  One that is no table for this GPU is set aside.  A link
-            is followed to a table for this GPU alone.
-        table: Entries to add.
-
-    Raises:
-        OSError: It cannot be read or written, it is a link to something else, or another process
-            holds its lock.
+    The file need not exist; one that is no table for this GPU is set aside.  A link is followed to
+    a table for this GPU alone.  Raises OSError where it cannot be read or written, it is a link to
+    something else, or another process holds its lock.
     """
     link, path = path, pathlib.Path(os.path.realpath(path))
     if link.is_symlink():
@@ -214,16 +199,17 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
             raise OSError(f"{link}: it is a link to {path}, expected a table for {table.gpu} there")
     check_writable(path)
     with _locked(path):
-        data = tables.read_file(path)  # A file that cannot be read now may be a good table.
-        there = Table(table.gpu)
+        there = None
         try:
-            if data is not None:
-                there = tables.parse_table(path, data, table.gpu)
+            there = tables.read_table(path, table.gpu)
         except TableError as error:
+            if isinstance(error.__cause__, OSError):  # it may be a good table
+                raise error.__cause__ from None
             aside = path.with_name(f"{path.name}.aside-{time.time_ns()}")
             os.replace(path, aside)
             warnings.warn(f"{error}; it is now {aside.name}", TuningWarning, stacklevel=2)
-        result = Table(table.gpu, tables.merged(there.entries, table.entries))
+        entries = {} if there is None else there.entries
+        result = Table(table.gpu, tables.merged(entries, table.entries))
         write_table(path, result)
     return result
 
