@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import (
     Deadline,
+    Environment,
     Errors,
     Function,
     Timer,
@@ -49,7 +49,7 @@ from benchmarks.operands import (
 from benchmarks.options import add_timing_arguments, announce, make_timer, opened
 from benchmarks.suites import SUITES, Layer, select_layers
 
-__all__ = ["Row", "add_arguments", "measure", "run"]
+__all__ = ["Row", "add_arguments", "measure", "run", "run_rows"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,11 +125,8 @@ def cluster_config(case: Any, num_sms: int) -> Any:
 
 
 def _cluster(operands: Operands, direction: str) -> Function | None:
-    import torch
-
     case = case_of(direction, operands.problem, "float16")
-    processors = torch.cuda.get_device_properties(0).multi_processor_count
-    return _gluon(operands, direction, cluster_config(case, processors))
+    return _gluon(operands, direction, cluster_config(case, _machine(False).num_sms))
 
 
 def _bfloat16(operands: Operands, direction: str) -> Function:
@@ -181,7 +178,7 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
 class Row:
     """Results of one layer."""
 
-    layer: Layer  # the layer
+    layer: Any  # with a name, a suite and work: operations or bytes
     names: Sequence[str]  # the variants
     refused: str  # why the package does not take it; empty if it does
     errors: dict[str, Errors]  # of every variant that computes the layer, against fp32
@@ -196,14 +193,14 @@ class Row:
 
     def fields(self) -> dict[str, object]:
         """Everything, flat, for CSV and JSON; equal keys for equal names."""
-        flops = self.layer.problem.flops
+        work = self.layer.work
         row: dict[str, object] = {"suite": self.layer.suite, "layer": self.layer.name}
-        row |= {"flops": flops, "refused": self.refused, "wrong": " ".join(self.wrong)}
+        row |= {"work": work, "refused": self.refused, "wrong": " ".join(self.wrong)}
         row["chosen"] = self.chosen
         for name in self.names:
             timing, errors = self.timings.get(name), self.errors.get(name)
             row[f"{name}_ms"] = timing.ms if timing else ""
-            row[f"{name}_tflops"] = flops / timing.ms / 1e9 if timing else ""
+            row[f"{name}_tera_per_s"] = work / timing.ms / 1e9 if timing else ""
             row[f"{name}_spread"] = timing.spread if timing else ""
             row[f"{name}_host_us"] = timing.host_us if timing else ""
             row[f"{name}_error_l2"] = errors.l2 if errors else ""
@@ -229,16 +226,16 @@ class Row:
             ratio = self.ratio(name)
             cells.append(f"{'-':>13}" if ratio is None else f"{ratio:>13.3f}")
         last = self.names[-1]
-        rate = self.layer.problem.flops / self.timings[last].ms / 1e9 if last in self.timings else 0
+        rate = self.layer.work / self.timings[last].ms / 1e9 if last in self.timings else 0
         late = [name for name, timing in self.timings.items() if timing.host_bound]
         marks = f" (waited for the host: {', '.join(late)})" if late else ""
-        return f"{head} {' '.join(cells)} {rate:>7.0f} {self.chosen}{marks}"
+        return f"{head} {' '.join(cells)} {rate:>7.1f} {self.chosen}{marks}"
 
 
-def _header(names: Sequence[str]) -> str:
+def _header(names: Sequence[str], unit: str) -> str:
     times = " ".join(f"{name + ' us':>12} {'+-%':>5}" for name in names)
     ratios = " ".join(f"{name + '/' + names[-1]:>13}" for name in names[:-1])
-    return f"{'layer':<44} {times} {ratios} {'TFLOP/s':>7} kernel"
+    return f"{'layer':<44} {times} {ratios} {unit:>7} kernel"
 
 
 def measure(
@@ -273,43 +270,33 @@ def measure(
     )  # fmt: skip
 
 
-def _family(layer: Layer, arguments: argparse.Namespace) -> str:
-    """Returns the family of the kernel that the planner chooses; in a dry run for an H200."""
-    import torch
-    from triton_ext.errors import TritonExtError
-    from triton_ext.ops.core.device import KNOWN, assumed_device
-    from triton_ext.ops.core.planner import make_plan
-    from triton_ext.ops.core.tables import kind_of
+def _choice(layer: Layer, arguments: argparse.Namespace, machine: Any) -> tuple[Any, Any, str]:
+    """Returns a case, and the configuration and family that the planner chooses, if any."""
+    from triton_ext.ops.core import planner
 
     case = case_of(arguments.direction, layer.problem, arguments.dtype)
-    try:
-        if not arguments.dry_run:
-            return kind_of(make_plan(case, torch.device("cuda")).config)
-        with assumed_device(KNOWN["h200"]):
-            return kind_of(make_plan(case, torch.device("meta")).config)
-    except (TritonExtError, ValueError):
-        return ""
+    choice = planner.measured(case, machine) or planner.cheapest(case, machine)
+    return (case, None, "") if choice is None else (case, choice.config, choice.family.kind)
 
 
 def _compile_ahead(
-    layers: Sequence[Layer], arguments: argparse.Namespace, deadline: Deadline
+    layers: Sequence[Layer], arguments: argparse.Namespace, machine: Any, deadline: Deadline
 ) -> None:
     """Fills Triton's cache with what the planner chooses, in several processes."""
-    import torch
-    from triton_ext.errors import TritonExtError
-    from triton_ext.ops.core.device import device_of
-    from triton_ext.ops.core.planner import make_plan
     from triton_ext.ops.tuning.measure import CompilePool
 
-    device = torch.device("cuda", torch.cuda.current_device())
-    machine, futures = device_of(device, "compare"), []
     with CompilePool(arguments.jobs) as pool:
-        for layer in layers:
-            case = case_of(arguments.direction, layer.problem, arguments.dtype)
-            # The run tells a refusal.
-            with contextlib.suppress(TritonExtError):
-                futures.append(pool.submit(case, make_plan(case, device).config, machine))
+        chosen = [_choice(layer, arguments, machine) for layer in layers]
+        futures = [pool.submit(case, config, machine) for case, config, _ in chosen if config]
         concurrent.futures.wait(futures, timeout=deadline.left() / 2)
+
+
+def _machine(dry_run: bool) -> Any:
+    """Returns the GPU; in a dry run an H200."""
+    import torch
+    from triton_ext.ops.core.device import KNOWN, device_of
+
+    return KNOWN["h200"] if dry_run else device_of(torch.device("cuda"), "compare")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -329,9 +316,9 @@ def run(arguments: argparse.Namespace) -> int:
         make_timer(arguments),
     )
     announce(arguments, environment, timer)
+    machine = _machine(arguments.dry_run)
     if not arguments.dry_run and not arguments.epilogue and {OURS, "bfloat16"} & {*names}:
-        _compile_ahead(layers, arguments, deadline)
-    emit(_header(names))
+        _compile_ahead(layers, arguments, machine, deadline)
 
     def measured(layer: Layer) -> Row:
         if arguments.dry_run:
@@ -344,7 +331,22 @@ def run(arguments: argparse.Namespace) -> int:
             torch.cuda.empty_cache()
             operands = make_operands(layer.problem, arguments.dtype, epilogue=arguments.epilogue)
             row = measure(layer, operands, names, arguments.direction, timer, arguments.rounds)
-        return dataclasses.replace(row, chosen=_family(layer, arguments))
+        return dataclasses.replace(row, chosen=_choice(layer, arguments, machine)[2])
+
+    return run_rows(arguments, environment, layers, names, measured, deadline)
+
+
+def run_rows(
+    arguments: argparse.Namespace,
+    environment: Environment,
+    layers: Sequence[Any],  # with a name, a suite and work
+    names: Sequence[str],  # of the variants
+    measured: Callable[[Any], Row],
+    deadline: Deadline,
+    unit: str = "TFLOP/s",
+) -> int:
+    """Measures layers one by one and prints rows and means; returns 1 where something is wrong."""
+    emit(_header(names, unit))
 
     def show(rows: list[Row]) -> None:
         emit(rows[-1].line())

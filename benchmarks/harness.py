@@ -32,12 +32,34 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["TABLES", "Deadline", "Environment", "Errors", "EventTimer", "FakeTimer",
-           "GraphTimer", "Timer", "Timing", "add_out_argument", "collect_environment",
-           "complain", "emit", "end_group", "geometric_mean", "measure_each",
-           "measure_errors", "milliseconds", "out_problem", "read_count",
-           "read_positive", "run_at_once", "time_interleaved", "write_json",
-           "write_rows"]  # fmt: skip
+__all__ = [
+    "TABLES",
+    "Deadline",
+    "Environment",
+    "Errors",
+    "EventTimer",
+    "FakeTimer",
+    "GraphTimer",
+    "Timer",
+    "Timing",
+    "add_out_argument",
+    "collect_environment",
+    "complain",
+    "emit",
+    "end_group",
+    "geometric_mean",
+    "measure_each",
+    "measure_errors",
+    "medians_ms",
+    "milliseconds",
+    "out_problem",
+    "read_count",
+    "read_positive",
+    "run_at_once",
+    "time_interleaved",
+    "write_json",
+    "write_rows",
+]  # fmt: skip
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNKNOWN = "unknown"
@@ -108,12 +130,7 @@ def out_problem(path: pathlib.Path | None, suffixes: Sequence[str] = TABLES) -> 
 
 
 def add_out_argument(parser: argparse.ArgumentParser, suffixes: Sequence[str] = TABLES) -> None:
-    """Declares the file to write; one that cannot be written ends the program at its start.
-
-    Args:
-        parser: Of the options.
-        suffixes: How its name may end.
-    """
+    """Declares the file to write; one that cannot be written ends the program at its start."""
 
     def checked(text: str) -> pathlib.Path:
         path = pathlib.Path(text)
@@ -157,13 +174,9 @@ def run_at_once(
     seconds: float,
     environment: Mapping[str, str] | None = None,
 ) -> list[int]:
-    """Runs commands side by side, in silence; returns their exit codes.
+    """Runs commands in the root of the checkout, side by side, in silence; returns exit codes.
 
-    Args:
-        commands: Each with its arguments; they start in the root of the checkout.
-        seconds: For all of them together; what is not done by then is ended with all that it
-            started, and so is everything that runs when this is interrupted.
-        environment: Their variables; those of this process by default.
+    After so many seconds, or when this is interrupted, they are ended with all that they started.
     """
     end, silent = time.monotonic() + seconds, subprocess.DEVNULL
     running: list[subprocess.Popen[bytes]] = []
@@ -235,11 +248,7 @@ def _commit() -> str:
 
 
 def collect_environment(dry_run: bool = False) -> Environment:
-    """Asks torch, Triton, the driver and git; never raises for what is missing.
-
-    Args:
-        dry_run: Whether the times are invented.
-    """
+    """Asks torch, Triton, the driver and git; never raises for what is missing."""
     import torch
     import triton
     import triton_ext
@@ -331,16 +340,13 @@ def time_interleaved(
 
 
 class EventTimer:
-    """CUDA events around each call, cold L2.
-
-    Args:
-        target_ms: GPU time that the calls of one measurement take, without the flushes.
-        prefill: Whether a spin kernel hides the host's time.
-        least_calls: Of one measurement, however long they take.
-    """
+    """CUDA events around each call, cold L2."""
 
     def __init__(
-        self, target_ms: float, prefill: bool = True, least_calls: int = MIN_CALLS
+        self,
+        target_ms: float,  # GPU time that the calls of one measurement take, without the flushes
+        prefill: bool = True,  # whether a spin kernel hides the host's time
+        least_calls: int = MIN_CALLS,  # of one measurement, however long they take
     ) -> None:
         import torch
 
@@ -408,13 +414,7 @@ class EventTimer:
 
 
 class GraphTimer:
-    """Many calls in one CUDA graph, back to back, warm L2.
-
-    Args:
-        target_ms: GPU time that one replay takes.
-        replays: Replays of one measurement.
-        least_calls: In a graph, however long they take.
-    """
+    """Many calls in one CUDA graph, back to back, warm L2; one replay takes ``target_ms``."""
 
     def __init__(self, target_ms: float, replays: int = 5, least_calls: int = MIN_CALLS) -> None:
         import torch
@@ -544,33 +544,19 @@ def write_rows(
     write_text(path, file.getvalue())
 
 
-Item = TypeVar("Item", bound="Named")
 Row = TypeVar("Row")
 
 
-class Named(Protocol):
-    """Something that is timed, with a name for messages."""
-
-    @property
-    def name(self) -> str: ...
-
-
 def measure_each(
-    items: Iterable[Item],
-    measure: Callable[[Item], Row],
+    items: Iterable[Any],
+    measure: Callable[[Any], Row],
     show: Callable[[list[Row]], None],
     deadline: Deadline,
 ) -> tuple[list[Row], list[str]]:
     """Measures one item after another until the time is up.
 
-    Args:
-        items: What is measured.
-        measure: Measures one.
-        show: Called after each with all rows so far, so that nothing measured is lost.
-        deadline: When to stop.
-
-    Returns:
-        The rows, and the names of what is missing, each with the reason.
+    ``show`` is called after each with all rows so far, so that nothing measured is lost.  Returns
+    the rows, and the names of what is missing, each with the reason.
     """
     rows: list[Row] = []
     missing: list[str] = []
@@ -600,3 +586,12 @@ def milliseconds(
         return (clock() - start) * 1e3
     finally:
         gc.enable()
+
+
+def medians_ms(variants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median host times of functions, measured in turn: a slow machine is slow for all of them."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, function in variants.items():
+            times[name].append(milliseconds(function))
+    return {name: statistics.median(values) for name, values in times.items()}

@@ -24,6 +24,7 @@ from benchmarks.harness import (
     add_out_argument,
     collect_environment,
     emit,
+    medians_ms,
     milliseconds,
     read_count,
     write_json,
@@ -231,12 +232,7 @@ def _plugin_overhead(rounds: int) -> dict[str, float]:
         return LIBRARY + "?" in host_module.print_module(module)
 
     variants = {"compile_ms": compile_anew, "marked_ms": marked, "unmarked_ms": unmarked}
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    # In turn, so that a machine that is slow for a while is slow for all of them.
-    for _ in range(rounds):
-        for name, function in variants.items():
-            times[name].append(milliseconds(function))
-    return {name: statistics.median(values) for name, values in times.items()}
+    return medians_ms(variants, rounds)
 
 
 # ---- Growth ------------------------------------------------------------------------------------

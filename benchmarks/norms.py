@@ -9,21 +9,23 @@ forward alone, without autograd, and forward with backward are timed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.compare import Row, run_rows
 from benchmarks.harness import (
     Deadline,
-    collect_environment,
+    Errors,
+    Timer,
     emit,
-    geometric_mean,
-    measure_each,
     measure_errors,
     time_interleaved,
-    write_rows,
 )
-from benchmarks.options import add_timing_arguments, has_gpu, make_timer, prepare_torch
+from benchmarks.options import add_timing_arguments, announce, make_timer, opened
 
 __all__ = ["LAYERS", "Layer", "add_arguments", "run"]
 
@@ -34,54 +36,49 @@ FLOOR = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A normalization and what follows it."""
+    """A normalization and what follows it, of bf16 or fp16."""
 
-    name: str  # for the table
+    title: str
     shape: tuple[int, int, int, int]  # of x, [N, C, H, W]
     groups: int = 0  # of GroupNorm; 0 for BatchNorm
     with_residual: bool = False  # whether a tensor is added in front of the activation
+    with_backward: bool = False
 
     @property
-    def activation(self) -> str:
-        """Activation that the networks have there."""
-        return "silu" if self.groups else "relu"
+    def suite(self) -> str:
+        """Forward, or forward and backward."""
+        return "forward and backward" if self.with_backward else "forward"
 
-    def tensor_passes(self, with_backward: bool) -> int:
-        """How often a tensor of x's size is read or written, where nothing stays in a cache.
+    @property
+    def name(self) -> str:
+        """For the table."""
+        return f"{self.title}, {self.suite}"
+
+    @property
+    def work(self) -> int:
+        """Bytes that our passes read and write, where nothing stays in a cache.
 
         Forward: x for the statistics; x and the residual; y.  Backward: x, dy, with a residual y
         and the gradient in front of the ReLU, for the sums; x, that gradient and dx.
         """
-        forward = 3 + self.with_residual
-        return forward + (5 + 2 * self.with_residual if with_backward else 0)
-
-    def gigabytes(self, element_bytes: int, with_backward: bool) -> float:
-        """Bytes of :meth:`tensor_passes`."""
-        n, c, h, w = self.shape
-        return n * c * h * w * element_bytes * self.tensor_passes(with_backward) / 1e9
+        passes = 3 + self.with_residual
+        passes += 5 + 2 * self.with_residual if self.with_backward else 0
+        return 2 * math.prod(self.shape) * passes
 
 
-_RESNET = (
-    (64, 64, 112, 112),
-    (64, 256, 56, 56),
-    (64, 512, 28, 28),
-    (64, 1024, 14, 14),
-    (64, 2048, 7, 7),
+_RESNET = tuple(
+    (64, channels, side, side)
+    for channels, side in ((64, 112), (256, 56), (512, 28), (1024, 14), (2048, 7))
 )
 _GROUPED = {
-    "unet 128": (2, 320, 128, 128),
-    "unet 32": (8, 640, 32, 32),
-    "vae 1024": (1, 128, 1024, 1024),
-    "vae 256": (1, 512, 256, 256),
-}
-LAYERS: dict[str, Layer] = {
-    layer.name: layer
+    "unet 128": (2, 320, 128, 128), "unet 32": (8, 640, 32, 32),
+    "vae 1024": (1, 128, 1024, 1024), "vae 256": (1, 512, 256, 256),
+}  # fmt: skip
+LAYERS = {
+    layer.title: layer
     for layer in (
-        *(Layer(f"bn relu {shape[1]}x{shape[2]}", shape) for shape in _RESNET),
-        *(
-            Layer(f"bn add relu {shape[1]}x{shape[2]}", shape, with_residual=True)
-            for shape in _RESNET[1:]
-        ),
+        *(Layer(f"bn relu {s[1]}x{s[2]}", s) for s in _RESNET),
+        *(Layer(f"bn add relu {s[1]}x{s[2]}", s, with_residual=True) for s in _RESNET[1:]),
         *(Layer(f"gn silu {name}", shape, groups=32) for name, shape in _GROUPED.items()),
     )
 }
@@ -134,9 +131,9 @@ def _our_forward(layer: Layer, t: dict[str, Any]) -> Any:
 
     terms = t["weight"], t["bias"]
     if layer.groups:
-        return group_norm(t["x"], layer.groups, *terms, activation=layer.activation)
+        return group_norm(t["x"], layer.groups, *terms, activation="silu")
     return batch_norm(
-        t["x"], *terms, None, None, training=True, activation=layer.activation,
+        t["x"], *terms, None, None, training=True, activation="relu",
         residual=t.get("residual"),
     )  # fmt: skip
 
@@ -168,77 +165,47 @@ def _wrong(layer: Layer, t: dict[str, Any]) -> list[str]:
     return found
 
 
-def _measure(layer: Layer, arguments: argparse.Namespace, timer: Any) -> dict[str, Any]:
+def _measure(layer: Layer, arguments: argparse.Namespace, timer: Timer) -> Row:
     """Checks and times a layer."""
     import torch
 
-    dtype = getattr(torch, arguments.dtype)
-    tensors = _tensors(layer, dtype)
-    row: dict[str, Any] = {"layer": layer.name, "shape": "x".join(map(str, layer.shape))}
-    row["wrong"] = "; ".join(_wrong(layer, tensors))
-    plain = {name: tensor.detach() for name, tensor in tensors.items()}
     forwards = {TORCH: _torch_forward, OURS: _our_forward}
-    variants = {f"{name} forward": lambda f=f: f(layer, plain) for name, f in forwards.items()}
-    variants |= {
-        f"{name} both": lambda f=f: _both(f, layer, tensors) for name, f in forwards.items()
-    }
-    times = time_interleaved(variants, timer, arguments.rounds)
-    for part in ("forward", "both"):
-        torch_us, our_us = (times[f"{name} {part}"].ms * 1e3 for name in (TORCH, OURS))
-        row |= {
-            f"{part}_torch_us": torch_us,
-            f"{part}_us": our_us,
-            f"{part}_ratio": torch_us / our_us,
-            f"{part}_gb_s": layer.gigabytes(dtype.itemsize, part == "both") / our_us * 1e6,
-            f"{part}_host_us": times[f"{OURS} {part}"].host_us,
-        }
-    return row
-
-
-def _show(rows: list[dict[str, Any]]) -> None:
-    row = rows[-1]
-    parts = [
-        f"{part} torch {row[f'{part}_torch_us']:7.1f} us, ours {row[f'{part}_us']:7.1f}, "
-        f"{row[f'{part}_ratio']:.2f}x, {row[f'{part}_gb_s']:5.0f} GB/s, "
-        f"host {row[f'{part}_host_us']:.0f} us"
-        for part in ("forward", "both")
-    ]
-    emit(f"{row['layer']:<22} {'; '.join(parts)}{'  WRONG ' if row['wrong'] else ''}{row['wrong']}")
+    variants: dict[str, Any] = {name: lambda: None for name in forwards}
+    wrong: tuple[str, ...] = ()
+    if not arguments.dry_run:
+        tensors = _tensors(layer, getattr(torch, arguments.dtype))
+        for text in _wrong(layer, tensors):
+            emit(f"{layer.name}: {text}")
+            wrong = (OURS,)
+        plain = {name: tensor.detach() for name, tensor in tensors.items()}
+        for name, forward in forwards.items():
+            both = functools.partial(_both, forward, layer, tensors)
+            alone = functools.partial(forward, layer, plain)
+            variants[name] = both if layer.with_backward else alone
+    errors = dict.fromkeys(variants, Errors(0.0, 0.0))
+    timings = {} if wrong else time_interleaved(variants, timer, arguments.rounds)
+    return Row(layer, (TORCH, OURS), "", errors, wrong, timings)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong or a layer failed."""
-    names = arguments.shapes or list(LAYERS)
-    unknown = [name for name in names if name not in LAYERS]
-    if unknown:
-        emit(f"unknown layers: {', '.join(unknown)}; there are {', '.join(LAYERS)}")
+
+    def select() -> Sequence[Layer]:
+        names = arguments.shapes or list(LAYERS)
+        unknown = [name for name in names if name not in LAYERS]
+        if unknown:
+            raise ValueError(f"unknown layers: {', '.join(unknown)}; there are {', '.join(LAYERS)}")
+        parts = (False, True)
+        return [dataclasses.replace(LAYERS[n], with_backward=p) for n in names for p in parts]
+
+    opening = opened(arguments, select)
+    if opening is None:
         return 2
-    layers = [LAYERS[name] for name in names]
-    if arguments.dry_run:
-        for layer in layers:
-            sizes = [layer.gigabytes(2, with_backward) for with_backward in (False, True)]
-            emit(f"{layer.name}: forward {sizes[0]:.3f} GB, with backward {sizes[1]:.3f} GB")
-        return 0
-    if not has_gpu("--dry-run shows what would be measured"):
-        return 2
-    prepare_torch()
-    environment = collect_environment()
-    for line in environment.lines():
-        emit(line)
-    emit("bytes: those that our passes read and write where nothing stays in L2")
-    emit()
-    timer = make_timer(arguments)
-    rows, missing = measure_each(
-        layers,
-        lambda layer: _measure(layer, arguments, timer),
-        _show,
-        Deadline(arguments.time_limit),
-    )
-    for part in ("forward", "both"):
-        mean = geometric_mean([row[f"{part}_ratio"] for row in rows])
-        emit(f"geometric mean of {len(rows)} ratios, {part}: {mean:.3f}")
-    for name in missing:
-        emit(f"missing: {name}")
-    if arguments.out:
-        write_rows(arguments.out, environment, rows)
-    return int(bool(missing) or any(row["wrong"] for row in rows))
+    layers, environment = opening
+    deadline, timer = Deadline(arguments.time_limit), make_timer(arguments)
+    announce(arguments, environment, timer)
+    emit("TB/s: of bytes that our passes read and write where nothing stays in L2")
+    return run_rows(
+        arguments, environment, layers, (TORCH, OURS),
+        lambda layer: _measure(layer, arguments, timer), deadline, "TB/s",
+    )  # fmt: skip

@@ -34,13 +34,7 @@ Problem = TypeVar("Problem")
 def add_timing_arguments(
     parser: argparse.ArgumentParser, shapes: str, dtypes: Sequence[str] = ("float16", "bfloat16")
 ) -> None:
-    """Declares what is measured and how.
-
-    Args:
-        parser: Of the case.
-        shapes: Help of ``--shapes``.
-        dtypes: Types of the operands, the default first.
-    """
+    """Declares what is measured and how; ``shapes`` is a help, the default of ``dtypes`` first."""
     parser.add_argument("--dtype", choices=dtypes, default=dtypes[0])
     parser.add_argument("--shapes", nargs="+", metavar="SHAPE", help=shapes)
     parser.add_argument(
@@ -72,13 +66,8 @@ def opened(
 ) -> tuple[Sequence[Problem], Environment] | None:
     """Begins a run: reads the options, looks for the GPU and prepares torch.
 
-    Args:
-        arguments: Of :func:`add_timing_arguments`.
-        select: Gives what is to be measured; raises a ValueError where the options name nothing.
-
-    Returns:
-        What ``select`` gave, and where it runs.  ``None``, after a line that says why, where
-        nothing can be measured.
+    ``select`` gives what is to be measured, or raises a ValueError where the options name nothing.
+    Returns that and where it runs; ``None``, after a line that says why, where nothing can run.
     """
     try:
         problems = select()
@@ -93,11 +82,7 @@ def opened(
 
 
 def has_gpu(instead: str = "--dry-run shows the output") -> bool:
-    """Tells whether there is a GPU; prints a line where there is none.
-
-    Args:
-        instead: What the case can do without one.
-    """
+    """Tells whether there is a GPU; prints a line where there is none, and what to do instead."""
     import torch
 
     found: bool = torch.cuda.is_available()

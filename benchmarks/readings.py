@@ -112,12 +112,10 @@ def seconds_of(rows: Mapping[str, Rows]) -> Reading:
 
 
 def swept(figure: str, *suffixes: str) -> Reader:
-    """Reads a geometric mean of what ``zoo sweep`` wrote.
+    """Reads a geometric mean of files of ``zoo sweep``, by their suffixes.
 
-    Args:
-        figure: ``"alone"``, cuDNN's time over ours, or ``"model"``, the least time of all measured
-            configurations over that of the model's choice.
-        suffixes: Of the files.
+    The figure is ``"alone"``, cuDNN's time over ours, or ``"model"``, the least time of all
+    measured configurations over that of the model's choice.
     """
     from benchmarks.zoo.report import outcomes
 
@@ -146,13 +144,9 @@ def _told(rows: Rows) -> str:
 
 
 def of_modes(column: str, over: str, mode: str, suffix: str = ".csv") -> Reader:
-    """Reads the geometric mean of a mode's value over another's, of ``examples.models``.
+    """Reads the geometric mean of one mode's value over another's, of ``examples.models``.
 
-    Args:
-        column: ``ms`` or ``peak_mib``.
-        over: The mode above the line.
-        mode: The one below it.
-        suffix: Of the files, of one case or of all sources.
+    The column is ``ms`` or ``peak_mib``; files are those of one case, or of all sources.
     """
 
     def read(rows: Mapping[str, Rows]) -> Reading:

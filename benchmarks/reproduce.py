@@ -140,13 +140,7 @@ def select_cases(words: Sequence[str] | None, cases: Mapping[str, Case]) -> list
 
 
 def allowance(case: Case, left: float, limit: float | None) -> float:
-    """Returns the seconds that a case gets, 0 where too few are left for it.
-
-    Args:
-        case: The case.
-        left: Seconds of the budget.
-        limit: Of every case; ``None`` for its own.
-    """
+    """Returns the seconds that a case gets of those ``left``, 0 where too few are."""
     wanted = case.seconds if limit is None else min(case.seconds, limit)
     given = min(wanted, left - RESERVE_SECONDS)
     return given if given >= min(LEAST_SECONDS, wanted / 2) else 0.0
@@ -300,12 +294,8 @@ def run_cases(
 ) -> list[Finding]:
     """Runs cases one after another until the time is used up; returns all findings.
 
-    Args:
-        cases: In this order.
-        place: Where to write.
-        budget: Seconds in all.
-        limit: Seconds of a case at most; ``None`` for its own.
-        resume: Whether to leave out what the summary has.
+    There are ``budget`` seconds in all, and ``limit`` for a case at most, by default its own.  With
+    ``resume`` cases that the summary has are left out.
     """
     end = time.monotonic() + budget
     place.folder.mkdir(parents=True, exist_ok=True)

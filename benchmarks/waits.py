@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness import add_out_argument, milliseconds, read_count, write_json
+from benchmarks.harness import add_out_argument, emit, medians_ms, read_count, write_json
 
 __all__ = ["add_arguments", "run"]
 
@@ -37,36 +37,34 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints a line for each kernel; returns 1 where the limit is missed in the geometric mean."""
     import triton
 
-    sys.stdout.write(f"triton {triton.__version__}, python {sys.version.split()[0]}\n")
+    emit(f"triton {triton.__version__}, python {sys.version.split()[0]}")
     texts = (
         {path: pathlib.Path(path).read_text(encoding="utf-8") for path in arguments.files}
         if arguments.files
         else _own_kernels()
     )
     rows = {}
-    sys.stdout.write(
-        f"{'kernel':32}{'compile ms':>12}{'pass ms':>10}{'verify ms':>11}{'added ms':>10}{'%':>7}\n"
-    )
+    emit(f"{'kernel':32}{'compile ms':>12}{'pass ms':>10}{'verify ms':>11}{'added ms':>10}{'%':>7}")
     for name, text in texts.items():
         if "_wait" not in text:
             continue
         try:
             row = rows[name] = _row(text, arguments.rounds)
         except RuntimeError as error:
-            sys.stdout.write(f"{pathlib.Path(name).name[-31:]:32}Triton refuses it: {error}\n")
+            emit(f"{pathlib.Path(name).name[-31:]:32}Triton refuses it: {error}")
             continue
-        sys.stdout.write(
+        emit(
             f"{pathlib.Path(name).name[-31:]:32}{row['compile_ms']:12.1f}{row['pass_ms']:10.1f}"
-            f"{row['verify_ms']:11.1f}{row['added_ms']:10.1f}{row['percent']:7.2f}\n"
+            f"{row['verify_ms']:11.1f}{row['added_ms']:10.1f}{row['percent']:7.2f}"
         )
     if not rows:
-        sys.stdout.write("no kernel waits for asynchronous copies on this Triton\n")
+        emit("no kernel waits for asynchronous copies on this Triton")
         return 1
     share = statistics.geometric_mean([row["percent"] for row in rows.values()])
     good = share <= LIMIT_PERCENT
-    sys.stdout.write(
+    emit(
         f"pass and verifier: {share:.2f} % of the compile in the geometric mean "
-        f"(limit {LIMIT_PERCENT:.0f} %): {'ok' if good else 'TOO SLOW'}\n"
+        f"(limit {LIMIT_PERCENT:.0f} %): {'ok' if good else 'TOO SLOW'}"
     )
     if arguments.out is not None:
         write_json(arguments.out, rows)
@@ -92,15 +90,17 @@ def _row(text: str, rounds: int) -> dict[str, float]:
         tree = plugin.run_passes(host_module.print_module(module))
         return host_module.parse_module(str(tree), context)
 
-    times: dict[str, list[float]] = {"compile": [], "pass": [], "verify": [], "added": []}
-    # In turn, so that a machine that is slow for a while is slow for all of them.
-    for _ in range(rounds):
-        tree = parse(text)
-        times["verify"].append(milliseconds(lambda tree=tree: verify.run(tree)))
-        times["pass"].append(milliseconds(lambda tree=tree: count.run(tree)))
-        times["added"].append(milliseconds(added))
-        times["compile"].append(milliseconds(compile_))
-    medians = {f"{name}_ms": statistics.median(values) for name, values in times.items()}
+    trees = [parse(text) for _ in range(rounds)]
+    verified, counted = iter(trees), iter(trees)
+    medians = medians_ms(
+        {
+            "verify_ms": lambda: verify.run(next(verified)),
+            "pass_ms": lambda: count.run(next(counted)),
+            "added_ms": added,
+            "compile_ms": compile_,
+        },
+        rounds,
+    )
     both = medians["pass_ms"] + medians["verify_ms"]
     return {**medians, "percent": 100 * both / medians["compile_ms"]}
 

@@ -23,7 +23,11 @@ import reference  # noqa: E402 - its folder is on the path from here on
 FILES = "files"
 _LANGUAGES = {".py": "python", ".toml": "toml", ".md": "", ".mlir": "text"}
 _SHOWN = (".py", ".toml", ".mlir")
-_BOOST = {"faq.md": 2, "im2col-in-an-hour.md": 2, "recipes/": 2, "reference/e": 3, "adr/": 0.5}
+_BOOST = {
+    **{"faq.md": 2, "im2col-in-an-hour.md": 2, "recipes/": 2, "adr/": 0.5},
+    **{"reference/errors.md": 8, "reference/environment.md": 4},
+    **{"reference/triton_ext.analysis": 0.3, "reference/triton_ext.": 0.6},
+}
 _CODE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]*`)", re.M | re.S)
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 

@@ -16,6 +16,7 @@ table that was tuned on that part has its key.  A layer never moves from one par
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -90,21 +91,17 @@ class Geometry:
 
     def values(self) -> list[Any]:
         """Returns the fields as JSON has them."""
-        return [
-            self.images, self.in_channels, self.out_channels, list(self.input_size),
-            list(self.filter_size), list(self.stride), list(self.padding), list(self.dilation),
-            self.groups, int(self.transposed),
-        ]  # fmt: skip
+        found = dataclasses.astuple(self)
+        return [list(v) if isinstance(v, tuple) else int(v) for v in found]
 
     @classmethod
     def of_values(cls, values: Sequence[Any]) -> Geometry:
         """The inverse of :meth:`values`."""
-        images, ci, co, size, taps, stride, padding, dilation, groups, transposed = values
-        return cls(
-            images=images, in_channels=ci, out_channels=co, input_size=tuple(size),
-            filter_size=tuple(taps), stride=tuple(stride), padding=tuple(padding),
-            dilation=tuple(dilation), groups=groups, transposed=bool(transposed),
-        )  # fmt: skip
+        names = [each.name for each in dataclasses.fields(cls)]
+        found = {
+            n: tuple(v) if isinstance(v, list) else v for n, v in zip(names, values, strict=True)
+        }
+        return cls(**found | {"transposed": bool(found["transposed"])})
 
     def problem(self, batch: int) -> ConvProblem:
         """Returns the problem of so many items."""

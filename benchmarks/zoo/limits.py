@@ -25,10 +25,7 @@ class ContextLostError(Exception):
 def is_compiled(future: Future[Any], deadline: Deadline, record: Callable[[str], None]) -> bool:
     """Waits for the compiler, not beyond the time limit; tells whether there is a kernel.
 
-    Args:
-        future: Of the compiling process.
-        deadline: Of the sweep.
-        record: Takes the status of a configuration that does not compile.
+    ``record`` takes the status of a configuration that does not compile.
     """
     try:
         error = future.result(timeout=max(deadline.left() - RESERVE_SECONDS / 2, 0.0))
@@ -51,12 +48,7 @@ def check_context(what: str, error: Exception) -> None:
 
 @contextlib.contextmanager
 def watched(last_words: Callable[[str], None], seconds: float) -> Iterator[None]:
-    """Ends the process if the kernel inside does not come back.
-
-    Args:
-        last_words: Takes the status of the layer, to save and print it.
-        seconds: How long that may take.
-    """
+    """Ends the process if what is inside does not come back; ``last_words`` takes the status."""
 
     def give_up() -> None:
         last_words(f"hangs: no end after {seconds:.0f} s")

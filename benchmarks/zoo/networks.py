@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -170,23 +171,16 @@ def _detector(name: str, height: int, width: int) -> Entry:
 
         def call(m: Any, x: Any) -> Any:
             features = list(m.backbone(x).values())
-            if hasattr(m, "rpn"):
-                # Regions of interest, 512 an image, of which masks see 7 x 7 or 14 x 14 pixels.
-                m.rpn.head(features)
-                regions = torch.randn(512 * count, features[0].shape[1], 7, 7)
-                if not isinstance(m.roi_heads.box_head, torch.nn.Sequential):
-                    regions = regions.flatten(1)
-                for head in ("box_head", "mask_head"):
-                    if hasattr(m.roi_heads, head) and getattr(m.roi_heads, head) is not None:
-                        shape = (100 * count, features[0].shape[1], 14, 14)
-                        given = regions if head == "box_head" else torch.randn(*shape)
-                        if head == "box_head" and not isinstance(
-                            m.roi_heads.box_head, torch.nn.Sequential
-                        ):
-                            continue
-                        getattr(m.roi_heads, head)(given)
-                return features[0]
-            return m.head(features)
+            if not hasattr(m, "rpn"):
+                return m.head(features)
+            # Regions of interest, 512 an image, of which masks see 7 x 7 or 14 x 14 pixels.
+            m.rpn.head(features)
+            channels, heads = features[0].shape[1], m.roi_heads
+            if isinstance(heads.box_head, torch.nn.Sequential):
+                heads.box_head(torch.randn(512 * count, channels, 7, 7))
+            if getattr(heads, "mask_head", None) is not None:
+                heads.mask_head(torch.randn(100 * count, channels, 14, 14))
+            return features[0]
 
         return Output(model, call), (torch.randn(count, 3, height, width),)
 
@@ -234,53 +228,36 @@ def _encoder(name: str, shape: tuple[int, ...], **config: Any) -> Entry:
     return _diffusers(name, lambda n: ((n, *shape),), lambda m, x: (m.encode(x), x)[1], **config)
 
 
+def _at_a_step(m: Any, x: Any, *others: Any) -> Any:
+    """Calls a network of diffusers in the middle of its steps."""
+    import torch
+
+    step = torch.full((x.shape[0],), 500.0, device=x.device, dtype=x.dtype)
+    return m(x, step, *others, return_dict=False)
+
+
 def _conditioned(
     name: str, sample: tuple[int, ...], text: int, frames: int = 1, **config: Any
 ) -> Entry:
     """A U-Net that sees a text of ``text`` numbers for each of 77 words, once per frame."""
-
-    def call(m: Any, x: Any, words: Any, *others: Any) -> Any:
-        import torch
-
-        step = torch.full((x.shape[0],), 500.0, device=x.device, dtype=x.dtype)
-        return m(x, step, words, *others, return_dict=False)
-
-    return _diffusers(name, lambda n: ((n, *sample), (n * frames, 77, text)), call, **config)
+    return _diffusers(name, lambda n: ((n, *sample), (n * frames, 77, text)), _at_a_step, **config)
 
 
 def _unconditioned(name: str, sample: tuple[int, ...], **config: Any) -> Entry:
-    def call(m: Any, x: Any) -> Any:
-        import torch
-
-        step = torch.full((x.shape[0],), 500.0, device=x.device, dtype=x.dtype)
-        return m(x, step, return_dict=False)
-
-    return _diffusers(name, lambda n: ((n, *sample),), call, **config)
+    return _diffusers(name, lambda n: ((n, *sample),), _at_a_step, **config)
 
 
 def _controlnet() -> Entry:
-    def call(m: Any, x: Any, words: Any, control: Any) -> Any:
-        import torch
-
-        step = torch.full((x.shape[0],), 500.0, device=x.device, dtype=x.dtype)
-        return m(x, step, words, control, return_dict=False)
-
     return _diffusers(
-        "ControlNetModel", lambda n: ((n, 4, 64, 64), (n, 77, 768), (n, 3, 512, 512)), call,
+        "ControlNetModel", lambda n: ((n, 4, 64, 64), (n, 77, 768), (n, 3, 512, 512)), _at_a_step,
         cross_attention_dim=768,
     )  # fmt: skip
 
 
 def _svd() -> Entry:
-    def call(m: Any, x: Any, image_words: Any, ids: Any) -> Any:
-        import torch
-
-        step = torch.full((x.shape[0],), 500.0, device=x.device, dtype=x.dtype)
-        return m(x, step, image_words, ids, return_dict=False)
-
     return _diffusers(
         "UNetSpatioTemporalConditionModel",
-        lambda n: ((n, 14, 8, 72, 128), (n, 1, 1024), (n, 3)), call,
+        lambda n: ((n, 14, 8, 72, 128), (n, 1, 1024), (n, 3)), _at_a_step,
     )  # fmt: skip
 
 
@@ -447,8 +424,17 @@ def _clip(name: str) -> Entry:
     return Entry("torchvision", make, 1)
 
 
-def _pixels(model: str, config: str, side: int, **settings: Any) -> Entry:
-    return transformers_entry(model, config, (3, side, side), 1, **settings)
+# Name, model and side of networks of transformers, over images.
+_TRANSFORMERS = _words("""
+segformer-SegformerModel-512 mobilevit-MobileViTModel-256 mobilenet_v1-MobileNetV1Model-224
+poolformer-PoolFormerModel-224 cvt-CvtModel-224 regnet-RegNetModel-224 bit-BitModel-224
+levit-LevitModel-224 swiftformer-SwiftFormerModel-224 pvt_v2-PvtV2Model-224
+focalnet-FocalNetModel-224 convnextv2-ConvNextV2Model-224 dpt-DPTForDepthEstimation-384
+depth_anything-DepthAnythingForDepthEstimation-518 glpn-GLPNForDepthEstimation-480
+swin2sr-Swin2SRForImageSuperResolution-64 upernet-UperNetForSemanticSegmentation-512
+clip-CLIPVisionModel-224 siglip-SiglipVisionModel-224 rt_detr-RTDetrModel-640 detr-DetrModel-800
+zoedepth-ZoeDepthForDepthEstimation-384
+""")
 
 
 def _mel(model: str, config: str, shape: tuple[int, ...], call: str = "") -> Entry:
@@ -498,35 +484,11 @@ def _language_and_speech() -> Iterator[Network]:
             name=name, entry=entry, inference=(1, 16), training=(8,), format="contiguous",
             dtypes=_BOTH if codec else ("bfloat16",),
         )  # fmt: skip
-    images: dict[str, tuple[Entry, int]] = {
-        "segformer": (_pixels("SegformerModel", "SegformerConfig", 512), 512),
-        "mobilevit": (_pixels("MobileViTModel", "MobileViTConfig", 256), 256),
-        "mobilenet_v1": (_pixels("MobileNetV1Model", "MobileNetV1Config", 224), 224),
-        "poolformer": (_pixels("PoolFormerModel", "PoolFormerConfig", 224), 224),
-        "cvt": (_pixels("CvtModel", "CvtConfig", 224), 224),
-        "regnet": (_pixels("RegNetModel", "RegNetConfig", 224), 224),
-        "bit": (_pixels("BitModel", "BitConfig", 224), 224),
-        "levit": (_pixels("LevitModel", "LevitConfig", 224), 224),
-        "swiftformer": (_pixels("SwiftFormerModel", "SwiftFormerConfig", 224), 224),
-        "pvt_v2": (_pixels("PvtV2Model", "PvtV2Config", 224), 224),
-        "focalnet": (_pixels("FocalNetModel", "FocalNetConfig", 224), 224),
-        "convnextv2": (_pixels("ConvNextV2Model", "ConvNextV2Config", 224), 224),
-        "dpt": (_pixels("DPTForDepthEstimation", "DPTConfig", 384, image_size=384), 384),
-        "depth_anything": (
-            _pixels("DepthAnythingForDepthEstimation", "DepthAnythingConfig", 518), 518
-        ),
-        "glpn": (_pixels("GLPNForDepthEstimation", "GLPNConfig", 480), 480),
-        "swin2sr": (_pixels("Swin2SRForImageSuperResolution", "Swin2SRConfig", 64), 64),
-        "upernet": (
-            _pixels("UperNetForSemanticSegmentation", "UperNetConfig", 512), 512
-        ),
-        "clip": (_pixels("CLIPVisionModel", "CLIPVisionConfig", 224), 224),
-        "siglip": (_pixels("SiglipVisionModel", "SiglipVisionConfig", 224), 224),
-        "rt_detr": (_pixels("RTDetrModel", "RTDetrConfig", 640), 640),
-        "detr": (_pixels("DetrModel", "DetrConfig", 800), 800),
-        "zoedepth": (_pixels("ZoeDepthForDepthEstimation", "ZoeDepthConfig", 384), 384),
-    }  # fmt: skip
-    for name, (entry, side) in images.items():
+    for word in _TRANSFORMERS:
+        name, model, side_text = word.split("-")
+        side, config = int(side_text), re.sub("Model$|For[A-Z].*$", "Config", model)
+        more = {"image_size": side} if name == "dpt" else {}
+        entry = transformers_entry(model, config, (3, side, side), 1, **more)
         inference, training = _by_side(side)
         yield Network(
             name=f"transformers {name}", entry=entry, inference=inference, training=training

@@ -192,7 +192,6 @@ def test_what_is_joined():
 def test_pieces_are_copied_in_twos():
     # 5 * 5 pieces of 32 columns, 4 * 3 of 64, 5 * 5 of 32, 7 * 3 of 32 and 6 * 9 of 16.
     assert [config.w_pieces for config in JOINED] == [26, 12, 26, 22, 54]
-    assert [config.spare_bytes for config in JOINED] == [32 * 128, 0, 32 * 128, 32 * 128, 0]
     assert [config.fprop_boxes for config in JOINED] == [
         (64, 32), (128, 64), (64, 32), (64, 32), (32, 16)
     ]  # fmt: skip

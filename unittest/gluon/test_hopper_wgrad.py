@@ -27,18 +27,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from problem_cases import segments_of  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton_ext.ops.core.case import Case  # noqa: E402
 from triton_ext.ops.core.device import KNOWN  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
 from triton_ext.ops.families.gluon_config import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad import (  # noqa: E402
     CONFIGS,
+    GLUON_WGRAD,
     MOST_ADDED_PARTS,
     WgradTileChoice,
     WgradTileConfig,
-    WgradWork,
-    ranked_work,
+    tile_refusals,
 )
-from triton_ext.ops.kernels.gemm_wgrad import Partition  # noqa: E402
+from triton_ext.ops.kernels.gemm_wgrad import Partition, WgradTiles  # noqa: E402
 
 from examples.gluon.hopper import wgrad  # noqa: E402
 
@@ -64,9 +65,15 @@ def problem(pixels: int, co: int, ci: int, taps: int) -> ConvProblem:
     )
 
 
-def chosen(pixels: int, co: int, ci: int, taps: int, num_sms: int = 132) -> WgradWork:
-    device = dataclasses.replace(H200, num_sms=num_sms)
-    return ranked_work(problem(pixels, co, ci, taps), device)[0][0]
+def ranked(problem: ConvProblem, num_sms: int) -> list[WgradTiles]:
+    """The tiles of the shipped configurations, the model's choice first."""
+    case = Case(direction="wgrad", problem=problem, dtype=torch.float16)
+    choices = GLUON_WGRAD.candidates(case, dataclasses.replace(H200, num_sms=num_sms))
+    return [choice.tiles(problem, num_sms) for choice in choices]
+
+
+def chosen(pixels: int, co: int, ci: int, taps: int, num_sms: int = 132) -> WgradTiles:
+    return ranked(problem(pixels, co, ci, taps), num_sms)[0]
 
 
 # ---- Configurations ----------------------------------------------------------------------------
@@ -124,11 +131,13 @@ def test_what_cannot_run_is_named(change, message):
 
 def test_a_shared_tile_must_be_split_and_added_by_the_second_kernel():
     shared = WgradTileChoice(config=SHARED_TILE)
-    whole = WgradWork.make(shared, problem(4096, 1024, 64 * 1024, 1), 132)
-    assert [*map(str, whole.refusals())] == ["consumers share a tile, and 5472 tiles are not split"]
+    whole = shared.tiles(problem(4096, 1024, 64 * 1024, 1), 132)
+    assert [*map(str, tile_refusals(whole))] == [
+        "consumers share a tile, and 5472 tiles are not split"
+    ]
     shared = dataclasses.replace(shared, add_in_place=True)
-    in_place = WgradWork.make(shared, problem(4096, 64, 64, 9), 132)
-    (found,) = map(str, in_place.refusals())
+    in_place = shared.tiles(problem(4096, 64, 64, 9), 132)
+    (found,) = map(str, tile_refusals(in_place))
     assert found == "consumers that share a tile leave adding to the second kernel"
 
 
@@ -190,14 +199,14 @@ def test_neighbours_have_the_same_steps():
 )
 def test_a_plan_for_every_convolution(pixels, co, ci, taps, num_sms):
     plan = chosen(pixels, co, ci, taps, num_sms)
-    assert not plan.refusals()
+    assert not tile_refusals(plan)
     assert plan.config in CONFIGS
     blocks = math.ceil(co / 64) * taps * math.ceil(ci / 64)
     config = plan.config
     assert plan.partition.tiles * config.row_blocks * config.column_blocks >= blocks
     assert plan.partition.steps * config.step_pixels >= pixels
     if plan.add_in_place:
-        assert plan.is_split
+        assert plan.split_tiles
         assert plan.parts <= MOST_ADDED_PARTS
     # The workspace never grows with the convolution: one part per consumer and CTA.
     assert plan.slots <= num_sms * config.pixel_groups
@@ -218,7 +227,7 @@ def test_what_the_choice_knows():
 
 
 def test_all_plans_differ():
-    found = [str(work) for work, _ in ranked_work(problem(6272, 256, 256, 9), H200)]
+    found = [str(tiles) for tiles in ranked(problem(6272, 256, 256, 9), 132)]
     assert len(found) == len(set(found)) > len(CONFIGS)
 
 

@@ -87,7 +87,7 @@ def random_case(seed):
     order = source.choice([ROWS, COLUMNS])
     registers = (split(source.choice([1, 2, 4, 8])), split(32), split(4), order)
     swizzle = [source.choice([1, 2, 4, 8]), source.choice([1, 2, 4]), source.choice([1, 2, 4, 8])]
-    shared = ("swizzled", *swizzle, source.choice([ROWS, COLUMNS]))
+    shared = (*swizzle, source.choice([ROWS, COLUMNS]))
     shape = (source.choice([16, 32, 64]), source.choice([32, 64]))
     return Case(f"{seed}", source.choice(["read", "write"]), bits, shape, registers, shared)
 

@@ -149,8 +149,7 @@ def compile_conv_dgrad(
     tensors = {
         "dy_desc": f"tensordesc<{dtype}[{m}, {k}]>",
         "w_desc": f"tensordesc<{dtype}{[n, 1, k] if dtype == tl.float32 else [k, 1, n]}>",
-        "ci": "i32",
-        "problem": DgradProblem("i32", "i32", *(("i32",) * 3,) * 5),  # type: ignore[arg-type]
+        "problem": DgradProblem(*("i32",) * 3, *(("i32",) * 3,) * 6),  # type: ignore[arg-type]
     }
     tile = f"[{m}, {n // config.store_parts}]"
     tensors["dx"] = f"tensordesc<{dtype}{tile}>" if store_through_tma else f"*{dtype}"

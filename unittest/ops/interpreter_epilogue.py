@@ -141,7 +141,7 @@ def test_a_copy_never_begins_between_multiples_of_16_bytes(dtype, group_ci):
     plan = case.plan(case.tensors()[0])
     begin = plan.launcher.constants["GROUP_CI"]
     assert begin * dtype.itemsize % 16 == 0
-    assert plan.inputs.x_desc.geometry.shape[-1] == 4 * begin
+    assert plan.inputs.keywords["pixels"].__self__.geometry.shape[-1] == 4 * begin
     assert begin - group_ci < 16 // dtype.itemsize
     check(case)
 

@@ -356,3 +356,22 @@ def test_what_is_in_no_suite_is_named(suite, words, message):
 
     with pytest.raises(ValueError, match=message):
         select_layers(suite, words)
+
+
+def test_norms_count_the_bytes_of_their_passes(tmp_path, capsys):
+    from benchmarks.__main__ import main
+    from benchmarks.norms import LAYERS
+
+    assert [layer.shape for layer in LAYERS.values()][:5] == [
+        (64, 64, 112, 112), (64, 256, 56, 56), (64, 512, 28, 28), (64, 1024, 14, 14),
+        (64, 2048, 7, 7),
+    ]  # fmt: skip
+    out = tmp_path / "rows.csv"
+    words = ["--dry-run", "--rounds", "2", "--shapes", "bn add relu 256x56", "--out", str(out)]
+    assert main(["norms", *words]) == 0
+    assert "torch/ours, geometric mean of 2 layers" in capsys.readouterr().out
+    lines = out.read_text().splitlines()
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    size = 2 * 64 * 256 * 56 * 56
+    assert [int(row["work"]) for row in rows] == [4 * size, 11 * size]
+    assert main(["norms", "--dry-run", "--shapes", "none"]) == 2

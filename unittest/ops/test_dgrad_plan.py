@@ -22,7 +22,7 @@ from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS, NARROW_CONFIGS, OutputTile
 from triton_ext.ops.families.gluon import GluonDgrad
 from triton_ext.ops.kernels import row_copy
-from triton_ext.ops.kernels.gemm import conv_dgrad_kernel
+from triton_ext.ops.kernels.gemm import Classes, conv_dgrad_kernel
 
 from benchmarks.suites import select_layers
 
@@ -70,27 +70,28 @@ def test_arguments_are_what_their_names_say(kernel):
     launch(STRIDED)
     ((*_, named),) = kernel.launches
     assert named["dx"].shape == (2, 24, 11, 13)
-    assert named["ci"] == 24
     assert named["problem"]._asdict() == {
         # ceil(11 / 2) x ceil(13 / 3) pixels of two images.
         "m_gemm": 2 * 6 * 5,
+        "n_gemm": 24,
         "channel_blocks": 2,
         "size": (1, 11, 13),
         "walk_size": (1, 6, 5),
+        "filter_size": (1, 3, 2),
         "padding": (0, 1, 0),
         "dilation": (1, 1, 2),
         # Rows: (a + 1 - r) / 2 is 0 or 1.  Columns: (b - 2 * s) / 3 is 0 for s = 0 and b = 0 or
         # for s = 1 and b = 2.
         "lower": (0, 0, 0),
     }
-    assert named["CLASSES"]._asdict() == {
-        "taps": (1, 3, 2),
-        "stride": (1, 2, 3),
-        "divisor": (1, 1, 1),
-        "tap_step": (1, 2, 3),
+    assert named["FILTER"] == (1, 3, 2)
+    assert named["CLASSES"] == Classes(
+        stride=(1, 2, 3),
+        divisor=(1, 1, 1),
+        tap_step=(1, 2, 3),
         # Of 1 modulo 1, 1 modulo 2, 2 modulo 3.
-        "inverse": (0, 1, 2),
-    }
+        inverse=(0, 1, 2),
+    )
     assert named["dy_desc"].geometry.pixel_box_lower_corner == (0, 0)
     # A walk of 6 x 5 pixels in a dy of 5 x 5.
     assert STRIDED.output_size == (5, 5)

@@ -104,7 +104,7 @@ def test_shared_memory_is_what_the_model_says(config, through_tma, capability, f
     for spec in (EpilogueSpec(residual=True), FULL, per_image):
         fp8 = spec is FULL
         whole = capability == 100 or not through_tma
-        tile = OutputTile(element_bytes=4, through_pointers=True, whole=True)
+        tile = OutputTile(element_bytes=4, whole=True)
         if through_tma:
             tile = OutputTile(
                 element_bytes=1 if fp8 else 2,
@@ -163,10 +163,10 @@ NO_PADDING = {"filter_size": (1, 1), "padding": ((0, 0), (0, 0))}
 
 def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch):
     plan = make(monkeypatch, **NO_PADDING)
-    assert plan.inputs.x_tiles[1] == [64, 1]
+    assert plan.inputs.keywords["matrix"].keywords["strides"] == [64, 1]
     assert plan.launcher.constants["X_IS_MATRIX"]
     for changes in ({"stride": (2, 2)}, {"padding": ((1, 0), (0, 0))}, {"filter_size": (1, 2)}):
-        assert make(monkeypatch, **{**NO_PADDING, **changes}).inputs.x_tiles is None
+        assert make(monkeypatch, **{**NO_PADDING, **changes}).inputs.keywords["matrix"] is None
 
 
 def test_pixels_with_gaps_between_rows_are_no_matrix(monkeypatch):
@@ -179,8 +179,8 @@ def test_pixels_with_gaps_between_rows_are_no_matrix(monkeypatch):
     for x, row_stride in ((whole[:, :8], 16), (whole[:, :8, :, :6], None)):
         changed = replace(problem, input_size=tuple(x.shape[2:]))
         plan = plan_fprop(changed, x.stride(), x.dtype, x.device)
-        tiles = plan.inputs.x_tiles
-        assert tiles == row_stride or tiles[1] == [row_stride, 1]
+        matrix = plan.inputs.keywords["matrix"]
+        assert matrix is row_stride or matrix.keywords["strides"] == [row_stride, 1]
 
 
 @pytest.mark.parametrize(

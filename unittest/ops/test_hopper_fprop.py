@@ -400,7 +400,7 @@ def test_one_pixel_per_row_of_a_wider_image(turned, monkeypatch, fresh_triton_ca
         strides = (*x.stride()[:3], width)
         config = replace((TURNED if turned else CONFIGS)[0], block_k=32)
         plan = plan_fprop(asked, strides, x.dtype, x.device, config=config)
-        assert plan.inputs.matrix is not None
+        assert plan.inputs.keywords["matrix"] is not None
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
         found = plan.run(x.as_strided(x.shape, strides), weight).double()
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=5e-3)
@@ -436,7 +436,7 @@ def test_a_filter_of_one_tap_reads_a_matrix(monkeypatch, fresh_triton_cache):
     emulate(monkeypatch, gluon=True)
     case = Case(problem=problem(**MATRIX), dtype=torch.float16, spec=FULL)
     x, _, _ = case.tensors()
-    assert case.plan(x, CONFIGS[0]).inputs.matrix(x).strides == [72, 1]
+    assert case.plan(x, CONFIGS[0]).inputs.keywords["matrix"](x).strides == [72, 1]
     check(case, config=CONFIGS[0])
 
 
@@ -452,7 +452,7 @@ def test_pixels_with_gaps_between_them(monkeypatch, fresh_triton_cache):
             asked, x.stride(), x.dtype, x.device, config=replace(CONFIGS[0], block_k=16)
         )
         assert isinstance(plan.config, TileConfig)
-        assert (plan.inputs.matrix is not None) == is_matrix
+        assert (plan.inputs.keywords["matrix"] is not None) == is_matrix
         expected = torch.nn.functional.conv2d(x.double(), weight.double())
         torch.testing.assert_close(plan.run(x, weight).double(), expected, rtol=1e-3, atol=5e-3)
 

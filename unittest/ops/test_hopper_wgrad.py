@@ -47,7 +47,6 @@ from triton_ext.ops.families.gluon_wgrad import CONFIGS as CONFIGS_OF_MODEL  # n
 from triton_ext.ops.families.gluon_wgrad import (  # noqa: E402
     WgradTileChoice,
     WgradTileConfig,
-    WgradWork,
 )
 from triton_ext.ops.families.partial_im2col import PackedConfig  # noqa: E402
 from triton_ext.ops.families.wgrad import WgradChoice  # noqa: E402
@@ -114,7 +113,7 @@ def check(problem, dtype, choice, out_dtype=None):
     """Compares a result with the reference; returns it."""
     x, dy = operands(problem, dtype)
     plan = plan_of(problem, x, dy, choice, out_dtype=out_dtype)
-    assert isinstance(plan, gluon_wgrad.GluonWgradPlan)
+    assert isinstance(plan.config, WgradTileConfig)
     out_dtype = out_dtype or dtype
     shape = problem.w_shape
     out = torch.full((shape[0], *shape[2:], shape[1]), torch.nan, dtype=out_dtype).movedim(-1, 1)
@@ -151,7 +150,7 @@ def test_one_tap_reads_a_matrix(in_place):
     plan = plan_of(problem, x, dy, choice)
     (_, (x_desc, *_)), *_ = plan.launches(x, dy, torch.empty(80, 1, 1, 72, dtype=HALF))
     assert x_desc.shape == [2 * 7 * 9, 72]
-    assert plan.tiles.is_split
+    assert plan.tiles.split_tiles
     first = check(problem, HALF, choice)
     assert torch.equal(first.view(torch.int16), check(problem, HALF, choice).view(torch.int16))
     # What is not channels-last, or has other gaps between pixels, is copied or walked.
@@ -172,7 +171,7 @@ def test_tiles_of_five_blocks_fit_one_round_and_are_tried(config):
     ci, co = (narrow, wide) if config.rows_from_x else (wide, narrow)
     problem = problem_of(n=64, ci=ci, co=co, size=(7, 7), taps=(1, 1))
     choice = WgradTileChoice(config=config)
-    partition = WgradWork.make(choice, problem, H200.num_sms).partition
+    partition = choice.tiles(problem, H200.num_sms).partition
     assert (partition.tiles, partition.programs, partition.most_steps) == (120, 120, 49)
     # Expected last of what is tried: the model does not choose it by itself.
     found = candidates(problem, "wgrad", HALF, H200, count=8)

@@ -31,7 +31,7 @@ from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.core import launcher, planner
 from triton_ext.ops.families.gluon import DTYPES
-from triton_ext.ops.families.gluon_wgrad import CONFIGS, GluonWgradPlan, WgradTileChoice
+from triton_ext.ops.families.gluon_wgrad import CONFIGS, WgradTileChoice, WgradTileConfig
 
 skip_without_gpu()
 GLUON = capabilities()["im2col-gluon"]
@@ -96,7 +96,7 @@ def plan_of(problem, x, dy, choice=None, **options):
 def check(problem, dtype, choice, out_dtype=None):
     x, dy = operands(problem, dtype)
     plan = plan_of(problem, x, dy, choice, out_dtype=out_dtype)
-    assert isinstance(plan, GluonWgradPlan)
+    assert isinstance(plan.config, WgradTileConfig)
 
     def once():
         poison(4 * plan.tiles.workspace_elements)
@@ -128,7 +128,7 @@ def test_a_hundred_runs_give_identical_bits():
     x, dy = operands(ROUNDS, torch.float16)
     for in_place in (False, True):
         plan = plan_of(ROUNDS, x, dy, WgradTileChoice(config=CONFIGS[0], add_in_place=in_place))
-        assert plan.tiles.is_split
+        assert plan.tiles.split_tiles
         first = plan.run(x, dy)
         for _ in range(100):
             assert torch.equal(bits(plan.run(x, dy)), bits(first))
@@ -179,7 +179,7 @@ def test_operators_and_autograd_take_it(choose):
     problem = problem_of(n=8, ci=320, co=320, size=(64, 64), padding=1)
     choose(WgradTileChoice(config=CONFIGS[0]))
     x, dy = operands(problem, torch.float16)
-    assert isinstance(plan_of(problem, x, dy), GluonWgradPlan)
+    assert isinstance(plan_of(problem, x, dy).config, WgradTileConfig)
     dw = ops.conv2d_weight(x, problem.w_shape, dy, padding=1)
     weight = channels_last(problem.w_shape, torch.float16, 5, "cuda").requires_grad_()
     ops.conv2d(x, weight, padding=1).backward(dy)
@@ -194,9 +194,9 @@ def test_torch_compile_with_graphs_keeps_no_memory_of_theirs(choose):
     choose(WgradTileChoice(config=CONFIGS[0], add_in_place=True))
     x, dy = operands(problem, torch.float16)
     plan = plan_of(problem, x, dy)
-    assert isinstance(plan, GluonWgradPlan)
+    assert isinstance(plan.config, WgradTileConfig)
     assert plan.tiles.add_in_place
-    assert plan.tiles.is_split
+    assert plan.tiles.split_tiles
     launcher._stream_flags.cache_clear()
 
     @torch.compile(mode="reduce-overhead", fullgraph=True)

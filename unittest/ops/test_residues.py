@@ -47,6 +47,11 @@ def problem_of(dim):
     )
 
 
+def classes_of(dim):
+    names = ("stride", "divisor", "tap_step", "inverse")
+    return types.SimpleNamespace(**{name: of(dim, name) for name in names})
+
+
 def expected(dim):
     """First tap, number of taps and im2col offset for every residue; 0 where there is no tap."""
     found, lower = [], dim.lower
@@ -72,10 +77,8 @@ def test_the_gluon_kernel(dim, monkeypatch):
     from triton_ext.ops.kernels import gluon_conv
 
     monkeypatch.setattr(gluon_conv, "gl", types.SimpleNamespace(where=np.where))
-    names = ("stride", "divisor", "tap_step", "inverse")
-    classes = types.SimpleNamespace(**{name: of(dim, name) for name in names})
     residues = (0, 0, np.arange(dim.stride, dtype=np.int32))
-    compare(dim, *gluon_conv.class_taps.fn(residues, problem_of(dim), 2, classes))
+    compare(dim, *gluon_conv.class_taps.fn(residues, problem_of(dim), 2, classes_of(dim)))
 
 
 @pytest.mark.parametrize("dim", EDGES, ids=str)
@@ -85,13 +88,12 @@ def test_the_jit_kernel(dim, monkeypatch):
     monkeypatch.setattr(gemm, "max", np.maximum, raising=False)
     for name in ("_residue", "_wide"):
         monkeypatch.setattr(gemm, name, getattr(gemm, name).fn)
-    names = ("taps", "stride", "divisor", "tap_step", "inverse")
-    classes = tuple(of(dim, name) for name in names)
+    classes = classes_of(dim)
     residues = np.arange(dim.stride, dtype=np.int32)
     number = (residues + np.int32(dim.low)) % np.int32(dim.stride)
     problem = problem_of(dim)
     np.testing.assert_array_equal(gemm._residue(number, problem, 2, classes), residues)
-    first, count = gemm._class_taps.fn(number, 2, classes)
+    first, count = gemm._class_taps.fn(number, 2, problem.filter_size, classes)
     compare(dim, first, count, gemm._offset.fn(number, first, problem, 2, classes))
 
 
@@ -124,14 +126,11 @@ def test_what_overflows_is_refused():
     assert phase_refusals(dims, (1, 1), 1, 3, 3)
 
 
-@pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 @pytest.mark.parametrize(("stride", "dilations"), [(1, (1, 2, 7)), (2, (1, 3)), (6, (4, 10))])
 def test_a_kernel_is_compiled_for_the_dilation_modulo_the_stride(stride, dilations):
-    from triton_ext.ops.kernels.gluon_conv import Classes
-
     def classes(dilation):
         dim = StridePhases(size=9, taps=3, stride=stride, dilation=dilation, low=1)
-        return str(Classes.of([dim]))
+        return str(gemm.Classes.of([dim]))
 
     assert len({classes(dilation) for dilation in dilations}) == 1
     assert stride == 1 or classes(dilations[0]) != classes(dilations[0] + 1)

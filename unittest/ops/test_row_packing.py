@@ -32,7 +32,7 @@ from triton_ext.ops.core.refusals import DTYPES
 from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.gluon_config import COSTS, TileConfig, ping_pong
-from triton_ext.ops.families.partial_im2col import PARTIAL_IM2COL, fastest_fprop
+from triton_ext.ops.families.partial_im2col import PARTIAL_IM2COL
 from triton_ext.ops.families.wgrad import PackedWgradPlan, WgradPlan
 from triton_ext.ops.kernels.row_copy import RowCopy, copy_rows
 
@@ -62,7 +62,8 @@ def packing_of(problem, element_bytes=2, columns=False):
 
 def fastest_of(problem):
     """What the model takes."""
-    return fastest_fprop(problem, dense(problem), 2, 132)
+    case = Case(direction="fprop", problem=problem, dtype=torch.float16)
+    return PARTIAL_IM2COL.rewritten(case, H200).packing
 
 
 def is_fast(packing):
@@ -394,8 +395,8 @@ def test_windows_that_are_rows_of_a_matrix(turned, monkeypatch, fresh_triton_cac
     case = PackedCase(problem=row, dtype=torch.float16)
     config = replace(config, block_k=32)
     plan = case.plan(case.tensors()[0], config)
-    assert plan.inputs.matrix is not None
-    assert plan.inputs.pixels.shape[-1] == 28
+    assert plan.inputs.keywords["matrix"] is not None
+    assert plan.inputs.keywords["pixels"].args[0].shape[-1] == 28
     rng = random.Random(0)
     for _ in range(4):
         finite_where_torch_is(case, torch.nan, "cpu", rng, config)

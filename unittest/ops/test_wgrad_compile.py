@@ -23,7 +23,6 @@ from triton_ext.ops.families.wgrad import (
     WGRAD,
     WgradChoice,
     WgradConfig,
-    WgradTiles,
 )
 from triton_ext.ops.tuning.measure import (
     TargetOnlyDriver,
@@ -53,7 +52,7 @@ def compiled(fresh_triton_cache, monkeypatch):
 
     def compiled(config, multiprocessors, capability=90, problem=PROBLEM, **types):
         case = Case(direction="wgrad", problem=problem, **{"dtype": torch.float16, **types})
-        tiles = WgradTiles.make(config, problem, 1 << 20).partition.tiles
+        tiles = WgradChoice(config=config).tiles(problem, 1 << 20).partition.tiles
         device = Device(multiprocessors(tiles), (capability // 10, 0), SMEM_BYTES)
         plan = WGRAD.bind(WgradChoice(config=config), case, device)
         # target_only is undone with the patch.  Triton keeps compiled kernels by device number.

@@ -11,17 +11,21 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
+import torch
 from problem_cases import segments_of
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import KNOWN
+from triton_ext.ops.core.loads import dram_us
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import smem_refusals
 from triton_ext.ops.families.wgrad import (
     CONFIGS,
     MOST_PART_ROUNDS,
+    WGRAD,
+    WgradChoice,
     WgradConfig,
-    WgradTiles,
     expected_us,
-    ranked_tiles,
+    reduction_of,
     stores_through_tma,
 )
 from triton_ext.ops.kernels.gemm_wgrad import Partition
@@ -59,12 +63,11 @@ def test_every_step_of_every_tile_is_done_once(tiles, steps, num_sms, part_round
 def test_parts_fill_their_rounds(tiles, steps, num_sms, part_rounds):
     partition = Partition.make(tiles, steps, num_sms, part_rounds)
     assert partition.waves * partition.programs + partition.rest == tiles
-    assert partition.parts <= part_rounds * num_sms
-    if partition.split_tiles:
-        assert partition.splits > 1
-        assert (tiles - partition.split_tiles) % num_sms == 0
+    if partition.splits > 1:
+        assert partition.slots <= part_rounds * num_sms
+        assert (tiles - partition.rest) % num_sms == 0
         # One more part of each would not fit, or would be empty.
-        more = partition.parts + partition.split_tiles
+        more = partition.slots + partition.rest
         assert more > part_rounds * num_sms or partition.splits == steps
 
 
@@ -103,15 +106,20 @@ def problems(draw) -> ConvProblem:
     )
 
 
+def case_of(problem, out_bytes=2):
+    out_dtype = torch.float32 if out_bytes == 4 else None
+    return Case(direction="wgrad", problem=problem, dtype=torch.float16, out_dtype=out_dtype)
+
+
 def chosen(case, num_sms=132, out_bytes=2):
     """The tiles that the model expects to be fastest."""
-    return ranked_tiles(case, replace(H200, num_sms=num_sms), out_bytes)[0][1]
+    choice = next(iter(WGRAD.candidates(case_of(case, out_bytes), replace(H200, num_sms=num_sms))))
+    return choice.tiles(case, num_sms)
 
 
 def fits(tiles, case, out_bytes):
     """Whether a CTA of an H200 has the shared memory."""
-    partition = tiles.partition
-    stored = out_bytes if partition.tiles > partition.split_tiles else 0
+    stored = out_bytes if tiles.partition.tiles > tiles.split_tiles else 0
     in_pieces = stores_through_tma(case, out_bytes)
     return not smem_refusals(tiles.config.smem_bytes(stored, in_pieces=in_pieces), H200)
 
@@ -122,20 +130,21 @@ def test_the_choice_fits_and_is_the_fastest(case, num_sms, out_bytes):
     assert tiles.config in CONFIGS
     assert fits(tiles, case, out_bytes)
     others = [
-        WgradTiles.make(config, case, num_sms, rounds)
+        WgradChoice(config=config, part_rounds=rounds).tiles(case, num_sms)
         for config in CONFIGS
         for rounds in range(1, MOST_PART_ROUNDS + 1)
     ]
     device = replace(H200, num_sms=num_sms)
-    assert expected_us(tiles, case, device) == min(
-        expected_us(each, case, device) for each in others if fits(each, case, out_bytes)
+    read_us = dram_us(case_of(case), device)
+    assert expected_us(tiles, case, device, read_us) == min(
+        expected_us(each, case, device, read_us) for each in others if fits(each, case, out_bytes)
     )
 
 
 @given(problems(), st.sampled_from(CONFIGS))
 def test_blocks_of_input_channels_reach_every_group(case, config):
-    tiles = WgradTiles.make(config, case, 132)
-    blocks = tiles.partition.tiles // (tiles.co_blocks * math.ceil(case.taps / config.taps))
+    tiles = WgradChoice(config=config).tiles(case, 132)
+    blocks = tiles.partition.tiles // (tiles.co_tiles * math.ceil(case.taps / config.taps))
     group_co = case.out_channels // case.groups
     group_ci = case.in_channels // case.groups
     for co in range(case.out_channels):
@@ -147,11 +156,9 @@ def test_blocks_of_input_channels_reach_every_group(case, config):
 
 
 def test_without_groups_there_are_as_many_tiles_as_blocks():
-    tiles = WgradTiles.make(
-        WgradConfig(block_co=128, block_ci=64, taps=2, num_stages=2, num_warps=8),
-        problem(in_channels=72, out_channels=300),
-        132,
-    )
+    config = WgradConfig(block_co=128, block_ci=64, taps=2, num_stages=2, num_warps=8)
+    case = problem(in_channels=72, out_channels=300)
+    tiles = WgradChoice(config=config).tiles(case, 132)
     # 3 blocks of output channels, 2 of input channels, 5 groups of taps: 4 parts each.
     assert tiles.partition == Partition(30, math.ceil(32 * 28 * 28 / 64), 120, 30, 4)
     assert tiles.workspace_elements == 120 * 128 * 64 * 2
@@ -160,8 +167,8 @@ def test_without_groups_there_are_as_many_tiles_as_blocks():
 def test_depthwise_groups_share_blocks():
     case = problem(in_channels=256, out_channels=256, groups=256)
     config = WgradConfig(block_co=64, block_ci=64, num_stages=2, num_warps=4)
-    tiles = WgradTiles.make(config, case, 132)
-    assert tiles.partition.split_tiles == 4 * 9
+    tiles = WgradChoice(config=config).tiles(case, 132)
+    assert tiles.split_tiles == 4 * 9
 
 
 def test_few_tiles_are_split_and_many_are_not():
@@ -216,10 +223,11 @@ def test_where_memory_is_the_limit_little_is_written():
     # 61 MiB of x and dy: 16 us from DRAM, while the products take 9.
     layer = problem(in_channels=256, out_channels=64, input_size=(56, 56), filter_size=(1, 1))
     tiles = chosen(layer)
-    assert tiles.operand_mib * 2**20 / H200.dram_bytes_per_us > 15
+    read_us = dram_us(case_of(layer), H200)
+    assert read_us > 15
     # A fifteenth of what is read.  Tiles of 64x64 write half of it and would be faster: 64x128
     # takes 1.03 to 1.16 times as long over 3 layers to 64 channels (H100, bf16, 2026-11-27).
-    assert tiles.workspace_elements * 4 <= tiles.operand_mib * 2**20 / 14
+    assert tiles.workspace_elements * 4 <= read_us * H200.dram_bytes_per_us / 14
 
 
 def test_memory_is_read_where_the_filter_is():
@@ -239,8 +247,8 @@ def test_memory_is_read_where_the_filter_is():
 
 @given(problems(), st.sampled_from(CONFIGS))
 def test_the_reduction_is_possible(case, config):
-    tiles = WgradTiles.make(config, case, 132)
-    columns, unroll, num_warps = tiles.reduction
+    tiles = WgradChoice(config=config).tiles(case, 132)
+    columns, unroll, num_warps = reduction_of(tiles)
     assert columns in (8, 16, 32, 64)
     assert config.block_ci % columns == 0
     per_thread = 16 * columns // (32 * num_warps)
@@ -251,6 +259,6 @@ def test_the_reduction_is_possible(case, config):
 def test_many_parts_of_few_tiles_are_added_by_many_programs():
     config = WgradConfig(block_co=64, block_ci=64, num_stages=4, num_warps=4)
     case = problem(in_channels=64, out_channels=64, filter_size=(1, 1))
-    few = WgradTiles.make(config, case, 132)
+    few = WgradChoice(config=config).tiles(case, 132)
     assert few.partition.splits == 132
-    assert few.reduction == (8, 16, 1)
+    assert reduction_of(few) == (8, 16, 1)

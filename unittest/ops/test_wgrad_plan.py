@@ -76,7 +76,7 @@ def test_arguments_are_what_their_names_say(launches):
     assert grid == (18, 1, 1)
     for name, value in {
         "tiles": WgradSizes(
-            co=16, group_co=16, group_ci=64, co_blocks=1, whole_tiles=0, split_tiles=9, splits=2
+            co=16, group_co=16, group_ci=64, co_tiles=1, whole_tiles=0, split_tiles=9, splits=2
         ),
         "steps": 2,
         "conv": ((4, 10), (2, 1), (1, 2), (1, 2)),

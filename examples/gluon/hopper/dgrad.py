@@ -23,7 +23,8 @@ from triton_ext.ops.core.epilogue import Operands
 from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps
 from triton_ext.ops.families.gemm_config import Product
 from triton_ext.ops.families.gluon_config import TileConfig, expected_times
-from triton_ext.ops.kernels.gluon_conv import Classes, DgradProblem, conv_dgrad_kernel
+from triton_ext.ops.kernels.gemm import Classes, DgradProblem
+from triton_ext.ops.kernels.gluon_conv import conv_dgrad_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors, steps_of
 from .launch import (

@@ -40,7 +40,6 @@ from .launch import (
     matrix_descriptor,
     multiprocessors,
     operand_problems,
-    pad_dims,
     pixels_type,
     tiled_type,
 )
@@ -138,16 +137,7 @@ def conv_fprop(
     def w_desc(columns: int) -> Any:
         return filter_descriptor(w, [columns, 1, config.block_k])
 
-    problem = FpropProblem(
-        m_gemm=conv.m_gemm,
-        co=co,
-        channel_blocks=math.ceil(ci / config.block_k),
-        filter_size=pad_dims(filter_size),
-        dilation=pad_dims(conv.dilation),
-        output_size=conv.output_size,
-        stride=conv.stride,
-        padding=tuple(low for low, _ in conv.padding),
-    )
+    problem = FpropProblem.of(conv, conv.m_gemm, co, math.ceil(ci / config.block_k))
     if isinstance(config, ClusterConfig):
         geometry = None if plain else (filter_size, stride, padding, dilation)
         in_clusters = conv_fprop_cluster_kernel

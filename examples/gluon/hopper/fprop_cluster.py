@@ -274,9 +274,9 @@ def producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.const
     dilation_d, dilation_h, dilation_w = problem.dilation
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
-    for index in range(num_own(problem.m_gemm, problem.co, CONFIG)):
+    for index in range(num_own(problem.m_gemm, problem.n_gemm, CONFIG)):
         tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
+        row, column = tile_origin(tile, problem.m_gemm, problem.n_gemm, CONFIG)
         starts = ()
         for group in gl.static_range(GROUPS):
             start = own_start(x_desc, row + group * GROUP_ROWS, problem, CONFIG)
@@ -410,9 +410,9 @@ def consumer(y_desc, shared, problem, ME: gl.constexpr, CONFIG: gl.constexpr):
     FIRST_BUFFER: gl.constexpr = ME * CONFIG.store_buffers
     taps_d, taps_h, taps_w = problem.filter_size
     num_steps = taps_d * taps_h * taps_w * problem.channel_blocks
-    for index in range(FIRST_TILE, num_own(problem.m_gemm, problem.co, CONFIG), TILE_STEP):
+    for index in range(FIRST_TILE, num_own(problem.m_gemm, problem.n_gemm, CONFIG), TILE_STEP):
         tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column = tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
+        row, column = tile_origin(tile, problem.m_gemm, problem.n_gemm, CONFIG)
         row += FIRST_ROW
         acc_main, acc_rest = multiply_tile(shared, index, index * num_steps, num_steps, ME, CONFIG)
         store_columns(acc_main, y_desc, shared.y_smem, row, column, FIRST_BUFFER, 0, CONFIG)

@@ -28,7 +28,6 @@ __all__ = [
     "matrix_descriptor",
     "multiprocessors",
     "operand_problems",
-    "pad_dims",
     "per_dim",
     "pixels_type",
     "tiled_type",
@@ -107,11 +106,6 @@ def multiprocessors(device: torch.device) -> int:
 def per_dim(value: int | Sequence[int], count: int) -> tuple[int, ...]:
     """Returns one int per spatial dimension."""
     return (value,) * count if isinstance(value, int) else tuple(value)
-
-
-def pad_dims(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
-    """Returns (d, h, w) of the spatial dimensions, ``fill`` for missing ones."""
-    return (fill,) * (3 - len(values)) + tuple(values)
 
 
 # ---- Descriptors -------------------------------------------------------------------------------

@@ -17,16 +17,17 @@ from typing import Any
 import torch
 from triton.experimental.gluon import language as gl
 from triton_ext.errors import DescriptorError, LaunchError
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.launcher import zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_wgrad import (
     BLOCK_C,
+    GLUON_WGRAD,
     WgradTileChoice,
     WgradTileConfig,
-    WgradWork,
-    ranked_work,
-    reduction,
+    reduction_of,
+    tile_refusals,
 )
 from triton_ext.ops.kernels.gluon_wgrad import WgradProblem, conv_wgrad_kernel, reduce_kernel
 
@@ -92,7 +93,7 @@ def conv_wgrad(
         padding: One int, one per spatial dimension, or (low, high) per spatial dimension.
         dilation: One int, or one per spatial dimension.
         config: How to compile; by default the first of
-            :func:`~triton_ext.ops.families.gluon_wgrad.ranked_work`.
+            ``GLUON_WGRAD.candidates``.
         add_in_place: With a configuration: which kernel adds the parts of a tile.
         launcher: What is launched in place of a kernel: ``xnv.emulated`` runs it on CPU tensors.
 
@@ -131,11 +132,12 @@ def conv_wgrad(
     )
     num_sms = multiprocessors(x.device)
     if config is None:
-        work = ranked_work(problem, Device(num_sms, (9, 0), SMEM_BYTES))[0][0]
+        case = Case(direction="wgrad", problem=problem, dtype=x.dtype)
+        choice = next(iter(GLUON_WGRAD.candidates(case, Device(num_sms, (9, 0), SMEM_BYTES))))
     else:
         choice = WgradTileChoice(config=config, add_in_place=add_in_place)
-        work = WgradWork.make(choice, problem, num_sms)
-    if found := work.refusals():
+    work = choice.tiles(problem, num_sms)
+    if found := (*choice.refusals(), *tile_refusals(work)):
         raise LaunchError(f"configuration {work}: " + "; ".join(map(str, found)))
     config = work.config
     block = [config.pixels, BLOCK_C]
@@ -144,21 +146,23 @@ def conv_wgrad(
     elif config.pixels != 64:
         x_desc = describe(config.pixels)
     dw = torch.empty((co, *filter_size, ci), device=x.device, dtype=x.dtype)
-    partial = torch.empty(work.workspace_elements, device=x.device, dtype=torch.float32)
+    partial = torch.empty(max(work.workspace_elements, 4), device=x.device, dtype=torch.float32)
     told = WgradProblem.make(work, problem)
     kernel = conv_wgrad_kernel if launcher is None else launcher(conv_wgrad_kernel)
     kernel[(work.partition.programs,)](
         x_desc,
         matrix_descriptor(dy, block),
+        filter_descriptor(dw, [BLOCK_C, 1, BLOCK_C]),
         partial,
         zeroed_flags(x.device, work.partition.programs * config.consumers),
-        filter_descriptor(dw, [BLOCK_C, 1, BLOCK_C]),
         told,
         config,
         num_warps=4,
     )
-    if work.reduction is not None:
-        grid, parts, columns, num_warps = work.reduction
+    if work.split_tiles and not work.add_in_place:
+        blocks = config.row_blocks * config.column_blocks
+        parts, columns, num_warps = reduction_of(work.parts, blocks * work.split_tiles)
+        grid = (blocks * 4 * (BLOCK_C // columns), work.split_tiles)
         # Starts while the first kernel's last CTAs run.  Not earlier: its CTAs would all gather on
         # multiprocessors that the first kernel leaves free, if any.
         second = reduce_kernel if launcher is None else launcher(reduce_kernel)
@@ -219,7 +223,7 @@ def compile_reduce(
         LaunchError: All that is wrong with the arguments.
     """
     check_compile(WgradTileConfig, config, 4, dtype, capability, parts=parts, blocks=blocks)
-    part, columns, num_warps = reduction(parts, blocks)
+    part, columns, num_warps = reduction_of(parts, blocks)
     signature = {"partial_ptr": "*fp32", "dw_ptr": f"*{dtype}", "problem": problem_type(2)}
     constants = {"CONFIG": config, "COLUMNS": columns, "PARTS": part}
     return compile_kernel(reduce_kernel, signature, constants, capability, num_warps)

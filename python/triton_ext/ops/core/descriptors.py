@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
 
 import torch
@@ -194,12 +193,3 @@ class Operand:
         if self.missing_channels:
             return pad(rows, (0, self.missing_channels)).contiguous()
         return rows.contiguous() if self.is_copied else rows
-
-    def matrix(self, pixels: int, block: list[int]) -> Describe:
-        """Returns what makes the descriptor of the tensor as a matrix [pixels, channels]."""
-        return partial(
-            TensorDescriptor,
-            shape=[pixels, self.channels],
-            strides=[self.pixel_stride, 1],
-            block_shape=block,
-        )

@@ -121,14 +121,14 @@ def kernel_us(launch_us: float, busiest_us: float, dram_us: float) -> float:
 
 
 def dram_us(case: Case, device: Device) -> float:
-    """Returns the time in which operands and the output of a case come from and go to DRAM."""
+    """Returns the time in which operands and an output of pixels come from and go to DRAM."""
     problem, size = case.problem, case.dtype.itemsize
     x, w, y = map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape))
     if case.packing is not None:
         x = math.prod(case.packing.memory_shape)
     elif case.direction != "dgrad":
         x = problem.pixels_read * problem.in_channels
-    return (x + w + y) * size / device.dram_bytes_per_us
+    return (x + w * (case.direction != "wgrad") + y) * size / device.dram_bytes_per_us
 
 
 @lru_cache(maxsize=256)

@@ -7,8 +7,9 @@ tiles of its own, with the k iterations of its own taps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,32 +17,20 @@ from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
+from triton_ext.ops.core import descriptors
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import (
-    ROW_BYTES,
-    Layout,
-    aligned_rows,
-    matrix_row_stride,
-    packed_strides,
-    rounding,
-)
+from triton_ext.ops.core.descriptors import ROW_BYTES, Describe, Layout
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us, outside_share
 from triton_ext.ops.core.packing import filling_us
-from triton_ext.ops.core.plan import TO_LAST, ConvSizes, ForwardPlan
+from triton_ext.ops.core.plan import TO_LAST, ConvSizes, ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
-from triton_ext.ops.families.gemm_config import (
-    ConvConfig,
-    OutputTile,
-    Product,
-    channel_block,
-    expected_times,
-    pointer_store_ns,
-)
+from triton_ext.ops.families import gemm_config
+from triton_ext.ops.families.gemm_config import ConvConfig, OutputTile, Product
 from triton_ext.ops.kernels.gemm import (
     Classes,
     DgradProblem,
@@ -52,10 +41,6 @@ from triton_ext.ops.kernels.row_copy import RowCopies, fill_channels
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 conv_violations = backends.load("nvidia", "conv_violations")
-
-# Shape, strides and block of a descriptor: lists that nobody changes, made once because making them
-# takes as long as a descriptor.
-_Tiled = tuple[list[int], list[int], list[int]]
 
 # dgrad fills groups up to multiples of so many channels, which are an operand of a matrix product
 # with every Triton, of 16 and of 32 bits.
@@ -109,6 +94,46 @@ class _Gemm(Family[ConvConfig]):
         refuse(f"{case.operator}: configuration {config}", found)
 
 
+def tiled(shape: list[int], row: int, block: list[int], **options: bool) -> Describe:
+    """Returns what makes the descriptor of a tensor whose rows begin ``row`` elements apart."""
+    strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
+    return partial(TensorDescriptor, shape=shape, strides=strides, block_shape=block, **options)
+
+
+def im2col_of(
+    descriptor: Any, problem: ConvProblem, x: Layout, block: list[int], **options: bool
+) -> Any:
+    """Returns the im2col descriptor of x [N, *input_size, Ci], without memory."""
+    return descriptor.for_conv(
+        x, problem.filter_size, problem.stride, problem.padding, problem.dilation,
+        block_shape=block, **options,
+    )  # fmt: skip
+
+
+def described_inputs(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    pixels: Describe,  # describes x [N, *input_size, Ci], or dy
+    matrix: Describe | None,  # describes the product's rows as a matrix, where im2col is it
+    columns: Sequence[Describe | None],  # describe its columns
+    dims: int | None,  # of tensors in torch's order; ``None`` for packed, channels-last rows
+    fill: Callable[..., list[torch.Tensor]] | None = None,  # adds channels to both
+    rows_from_w: bool = False,  # whether rows are the filter, and columns the pixels
+) -> tuple[Any, ...]:
+    """Returns a kernel's descriptors of the rows and columns of its product."""
+    if dims is not None:
+        x, weight = x.permute(TO_LAST[dims]), weight.permute(TO_LAST[dims])
+        if fill is not None:
+            x, weight = fill(x, weight)
+        weight = descriptors.aligned_rows(weight)
+    rows_desc = pixels(x)  # also where it is not used: it checks the address
+    rows, others = (weight, x) if rows_from_w else (x, weight)
+    if matrix is not None:
+        rows_desc = matrix(rows)
+    return rows_desc, *(None if describe is None else describe(others) for describe in columns)
+
+
 # ---- fprop -------------------------------------------------------------------------------------
 
 
@@ -126,7 +151,7 @@ class Gemm(_Gemm):
         # Steps that end where the group does, or few long ones whose last one is masked.
         blocks = {read.block_k}
         if product.groups > 1:
-            blocks.add(channel_block(read.group_ci, product.element_bytes, 1))
+            blocks.add(gemm_config.channel_block(read.group_ci, product.element_bytes, 1))
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
         if read.missing:
             copies_us = H200.launch_us
@@ -134,7 +159,7 @@ class Gemm(_Gemm):
         crossing = _output_tile(case, device, False)
         output = _output_tile(case, device, True) if _stores_through_tma(case, 16) else crossing
         for block_k in sorted(blocks):
-            times |= expected_times(
+            times |= gemm_config.expected_times(
                 product, device, block_k,
                 output=output, crossing=crossing, dram_us=dram_us(case, device),
             )  # fmt: skip
@@ -144,24 +169,19 @@ class Gemm(_Gemm):
         self._check(config, case, device)
         read, packing, dtype = _Read.of(case), case.packing, case.dtype
         problem, conv = read.problem, read.problem.geometry
-        x_block = [config.block_m, config.block_k]
-        x_desc = Im2ColDescriptor.for_conv(
-            Layout(read.shape, read.strides, dtype),
-            conv.filter_size,
-            stride=conv.stride,
-            padding=conv.padding,
-            dilation=conv.dilation,
-            block_shape=x_block,
-            round_f32_to_tf32=dtype == torch.float32,
-        )
-        row_stride = matrix_row_stride(x_desc)
+        x_block, is_fp32 = [config.block_m, config.block_k], dtype == torch.float32
+        x_desc = im2col_of(
+            Im2ColDescriptor, problem, Layout(read.shape, read.strides, dtype), x_block,
+            round_f32_to_tf32=is_fp32,
+        )  # fmt: skip
+        row_stride, x_matrix = descriptors.matrix_row_stride(x_desc), None
+        if row_stride is not None:
+            x_rows = [conv.m_gemm, read.shape[-1]]
+            x_matrix = tiled(x_rows, row_stride, x_block, **descriptors.rounding(dtype))
         co, groups, taps, ci = problem.out_channels, problem.groups, problem.taps, read.group_ci
         if packing is not None:
             _, *rows, ci = packing.weight_shape
             taps = math.prod(rows)
-        x_tiles = None
-        if row_stride is not None:
-            x_tiles = ([conv.m_gemm, read.shape[-1]], [row_stride, 1], x_block)
         launcher = Launcher(
             kernel=conv_fprop_kernel,
             grid=(product_of(case).programs(config, device.num_sms), 1, 1),
@@ -176,14 +196,14 @@ class Gemm(_Gemm):
             },
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
         )
-        operands = _Operands(
-            problem=case.problem,
-            x_desc=x_desc,
-            x_tiles=x_tiles,
-            w_tiles=([co, taps, ci], [taps * ci, ci, 1], [config.block_n, 1, config.block_k]),
-            rounding=rounding(dtype),
-            missing=read.missing,
-            is_packed=packing is not None,
+        w_block, missing = [config.block_n, 1, config.block_k], read.missing
+        inputs = partial(
+            described_inputs,
+            pixels=x_desc.with_base,
+            matrix=x_matrix,
+            columns=[tiled([co, taps, ci], ci, w_block, **descriptors.rounding(dtype))],
+            dims=problem.dims if packing is None else None,
+            fill=partial(_filled, missing, groups) if missing else None,
         )
         outputs = None
         # TMA does not stop at the end of a group: its tiles have to.
@@ -192,53 +212,30 @@ class Gemm(_Gemm):
         return ForwardPlan.make(
             case,
             config,
-            operands,
+            inputs,
             launcher,
             outputs=outputs,
             row_copies=None if packing is None else RowCopies(packing),
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Operands:
-    """Descriptors of x and w, without memory."""
+def _filled(
+    missing: int, groups: int, x_rows: torch.Tensor, w_rows: torch.Tensor
+) -> list[torch.Tensor]:
+    """Returns x and the weight with zeros behind the channels of each group.
 
-    problem: ConvProblem
-    x_desc: Im2ColDescriptor  # im2col descriptor of x [N, *input_size, Ci], channels padded
-    x_tiles: _Tiled | None  # of the descriptor of x as a matrix; None where it is not read so
-    w_tiles: _Tiled  # of the descriptor of w [Co, taps, Ci / groups]
-    rounding: dict[str, bool]  # options of both tiled descriptors
-    # Zeros to add to the channels of each group, of x and of the weight.  TMA wants rows of
-    # multiples of 16 bytes, and an im2col copy that begins at a channel between two such
-    # multiples is an illegal instruction (measured on an H200).
-    missing: int
-    is_packed: bool  # whether both are packed, channels-last rows already
-
-    def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[Any, Any]:
-        """Returns the kernel's x and w."""
-        if not self.is_packed:
-            to_last = TO_LAST[self.problem.dims]
-            x, weight = x.permute(to_last), weight.permute(to_last)
-            if self.missing:
-                x, weight = self._filled(x, weight)
-            weight = aligned_rows(weight)
-        # Also where it is not used: it checks the address.
-        x_desc = self.x_desc.with_base(x)
-        if self.x_tiles is not None:
-            x_desc = TensorDescriptor(x, *self.x_tiles, **self.rounding)
-        return x_desc, TensorDescriptor(weight, *self.w_tiles, **self.rounding)
-
-    def _filled(self, x_rows: torch.Tensor, w_rows: torch.Tensor) -> list[torch.Tensor]:
-        groups, missing = self.problem.groups, self.missing
-        if groups == 1:
-            return fill_channels((x_rows, missing), (w_rows, missing))
-        # Groups are further pixels of a row, where pixels lie side by side.
-        *pixels, channels = x_rows.shape
-        if x_rows.stride(-2) != channels or x_rows.stride(-1) != 1:
-            x_rows = x_rows.contiguous()
-        rows = x_rows.unflatten(-1, (groups, -1)).flatten(-3, -2)
-        rows, w_rows = fill_channels((rows, missing), (w_rows, missing))
-        return [rows.view(*pixels, -1), w_rows]
+    TMA wants rows of multiples of 16 bytes, and an im2col copy that begins at a channel between two
+    such multiples is an illegal instruction (measured on an H200).
+    """
+    if groups == 1:
+        return fill_channels((x_rows, missing), (w_rows, missing))
+    # Groups are further pixels of a row, where pixels lie side by side.
+    *pixels, channels = x_rows.shape
+    if x_rows.stride(-2) != channels or x_rows.stride(-1) != 1:
+        x_rows = x_rows.contiguous()
+    rows = x_rows.unflatten(-1, (groups, -1)).flatten(-3, -2)
+    rows, w_rows = fill_channels((rows, missing), (w_rows, missing))
+    return [rows.view(*pixels, -1), w_rows]
 
 
 class _Read(NamedTuple):
@@ -262,8 +259,8 @@ class _Read(NamedTuple):
         group_ci += missing
         shape = (problem.batch, *problem.input_size, problem.groups * group_ci)
         strides = tuple(case.strides_of_x[i] for i in TO_LAST[problem.dims])
-        block_k = channel_block(group_ci, size, problem.groups)
-        strides = packed_strides(shape) if missing else strides
+        block_k = gemm_config.channel_block(group_ci, size, problem.groups)
+        strides = descriptors.packed_strides(shape) if missing else strides
         return cls(problem, group_ci, missing, shape, strides, block_k)
 
 
@@ -281,7 +278,7 @@ def _output_tile(case: Case, device: Device, through_tma: bool) -> OutputTile:
     if not through_tma:
         # Where pointers are more than one, accumulators take their order in fp32.
         more = epilogue.residual or epilogue.amax or epilogue.function is not None
-        return OutputTile(element_bytes=4 if more else size, through_pointers=True, whole=True)
+        return OutputTile(element_bytes=4 if more else size, whole=True)
     residual_bytes = max(size, 2) if epilogue.residual else 0
     if epilogue.residual_per_image:
         # It comes through pointers, and meets the accumulators in the order of either, in fp32.
@@ -309,15 +306,15 @@ class GemmDgrad(_Gemm):
     def candidates(self, case: Case, device: Device) -> Mapping[ConvConfig, Expected]:
         product, problem, size = product_of(case), _padded(case.problem), case.dtype.itemsize
         groups, co = product.groups, product.channels
-        pointer_ns = pointer_store_ns(product.columns, size)
+        pointer_ns = gemm_config.pointer_store_ns(product.columns, size)
         # Measured: what goes through pointers takes less than its parts.
         whole = _is_packed(case) and groups == 1 and device.capability >= (10, 0)
         crossing = OutputTile(element_bytes=size, whole=whole, element_ns=pointer_ns)
-        times = expected_times(
+        times = gemm_config.expected_times(
             product,
             device,
             # A 128-byte row, or a part of one that stays in its group.
-            channel_block(co, size, groups) if groups > 1 else 128 // size,
+            gemm_config.channel_block(co, size, groups) if groups > 1 else 128 // size,
             output=replace(crossing, element_ns=0.0) if _is_packed(case) else crossing,
             crossing=crossing,
             dram_us=dram_us(case, device),
@@ -338,10 +335,8 @@ class GemmDgrad(_Gemm):
         ci, co = problem.in_channels // groups, problem.out_channels // groups
         unit, is_nk = ROW_BYTES // dtype.itemsize, dtype == torch.float32
         missing_co, missing_ci = -problem.out_channels % unit, -ci % unit
-        block = [config.block_m, config.block_k]
-        dy_desc = dy_descriptor(case, problem.out_channels + missing_co, block)
-        dims = phases_of(problem)
-        m_gemm = problem.batch * math.prod(dim.walk_size for dim in dims)
+        dims, dy_block = phases_of(problem), [config.block_m, config.block_k]
+        dy_desc = dy_descriptor(case, problem.out_channels + missing_co, dy_block)
         w_rows, w_columns = problem.out_channels, ci + missing_ci
         w_block = [config.block_k, 1, config.block_n]
         if is_nk:
@@ -350,12 +345,24 @@ class GemmDgrad(_Gemm):
         if _is_packed(case) and (groups == 1 or ci % config.block_n == 0):
             pixels = problem.batch * math.prod(problem.input_size)
             outputs = _tiled_output(pixels, problem.in_channels, config.store_block)
+        w_shape, options = [w_rows, taps, w_columns], descriptors.rounding(dtype)
+        missing_group = co - case.problem.out_channels // groups
+        missing = (missing_co, missing_co if is_nk else missing_ci)
+        inputs = partial(
+            described_inputs,
+            pixels=dy_desc.with_base,
+            matrix=None,
+            columns=[tiled(w_shape, w_columns, w_block, **options)],
+            dims=problem.dims,
+            fill=partial(_filled_dy, missing, missing_group, groups),
+        )
         launcher = Launcher(
             kernel=conv_dgrad_kernel,
             grid=(product_of(case).programs(config, device.num_sms), 1, 1),
-            scalars=(ci, DgradProblem.of(dims, m_gemm, math.ceil(co / config.block_k))),
+            scalars=(DgradProblem.of(dims, problem.batch, ci, math.ceil(co / config.block_k)),),
             constants={
                 "DIMS": problem.dims,
+                "FILTER": three(problem.filter_size, 1),
                 "CLASSES": Classes.of(dims),
                 "GROUPS": groups,
                 "CHANNEL_UNIT": math.gcd(ci, 8),
@@ -363,13 +370,6 @@ class GemmDgrad(_Gemm):
                 "CONFIG": config,
             },
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
-        )
-        inputs = _describe(
-            case.problem,
-            dy_desc,
-            ([w_rows, taps, w_columns], [taps * w_columns, w_columns, 1], w_block),
-            co - case.problem.out_channels // groups,
-            (missing_co, missing_co if is_nk else missing_ci),
         )
         return ForwardPlan.make(case, config, inputs, launcher, outputs=outputs)
 
@@ -381,7 +381,9 @@ def _tiled_output(
     return lambda y: (TensorDescriptor(y, [rows, columns], [columns, 1], block),)
 
 
-def dy_descriptor(case: Case, channels: int, block: list[int]) -> Im2ColDescriptor:
+def dy_descriptor(
+    case: Case, channels: int, block: list[int], descriptor: Any = Im2ColDescriptor
+) -> Any:
     """Returns the im2col descriptor of dy [N, *output_size, channels] for stride phases.
 
     More channels than dy's are those of a copy.
@@ -390,8 +392,8 @@ def dy_descriptor(case: Case, channels: int, block: list[int]) -> Im2ColDescript
     shape = (problem.batch, *problem.output_size, channels)
     strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
     if channels != problem.out_channels:
-        strides = packed_strides(shape)
-    return Im2ColDescriptor(
+        strides = descriptors.packed_strides(shape)
+    return descriptor(
         Layout(shape, strides, case.dtype),
         shape,
         strides,
@@ -401,7 +403,7 @@ def dy_descriptor(case: Case, channels: int, block: list[int]) -> Im2ColDescript
             dim.lower + dim.walk_size - out
             for dim, out in zip(dims, problem.output_size, strict=True)
         ],
-        round_f32_to_tf32=case.dtype == torch.float32,
+        **({"round_f32_to_tf32": True} if case.dtype == torch.float32 else {}),
     )
 
 
@@ -425,32 +427,22 @@ def _is_packed(case: Case) -> bool:
     return set(problem.stride) == {1} and row_bytes % ROW_BYTES == 0
 
 
-def _describe(
-    problem: ConvProblem,  # the convolution
-    # im2col descriptor of dy [N, *output_size, Co], channels padded, without memory.
-    dy_desc: Im2ColDescriptor,
-    w_tiles: _Tiled,  # of the descriptor of w
-    missing_group_co: int,  # zeros to add to the output channels of each group
-    missing: tuple[int, int],  # zeros to add to the channels of dy and of the weight, for TMA
-) -> Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]:
-    """Returns what describes dy and weight to the kernel."""
-    to_last, groups = TO_LAST[problem.dims], problem.groups
+def _filled_dy(
+    missing: tuple[int, int], missing_group: int, groups: int, dy_rows: torch.Tensor,
+    w_rows: torch.Tensor,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Returns dy and w as the kernel reads them, each group with so many output channels more.
 
-    def described(dy: torch.Tensor, weight: torch.Tensor) -> tuple[Any, ...]:
-        dy_rows = dy.permute(to_last)
-        if missing_group_co:
-            by_group = dy_rows.unflatten(-1, (groups, -1))
-            dy_rows = pad(by_group, (0, missing_group_co)).flatten(-2)
-            more = (0, 0) * (weight.dim() - 1) + (0, missing_group_co)
-            weight = pad(weight.unflatten(0, (groups, -1)), more).flatten(0, 1)
-        # [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups].
-        is_nk = dy.dtype == torch.float32
-        w_rows = weight.movedim(0, -1) if is_nk else weight.permute(to_last)
-        dy_rows, w_rows = fill_channels(*zip((dy_rows, w_rows), missing, strict=True))
-        w_desc = TensorDescriptor(aligned_rows(w_rows), *w_tiles, **rounding(dy.dtype))
-        return dy_desc.with_base(dy_rows), w_desc
-
-    return described
+    w is [Ci / groups, *taps, Co] for fp32, else [Co, *taps, Ci / groups]; ``missing`` zeros make
+    rows of both multiples of 16 bytes.
+    """
+    if missing_group:
+        dy_rows = pad(dy_rows.unflatten(-1, (groups, -1)), (0, missing_group)).flatten(-2)
+        more = (0, 0) * (w_rows.dim() - 1) + (0, missing_group)
+        w_rows = pad(w_rows.unflatten(0, (groups, -1)), more).flatten(0, 1)
+    if dy_rows.dtype == torch.float32:
+        w_rows = w_rows.transpose(0, -1)
+    return fill_channels((dy_rows, missing[0]), (w_rows, missing[1]))
 
 
 GEMM: Gemm = Gemm()

@@ -17,14 +17,7 @@ from typing import Any, ClassVar
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
 from triton_ext.ops.core import loads
 from triton_ext.ops.core.device import SMEM_BYTES, Device
-from triton_ext.ops.core.loads import (
-    FITTED_BYTES,
-    LINE_BYTES,
-    Rows,
-    kernel_us,
-    row_shares,
-    step_us,
-)
+from triton_ext.ops.core.loads import FITTED_BYTES, Rows
 from triton_ext.ops.core.refusals import (
     Refusals,
     depth_refusals,
@@ -40,7 +33,6 @@ class OutputTile:
 
     element_bytes: int = 2  # of y; of an accumulator where they go through shared memory
     residual_bytes: int = 0  # of an element of the residual that TMA loads; 0 without one
-    through_pointers: bool = False  # whether y is stored through pointers, not by TMA
     # Whether the output tile lies in shared memory as a whole, whatever ``store_parts`` says:
     # where y is not stored by TMA, and on sm_100.
     whole: bool = False
@@ -166,15 +158,15 @@ class Product:
         busy = min(1.0, tiles * len(self.taps) / num_sms)
         if config.filter_steps:
             tiles, programs = num_m, num_sms // num_n
-        part = config.block_k * self.element_bytes / LINE_BYTES if counts_part else 1.0
+        part = config.block_k * self.element_bytes / loads.LINE_BYTES if counts_part else 1.0
         blocks = math.ceil(self.channels / config.block_k)
         step, tile_us, is_fitted = cost.step_us, cost.tile_us, self.element_bytes == FITTED_BYTES
         if is_fitted:
-            step = step_us(step * part, self._rows(config), busy)
+            step = loads.step_us(step * part, self._rows(config), busy)
             tile_us = tile_us * loads.FITTED.tile + store_us
         steps = [taps * blocks * (1.0 if is_fitted else part) for taps in self.taps]
         busiest_us = busiest(tiles, [count * step + tile_us for count in steps], programs)
-        return kernel_us(cost.launch_us, busiest_us, dram_us if is_fitted else 0.0)
+        return loads.kernel_us(cost.launch_us, busiest_us, dram_us if is_fitted else 0.0)
 
     def _rows(self, config: Any) -> Rows:
         """Returns the rows of boxes that a step loads."""
@@ -183,19 +175,19 @@ class Product:
             pixels, block_n = block_n, pixels
         depth, columns, size = self.channels, self.columns, FITTED_BYTES
         blocks = math.ceil(depth / block_k)
-        pixel = row_shares(depth, block_k, blocks, self.pitch_bytes or depth * size, size)
+        pixel = loads.row_shares(depth, block_k, blocks, self.pitch_bytes or depth * size, size)
         rows = pixel.times(pixels * (1 - self.outside)).plus(Rows(outside=pixels * self.outside))
         if config.filter_steps:  # the filter is not loaded again
             return rows
         tiles = math.ceil(columns / block_n)
         if not self.is_dgrad:
             inside = columns / tiles
-            of_filter = row_shares(depth, block_k, blocks, depth * size, size).times(inside)
+            of_filter = loads.row_shares(depth, block_k, blocks, depth * size, size).times(inside)
             return rows.plus(of_filter).plus(Rows(outside=block_n - inside))
         # Rows of the filter are columns of the output.
-        width = min(LINE_BYTES // size, block_n)
+        width = min(loads.LINE_BYTES // size, block_n)
         boxes, inside = math.ceil(block_n / width), depth / blocks
-        of_filter = row_shares(columns, width, tiles * boxes, columns * size, size)
+        of_filter = loads.row_shares(columns, width, tiles * boxes, columns * size, size)
         rows = rows.plus(of_filter.times(boxes * inside))
         return rows.plus(Rows(outside=boxes * (block_k - inside)))
 

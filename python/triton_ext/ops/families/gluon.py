@@ -6,8 +6,9 @@ The kernels are imported when a plan is made, which not every host's Gluon can d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from triton_ext.host import capabilities
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     Layout,
-    aligned_rows,
     matrix_row_stride,
     pixel_stride,
     row_stride_of,
@@ -33,6 +33,7 @@ from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Product
 from triton_ext.ops.families.gluon_config import TileConfig, expected_times
+from triton_ext.ops.kernels.gemm import Classes, DgradProblem
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
@@ -79,10 +80,8 @@ def im2col_of(
 ) -> Any:
     """Returns the im2col descriptor of x [N, Ci, *input_size], with so many channels in memory."""
     strides = tuple(strides[i] for i in TO_LAST[problem.dims])
-    return TensorDescriptorIm2Col.for_conv(
-        Layout((problem.batch, *problem.input_size, ci), strides, dtype),
-        problem.filter_size, problem.stride, problem.padding, problem.dilation, block_shape=block,
-    )  # fmt: skip
+    x = Layout((problem.batch, *problem.input_size, ci), strides, dtype)
+    return gemm.im2col_of(TensorDescriptorIm2Col, problem, x, block)
 
 
 def tiled(
@@ -130,31 +129,6 @@ def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
     return case.packing.padded, (image, one, *pixels)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Operands:
-    """Gluon's descriptors of the operands of a product, without memory."""
-
-    pixels: Any  # im2col descriptor of x [N, *input_size, Ci], or of dy
-    # Describes the product's rows as a matrix; ``None`` where im2col is not the identity.
-    matrix: Callable[[torch.Tensor], Any] | None
-    columns: list[Callable[[torch.Tensor], Any]]  # for each accumulator
-    rows_from_w: bool = False  # whether rows are the filter, and columns the pixels
-    dims: int | None  # of tensors in torch's order; ``None`` for packed, channels-last rows
-
-    def __call__(self, pixels: torch.Tensor, filters: torch.Tensor) -> tuple[Any, Any, Any]:
-        """Returns the kernel's descriptors of rows and columns."""
-        if self.dims is not None:
-            pixels = pixels.permute(TO_LAST[self.dims])
-            filters = aligned_rows(filters.permute(TO_LAST[self.dims]))
-        # Also where it is not used: it checks the address.
-        rows_desc = with_base(self.pixels, pixels)
-        rows, columns = (filters, pixels) if self.rows_from_w else (pixels, filters)
-        if self.matrix is not None:
-            rows_desc = self.matrix(rows)
-        main, rest = [*(describe(columns) for describe in self.columns), None][:2]
-        return rows_desc, main, rest
-
-
 class _Gluon(Family[TileConfig]):
     """Both directions."""
 
@@ -182,6 +156,13 @@ class _Gluon(Family[TileConfig]):
     def _refuse(self, config: TileConfig, case: Case, device: Device) -> None:
         found = self.refusals(case, device, config)
         refuse(f"{case.operator}: the Gluon kernel does not take it", found)
+
+
+def _columns(
+    dtype: torch.dtype, shape: list[int], row: int, blocks: Iterable[list[int]]
+) -> list[Callable[[torch.Tensor], Any] | None]:
+    """Returns what describes a product's columns to each of two accumulators."""
+    return [*(tiled(dtype, shape, row, block) for block in blocks), None][:2]
 
 
 def launcher(kernel: Any, programs: int, problem: Any, **constants: Any) -> Launcher:
@@ -234,26 +215,18 @@ class GluonFprop(_Gluon):
         if row_step is not None:
             matrix = tiled(case.dtype, [m_gemm, row_ci], row_step, x_block)
         shape, out_shape = [n_gemm, problem.taps, column_ci], [conv.m_gemm, co]
-        blocks = ([width, 1, config.block_k] for width in config.fprop_boxes)
+        w_blocks = ([width, 1, config.block_k] for width in config.fprop_boxes)
         out = tiled(case.output_dtype, out_shape, co, config.y_block)
-        ones = (1,) * (3 - problem.dims)
-        kernel_problem = gluon_conv.FpropProblem(
-            m_gemm=m_gemm,
-            co=n_gemm,
-            channel_blocks=math.ceil(ci / config.block_k),
-            filter_size=(*ones, *conv.filter_size),
-            dilation=(*ones, *conv.dilation),
-            output_size=conv.output_size,
-            stride=conv.stride,
-            padding=tuple(low for low, _ in conv.padding),
-        )
+        blocks = math.ceil(ci / config.block_k)
+        kernel_problem = gluon_conv.FpropProblem.of(conv, m_gemm, n_gemm, blocks)
         return ForwardPlan.make(
             case,
             config,
-            _Operands(
-                pixels=x_desc,
+            partial(
+                gemm.described_inputs,
+                pixels=partial(with_base, x_desc),
                 matrix=matrix,
-                columns=[tiled(case.dtype, shape, column_step, block) for block in blocks],
+                columns=_columns(case.dtype, shape, column_step, w_blocks),
                 rows_from_w=config.rows_from_w,
                 dims=problem.dims if case.packing is None else None,
             ),
@@ -280,36 +253,28 @@ class GluonDgrad(_Gluon):
 
         problem, dims = case.problem, phases_of(case.problem)
         n, ci, co = problem.batch, problem.in_channels, problem.out_channels
-        shape = (n, *problem.output_size, co)
-        strides = tuple(case.strides_of_dy[i] for i in TO_LAST[problem.dims])
         block = [config.rows, config.block_k]
-        dy_desc = TensorDescriptorIm2Col(
-            Layout(shape, strides, case.dtype), shape, strides, block,
-            pixel_box_lower_corner=[dim.lower for dim in dims],
-            pixel_box_upper_corner=[
-                dim.lower + dim.walk_size - out
-                for dim, out in zip(dims, problem.output_size, strict=True)
-            ],
-        )  # fmt: skip
+        dy_desc = gemm.dy_descriptor(case, co, block, TensorDescriptorIm2Col)
         row = pixel_stride(dy_desc.geometry) if problem.is_pointwise else None
         pixels = n * math.prod(problem.input_size)
         w_blocks = ([config.block_k, 1, width] for width in config.widths)
-        operands = _Operands(
-            pixels=dy_desc,
+        inputs = partial(
+            gemm.described_inputs,
+            pixels=partial(with_base, dy_desc),
             # One phase, whose pixels are those of dx.
             matrix=None if row is None else tiled(case.dtype, [pixels, co], row, block),
-            columns=[tiled(case.dtype, [co, problem.taps, ci], ci, each) for each in w_blocks],
+            columns=_columns(case.dtype, [co, problem.taps, ci], ci, w_blocks),
             dims=problem.dims,
         )
         out = tiled(case.dtype, [pixels, ci], ci, config.y_block)
         return ForwardPlan.make(
             case,
             config,
-            operands,
+            inputs,
             launcher(
                 gluon_conv.conv_dgrad_kernel, product_of(case).programs(config, device.num_sms),
-                gluon_conv.DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
-                CONFIG=config, CLASSES=gluon_conv.Classes.of(dims),
+                DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
+                CONFIG=config, CLASSES=Classes.of(dims),
             ),
             outputs=lambda dx: (out(dx), dx),
         )  # fmt: skip

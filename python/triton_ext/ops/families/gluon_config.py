@@ -65,10 +65,6 @@ class TileConfig:
         """Output channels of each accumulator."""
         return (self.block_n_main, self.block_n_rest)[: 1 + (self.block_n_rest > 0)]
 
-    def row_group(self, consumer: int) -> int:
-        """Returns the number of a consumer's group of rows in a stage."""
-        return 0 if self.ping_pong else consumer
-
     @property
     def joins(self) -> bool:
         """True where fprop has one WGMMA for both accumulators; dgrad never has."""
@@ -76,7 +72,10 @@ class TileConfig:
         fits = 0 < self.block_n_rest < self.block_n_main and self.block_n <= 256
         if not fits or not capabilities()["wgmma-join"].available:
             return False
-        return self.smem_bytes + self.spare_bytes + RESERVED_BYTES <= SMEM_BYTES
+        # The last of the pieces may be of no use.
+        pieces_bytes = self.w_pieces * self.block_n_rest * self.block_k * self.element_bytes
+        spare_bytes = pieces_bytes - self.w_blocks * self.w_bytes
+        return self.smem_bytes + spare_bytes + RESERVED_BYTES <= SMEM_BYTES
 
     @property
     def fprop_boxes(self) -> tuple[int, ...]:
@@ -85,7 +84,7 @@ class TileConfig:
 
     @property
     def row_groups(self) -> int:
-        """Groups of rows in a tile."""
+        """Groups of rows in a tile: of all consumers, or of each."""
         return 1 if self.ping_pong else self.consumers
 
     @property
@@ -123,16 +122,10 @@ class TileConfig:
     def w_pieces(self) -> int:
         """Pieces of BLOCK_N_REST columns in the buffer of w, where WGMMAs are joined.
 
-        An even number, because they are copied in twos: the last one may be of no use.
+        An even number, because they are copied in twos.
         """
         count = self.w_blocks * self.block_n // self.block_n_rest
         return count + count % 2
-
-    @property
-    def spare_bytes(self) -> int:
-        """Shared memory of a last piece that is of no use, where WGMMAs are joined."""
-        piece_bytes = self.block_n_rest * self.block_k * self.element_bytes
-        return self.w_pieces * piece_bytes - self.w_blocks * self.w_bytes
 
     @property
     def smem_bytes(self) -> int:

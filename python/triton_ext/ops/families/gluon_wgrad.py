@@ -5,7 +5,6 @@ The kernels are imported when a plan is made: not every host's Gluon can import 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -15,12 +14,12 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 
 from triton_ext.errors import LaunchError
+from triton_ext.ops.core import loads
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import Operand
 from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family
-from triton_ext.ops.core.launcher import Launcher, zeroed_flags
-from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares, step_us
+from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import (
     Refusals,
@@ -33,8 +32,8 @@ from triton_ext.ops.core.refusals import (
 from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import ELEMENT_BYTES, capacity_refusals
-from triton_ext.ops.families.wgrad import Launches, WgradPlan
-from triton_ext.ops.kernels.gemm_wgrad import Partition
+from triton_ext.ops.families.wgrad import WgradPlan
+from triton_ext.ops.kernels.gemm_wgrad import WgradTiles
 
 # A CTA that adds the other parts of its tile reads them one after another; beyond this many a
 # second kernel is faster.
@@ -111,22 +110,14 @@ class WgradTileConfig:
 
     @property
     def row_groups(self) -> int:
-        """Blocks of rows in a stage."""
+        """Blocks of rows in a stage: of all consumers, or of each."""
         return 1 if self.share == "rows" else self.consumers
-
-    def row_group(self, consumer: int) -> int:
-        """Returns the number of a consumer's block of rows in a stage."""
-        return 0 if self.share == "rows" else consumer
 
     @property
     def column_groups(self) -> tuple[int, int]:
-        """Columns of first accumulators in a stage, and of second ones."""
+        """Columns of first accumulators in a stage, of all consumers or of each; of second ones."""
         main = 1 if self.share == "columns" else self.consumers
         return main, self.rest_consumers if self.share == "rows" else main
-
-    def column_group(self, consumer: int) -> int:
-        """Returns the number of a consumer's columns in a stage."""
-        return 0 if self.share == "columns" else consumer
 
     @property
     def step_pixels(self) -> int:
@@ -147,6 +138,14 @@ class WgradTileConfig:
     def tile_elements(self) -> int:
         """Elements of a tile."""
         return self.row_blocks * self.column_blocks * BLOCK_C * BLOCK_C
+
+    def extents(self, problem: ConvProblem) -> tuple[int, int, int]:
+        """Returns the tiles along the channels of dy, all tiles, and the k iterations of each."""
+        x_blocks = problem.taps * math.ceil(problem.in_channels / BLOCK_C)
+        dy_tiles = math.ceil(math.ceil(problem.out_channels / BLOCK_C) / self.dy_blocks)
+        pixels = problem.batch * math.prod(problem.output_size)
+        tiles = dy_tiles * math.ceil(x_blocks / self.x_blocks)
+        return dy_tiles, tiles, math.ceil(pixels / self.step_pixels)
 
     @property
     def stage_bytes(self) -> int:
@@ -221,75 +220,26 @@ class WgradTileChoice:
         """Returns why the kernel cannot be compiled so; nothing where it can."""
         return self.config.refusals()
 
-
-@dataclass(frozen=True, slots=True)
-class WgradWork:
-    """The tiles of one convolution."""
-
-    config: WgradTileConfig  # how the kernel is compiled
-    add_in_place: bool  # as in the choice
-    partition: Partition  # the tile schedule, one segment of split tiles per CTA at most
-    dy_tiles: int  # tiles along the channels of dy
-
-    @classmethod
-    def make(cls, choice: WgradTileChoice, problem: ConvProblem, num_sms: int) -> WgradWork:
-        """Returns the tiles of a problem with output pixels, for a choice without problems."""
-        config = choice.config
-        pixels = problem.batch * math.prod(problem.output_size)
-        x_blocks = problem.taps * math.ceil(problem.in_channels / BLOCK_C)
-        dy_tiles = math.ceil(math.ceil(problem.out_channels / BLOCK_C) / config.dy_blocks)
-        partition = Partition.make(
-            dy_tiles * math.ceil(x_blocks / config.x_blocks),
-            math.ceil(pixels / config.step_pixels),
-            num_sms,
-            most_splits=MOST_ADDED_PARTS if choice.add_in_place else num_sms,
+    def tiles(self, problem: ConvProblem, num_sms: int) -> WgradTiles:
+        """Returns the tiles of a problem with output pixels, for a configuration that can run."""
+        most = MOST_ADDED_PARTS if self.add_in_place else num_sms
+        return WgradTiles.make(
+            self.config, problem, num_sms, in_place=self.add_in_place, most_splits=most
         )
-        return cls(config, choice.add_in_place, partition, dy_tiles)
-
-    @property
-    def parts(self) -> int:
-        """Parts of a tile that is split."""
-        return self.partition.splits * self.config.pixel_groups
-
-    @property
-    def is_split(self) -> bool:
-        """True where there are tiles in several parts."""
-        return self.partition.rest > 0 and self.parts > 1
-
-    @property
-    def slots(self) -> int:
-        """Tiles of the workspace."""
-        return self.partition.slots * self.config.pixel_groups if self.is_split else 0
-
-    @property
-    def workspace_elements(self) -> int:
-        """fp32 elements of the workspace; never 0, so that it has an address."""
-        return max(self.slots * self.config.tile_elements, 4)
-
-    @property
-    def reduction(self) -> tuple[tuple[int, int], int, int, int] | None:
-        """Grid, parts, columns and warps of the reduction kernel; ``None`` if nothing is to add."""
-        if not self.is_split or self.add_in_place:
-            return None
-        blocks, rest = self.config.row_blocks * self.config.column_blocks, self.partition.rest
-        parts, columns, num_warps = reduction(self.parts, blocks * rest)
-        return (blocks * 4 * (BLOCK_C // columns), rest), parts, columns, num_warps
-
-    def refusals(self) -> Refusals:
-        """Returns why the kernel cannot compute it; nothing where it can."""
-        found, tiles = self.config.refusals(), self.partition.tiles
-        if self.config.share == "tile" and self.partition.waves:
-            found += refused(f"consumers share a tile, and {tiles} tiles are not split")
-        if self.config.share == "tile" and self.add_in_place:
-            found += refused("consumers that share a tile leave adding to the second kernel")
-        return found
-
-    def __str__(self) -> str:
-        added = ("_a" if self.add_in_place else "_k") + str(self.parts) if self.is_split else ""
-        return f"{self.config}{added}"
 
 
-def reduction(parts: int, blocks: int) -> tuple[int, int, int]:
+def tile_refusals(tiles: WgradTiles) -> Refusals:
+    """Returns why the kernel cannot compute tiles; nothing where it can."""
+    found: Refusals = ()
+    if tiles.config.share == "tile" and tiles.partition.waves:
+        count = tiles.partition.tiles
+        found += refused(f"consumers share a tile, and {count} tiles are not split")
+    if tiles.config.share == "tile" and tiles.add_in_place:
+        found += refused("consumers that share a tile leave adding to the second kernel")
+    return found
+
+
+def reduction_of(parts: int, blocks: int) -> tuple[int, int, int]:
     """Returns parts, columns and warps of a program of the reduction kernel.
 
     It reads so many of a tile's ``parts`` at a time, of 16 rows and so many columns of a block of
@@ -336,67 +286,42 @@ REDUCE_US, REDUCE_US_PER_MIB = 3.1, 0.53
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
 
-def _rows(work: WgradWork, problem: ConvProblem) -> Rows:
+def _rows(tiles: WgradTiles, problem: ConvProblem) -> loads.Rows:
     """Returns the rows of boxes that a k iteration loads."""
-    config, ci, co = work.config, problem.in_channels, problem.out_channels
+    config, ci, co = tiles.config, problem.in_channels, problem.out_channels
     every = problem.taps * math.ceil(ci / BLOCK_C)
     blocks = every / math.ceil(every / config.x_blocks)  # of a tile, in the mean
-    of_x = row_shares(ci, BLOCK_C, math.ceil(ci / BLOCK_C), ci * ELEMENT_BYTES, ELEMENT_BYTES)
-    outside, x = outside_share(problem), of_x.times(blocks)
-    dy_boxes = work.dy_tiles * config.dy_blocks
-    dy = row_shares(co, BLOCK_C, dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES)
-    x = x.times(1 - outside).plus(Rows(outside=blocks * outside + config.x_blocks - blocks))
+    of_x = loads.row_shares(ci, BLOCK_C, math.ceil(ci / BLOCK_C), ci * ELEMENT_BYTES, ELEMENT_BYTES)
+    outside, x = loads.outside_share(problem), of_x.times(blocks)
+    dy_boxes = tiles.co_tiles * config.dy_blocks
+    dy = loads.row_shares(co, BLOCK_C, dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES)
+    x = x.times(1 - outside).plus(loads.Rows(outside=blocks * outside + config.x_blocks - blocks))
     return x.plus(dy.times(config.dy_blocks)).times(config.step_pixels)
 
 
-def expected_us(work: WgradWork, problem: ConvProblem, device: Device) -> float:
-    """Returns the time that the model expects, in microseconds."""
-    partition = work.partition
-    pixels = problem.batch * math.prod(problem.output_size)
-    elements = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
-    tile_kib = work.config.tile_elements * 4 / 1024
+def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device, read_us: float) -> float:
+    """Returns the time that the model expects; as that of the ``@triton.jit`` kernels."""
+    partition, tile_kib = tiles.partition, tiles.config.tile_elements * 4 / 1024
     busy = partition.programs / device.num_sms
-    busiest_us = partition.most_steps * step_us(_STEP_US[work.config], _rows(work, problem), busy)
-    dram_us = ELEMENT_BYTES * elements / device.dram_bytes_per_us
-    time = kernel_us(LAUNCH_US, busiest_us, dram_us)
+    step = loads.step_us(_STEP_US[tiles.config], _rows(tiles, problem), busy)
+    time = loads.kernel_us(LAUNCH_US, partition.most_steps * step, read_us)
     time += partition.rounds * tile_kib * STORE_US_PER_KIB
-    if work.is_split and work.add_in_place:
-        time += ADD_US + (work.parts - 1) * tile_kib * ADD_US_PER_KIB
-    elif work.is_split:
-        time += REDUCE_US + work.slots * tile_kib / 1024 * REDUCE_US_PER_MIB
+    if tiles.split_tiles and tiles.add_in_place:
+        time += ADD_US + (tiles.parts - 1) * tile_kib * ADD_US_PER_KIB
+    elif tiles.split_tiles:
+        time += REDUCE_US + tiles.slots * tile_kib / 1024 * REDUCE_US_PER_MIB
     return time
 
 
-@functools.lru_cache(maxsize=1024)
-def ranked_work(problem: ConvProblem, device: Device) -> tuple[tuple[WgradWork, float], ...]:
-    """Returns the shipped configurations for a problem with output pixels, the fastest first.
-
-    Each comes with :func:`expected_us`.
-    """
-    timed = []
+def fitting_tiles(problem: ConvProblem, num_sms: int) -> dict[WgradTiles, WgradTileChoice]:
+    """Returns the shipped configurations for a problem with output pixels, by their tiles."""
+    found = {}
     for config, in_place in itertools.product(CONFIGS, (False, True)):
         choice = WgradTileChoice(config=config, add_in_place=in_place)
-        work = WgradWork.make(choice, problem, device.num_sms)
-        if not work.refusals() and (work.is_split or not in_place):
-            timed.append((work, expected_us(work, problem, device)))
-    return tuple(sorted(timed, key=lambda item: item[1]))
-
-
-@dataclass(slots=True, kw_only=True)
-class GluonWgradPlan(WgradPlan):
-    """A plan of the Gluon kernels; it reads x as a matrix where im2col is the identity."""
-
-    def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
-        x_desc, dy_desc = self.described(x, dy)
-        parts = torch.empty(self.tiles.workspace_elements, device=x.device, dtype=torch.float32)
-        # The kernel reads flags only where CTAs wait for others.
-        flags = parts.view(torch.int32)
-        if self.tiles.add_in_place:
-            count = self.tiles.partition.programs * self.tiles.config.consumers
-            flags = zeroed_flags(x.device, count)
-        assert self.describe_dw is not None
-        first = (self.launcher, (x_desc, dy_desc, parts, flags, self.describe_dw(dw)))
-        return [first] if self.reducer is None else [first, (self.reducer, (parts, dw))]
+        tiles = choice.tiles(problem, num_sms)
+        if not tile_refusals(tiles) and (tiles.split_tiles or not in_place):
+            found[tiles] = choice
+    return found
 
 
 class GluonWgrad(Family[WgradTileChoice]):
@@ -420,15 +345,18 @@ class GluonWgrad(Family[WgradTileChoice]):
     def fit_refusals(self, config: WgradTileChoice, case: Case, device: Device) -> Refusals:
         if case.problem.batch == 0:
             return ()
-        return WgradWork.make(config, case.problem, device.num_sms).refusals()
+        return tile_refusals(config.tiles(case.problem, device.num_sms))
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradTileChoice, Expected]:
-        return {
-            WgradTileChoice(config=work.config, add_in_place=work.add_in_place): Expected.of(us)
-            for work, us in ranked_work(case.problem, device)
-        }
+        problem, read_us = case.problem, loads.dram_us(case, device)
+        return ranked(
+            {
+                choice: Expected.of(expected_us(tiles, problem, device, read_us))
+                for tiles, choice in fitting_tiles(problem, device.num_sms).items()
+            }
+        )
 
-    def bind(self, config: WgradTileChoice, case: Case, device: Device) -> GluonWgradPlan:
+    def bind(self, config: WgradTileChoice, case: Case, device: Device) -> WgradPlan:
         found = self.refusals(case, device, config)
         refuse("wgrad: the Gluon kernel does not take it", found)
         from triton_ext.ops.kernels import gluon_wgrad as kernels
@@ -437,8 +365,8 @@ class GluonWgrad(Family[WgradTileChoice]):
         co, ci = problem.out_channels, problem.in_channels
         x = Operand.make(problem.x_shape, strides, ELEMENT_BYTES, as_matrix=False)
         dy = Operand.make(problem.y_shape, case.strides_of_dy, ELEMENT_BYTES, as_matrix=True)
-        work = WgradWork.make(config, problem, device.num_sms)
-        block = [work.config.pixels, BLOCK_C]
+        tiles = config.tiles(problem, device.num_sms)
+        programs, block = tiles.partition.programs, [tiles.config.pixels, BLOCK_C]
         pixels = problem.batch * math.prod(problem.output_size)
         x_desc = gluon.im2col_of(problem, ci, strides, dtype, block)
         x_matrix = None
@@ -450,29 +378,32 @@ class GluonWgrad(Family[WgradTileChoice]):
             desc = gluon.with_base(x_desc, rows)
             return desc if x_matrix is None else x_matrix(rows)
 
-        told = kernels.WgradProblem.make(work, problem)
-        reducer = None
-        if work.reduction is not None:
-            grid, parts, columns, num_warps = work.reduction
+        told, reducer = kernels.WgradProblem.make(tiles, problem), None
+        if (split := tiles.split_tiles) and not tiles.add_in_place:
+            blocks = tiles.config.row_blocks * tiles.config.column_blocks
+            parts, columns, num_warps = reduction_of(tiles.parts, blocks * split)
             reducer = Launcher(
-                kernel=kernels.reduce_kernel, grid=(*grid, 1), scalars=(told,),
-                constants={"CONFIG": work.config, "COLUMNS": columns, "PARTS": parts},
+                kernel=kernels.reduce_kernel,
+                grid=(blocks * 4 * (BLOCK_C // columns), split, 1),
+                scalars=(told,),
+                constants={"CONFIG": tiles.config, "COLUMNS": columns, "PARTS": parts},
                 # It starts while the first kernel's last programs run, and waits for them.
                 options={"num_warps": num_warps, "launch_pdl": True},
-            )  # fmt: skip
+            )
         dw_shape, dw_block = [co, problem.taps, ci], [BLOCK_C, 1, BLOCK_C]
-        return GluonWgradPlan(
+        return WgradPlan(
             problem=problem,
             out_dtype=case.output_dtype,
-            tiles=work,
+            tiles=tiles,
             x_operand=x,
             dy_operand=dy,
             describe_x=describe_x,
             describe_dy=gluon.tiled(dtype, [pixels, co], dy.pixel_stride, block),
             describe_dw=gluon.tiled(case.output_dtype, dw_shape, ci, dw_block),
-            launcher=gluon.launcher(
-                kernels.conv_wgrad_kernel, work.partition.programs, told, CONFIG=work.config
-            ),
+            launcher=gluon.launcher(kernels.conv_wgrad_kernel, programs, told, CONFIG=tiles.config),
+            # Never without an address.
+            workspace_elements=max(tiles.workspace_elements, 4),
+            flags=programs * tiles.config.consumers if config.add_in_place else 0,
             reducer=reducer,
         )
 

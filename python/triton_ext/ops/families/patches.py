@@ -162,7 +162,7 @@ class Patches(Family[PatchConfig]):
 
 
 def _output_tile(element_bytes: int) -> OutputTile:
-    return OutputTile(element_bytes=element_bytes, through_pointers=True, whole=True)
+    return OutputTile(element_bytes=element_bytes, whole=True)
 
 
 PATCHES = Patches()

@@ -6,16 +6,17 @@ Triton 3.9.0, fp16, 2026-11-20; docs/performance.md); its median error is 2 %.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from triton_ext import backends
+from triton_ext.ops.core import loads
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import (
     ROW_BYTES,
@@ -28,13 +29,12 @@ from triton_ext.ops.core.descriptors import (
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.loads import Rows, kernel_us, outside_share, row_shares, step_us
+from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.packing import RowPacking, filling_us
 from triton_ext.ops.core.plan import ConvSizes, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES, Refusals, refuse, refused, smem_refusals
-from triton_ext.ops.families.gemm import tap_refusals
+from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Cost
 from triton_ext.ops.kernels.gemm_wgrad import (
     ELEMENT_BYTES,
@@ -60,6 +60,10 @@ class WgradChoice:
 
     config: WgradConfig  # how the kernel is compiled
     part_rounds: int = 1  # parts of tiles that the busiest program computes
+
+    def tiles(self, problem: ConvProblem, num_sms: int) -> WgradTiles:
+        """Returns the tiles of a problem on so many multiprocessors."""
+        return WgradTiles.make(self.config, problem, num_sms, part_rounds=self.part_rounds)
 
 
 def _config(co: int, ci: int, taps: int, stages: int, warps: int, **others: int) -> WgradConfig:
@@ -92,6 +96,8 @@ _COSTS: dict[WgradConfig, Cost] = {
 }
 CONFIGS: tuple[WgradConfig, ...] = tuple(_COSTS)
 
+# The reduction kernel has enough loads in flight from this many programs on.
+_REDUCE_PROGRAMS = 1024
 # Channels of a box: one swizzle row.
 _BOX_CHANNELS = ROW_BYTES * 8 // ELEMENT_BYTES
 
@@ -104,30 +110,34 @@ MOST_PART_ROUNDS = 4
 _LAUNCH_US, _SEGMENT, _REDUCE_US, _REDUCE_US_PER_MIB = 7.2, 0.11, 0.8, 0.4
 
 
-def _rows(tiles: WgradTiles, problem: ConvProblem) -> Rows:
+def _rows(tiles: WgradTiles, problem: ConvProblem) -> loads.Rows:
     """Returns the rows of boxes that a k iteration loads."""
-    config, pixels, outside = tiles.config, tiles.config.block_pixels, outside_share(problem)
+    config, pixels, outside = tiles.config, tiles.config.block_pixels, loads.outside_share(problem)
     ci, co, groups = problem.in_channels, problem.out_channels, problem.groups
     width, dy_width = (min(_BOX_CHANNELS, each) for each in (config.block_ci, config.block_co))
     boxes = math.ceil((ci if groups == 1 else width) / config.block_ci)
     boxes, dy_boxes = boxes * (config.block_ci // width), config.block_co // dy_width
     # A block of another group's channels is loaded, too; rows of a group begin where it does.
-    x = row_shares(ci, width, boxes, ci // groups * ELEMENT_BYTES, ELEMENT_BYTES)
+    x = loads.row_shares(ci, width, boxes, ci // groups * ELEMENT_BYTES, ELEMENT_BYTES)
     x = x.times(config.block_ci // width * config.taps * pixels)
-    dy = row_shares(co, dy_width, tiles.co_blocks * dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES)
+    dy = loads.row_shares(
+        co, dy_width, tiles.co_tiles * dy_boxes, co * ELEMENT_BYTES, ELEMENT_BYTES
+    )
     dy = dy.times(dy_boxes * pixels)
-    return x.times(1 - outside).plus(Rows(outside=x.inside * outside)).plus(dy)
+    return x.times(1 - outside).plus(loads.Rows(outside=x.inside * outside)).plus(dy)
 
 
-def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device) -> float:
-    """Returns the time of a shipped configuration that the model expects, in microseconds."""
+def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device, read_us: float) -> float:
+    """Returns the time of a shipped configuration that the model expects, in microseconds.
+
+    ``read_us`` is the time in which x and dy come from DRAM.
+    """
     partition, cost = tiles.partition, _COSTS[tiles.config]
     busy = partition.programs / device.num_sms
-    busiest_us = partition.most_steps * step_us(cost.step_us, _rows(tiles, problem), busy)
+    busiest_us = partition.most_steps * loads.step_us(cost.step_us, _rows(tiles, problem), busy)
     busiest_us += partition.rounds * cost.tile_us * _SEGMENT
-    dram_us = tiles.operand_mib * 2**20 / device.dram_bytes_per_us
-    time = kernel_us(_LAUNCH_US, busiest_us, dram_us)
-    if partition.parts:
+    time = loads.kernel_us(_LAUNCH_US, busiest_us, read_us)
+    if tiles.slots:
         time += _REDUCE_US + tiles.workspace_elements * 4 / 2**20 * _REDUCE_US_PER_MIB
     return time
 
@@ -137,19 +147,15 @@ def way_us(way: RowPacking, case: Case, device: Device) -> float:
 
     It leaves out loads, of which nobody has measured several ways of a layer.
     """
-    read_us = packed_mib(way) * H200.read_us_per_mib
+    # Windows overlap, and x comes from DRAM once.
+    elements = math.prod(way.problem.y_shape) + math.prod(way.memory_shape)
+    read_us = elements * way.element_bytes / 2**20 * H200.read_us_per_mib
     times = [math.inf]
-    for _, tiles in ranked_tiles(way.padded, device, case.output_dtype.itemsize):
+    for tiles in fitting_tiles(way.padded, device, case.output_dtype.itemsize):
         cost, partition = _COSTS[tiles.config], tiles.partition
         us = max(partition.most_steps * cost.step_us, read_us)
-        times.append(us + partition.rounds * cost.tile_us + (1.25 if partition.parts else 0.0))
+        times.append(us + partition.rounds * cost.tile_us + (1.25 if tiles.slots else 0.0))
     return way.copy_us + min(times)
-
-
-def packed_mib(way: RowPacking) -> float:
-    """Returns the MiB of the operands: windows overlap, and x comes from DRAM once."""
-    elements = math.prod(way.problem.y_shape) + math.prod(way.memory_shape)
-    return elements * way.element_bytes / 2**20
 
 
 def stores_through_tma(problem: ConvProblem, out_bytes: int) -> bool:
@@ -159,25 +165,23 @@ def stores_through_tma(problem: ConvProblem, out_bytes: int) -> bool:
 
 # The planner asks for several families, and for several ways to pack rows.
 @lru_cache(maxsize=256)
-def ranked_tiles(
+def fitting_tiles(
     problem: ConvProblem, device: Device, out_bytes: int = ELEMENT_BYTES
-) -> tuple[tuple[WgradChoice, WgradTiles], ...]:
-    """Returns the shipped configurations that fit, in the order of :func:`expected_us`.
+) -> Mapping[WgradTiles, WgradChoice]:
+    """Returns the shipped configurations that fit, by their tiles.
 
     The problem has at least one output pixel, dw elements of ``out_bytes``.
     """
     in_pieces = stores_through_tma(problem, out_bytes)
     found: dict[WgradTiles, WgradChoice] = {}
-    for config in CONFIGS:
-        for part_rounds in range(1, MOST_PART_ROUNDS + 1):
-            tiles = WgradTiles.make(config, problem, device.num_sms, part_rounds)
-            stored_bytes = out_bytes if tiles.partition.whole_tiles else 0
-            needed = config.smem_bytes(stored_bytes, in_pieces=in_pieces)
-            if not smem_refusals(needed, device):
-                # More rounds may give the same parts.
-                found.setdefault(tiles, WgradChoice(config=config, part_rounds=part_rounds))
-    ordered = sorted(found, key=lambda tiles: expected_us(tiles, problem, device))
-    return tuple((found[tiles], tiles) for tiles in ordered)
+    for config, part_rounds in itertools.product(CONFIGS, range(1, MOST_PART_ROUNDS + 1)):
+        choice = WgradChoice(config=config, part_rounds=part_rounds)
+        tiles = choice.tiles(problem, device.num_sms)
+        is_whole = tiles.split_tiles < tiles.partition.tiles
+        if not smem_refusals(config.smem_bytes(out_bytes * is_whole, in_pieces=in_pieces), device):
+            # More rounds may give the same parts.
+            found.setdefault(tiles, choice)
+    return found
 
 
 def filling_dy_us(case: Case) -> float:
@@ -235,6 +239,9 @@ class WgradPlan(FilterGradientPlan):
     # Describes dw [Co, taps, Ci]; None where dw is stored through a pointer.
     describe_dw: Describe | None
     launcher: Launcher  # launches the first kernel
+    workspace_elements: int  # of fp32, where parts of tiles go; 0 for none
+    # Flags of CTAs that wait for others, int32 zeros; None where the kernel takes none.
+    flags: int | None = None
     reducer: Launcher | None  # launches the reduction kernel; None where there is nothing to add
 
     @property
@@ -252,21 +259,21 @@ class WgradPlan(FilterGradientPlan):
 
     def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
         """Returns the launches of a call; dw [Co, *filter_size, Ci / groups] is dense."""
-        x_desc, dy_desc = self.described(x, dy)
-        described = dw if self.describe_dw is None else self.describe_dw(dw)
-        if self.reducer is None:
-            return [(self.launcher, (x_desc, dy_desc, described, None))]
-        parts = torch.empty(self.tiles.workspace_elements, device=x.device, dtype=torch.float32)
-        first = (self.launcher, (x_desc, dy_desc, described, parts))
-        return [first, (self.reducer, (parts, dw))]
-
-    def described(self, x: torch.Tensor, dy: torch.Tensor) -> tuple[Any, Any]:
-        """Returns the descriptors of x and dy, of copies where the kernel reads copies."""
         dy = self.dy_operand.rows(dy)
         if dy.data_ptr() % ROW_BYTES:
             # The plan was made for these strides: there may be gaps between pixels.
             dy = aligned_copy(dy)
-        return self.describe_x(self.x_operand.rows(x)), self.describe_dy(dy)
+        inputs = (self.describe_x(self.x_operand.rows(x)), self.describe_dy(dy))
+        described = dw if self.describe_dw is None else self.describe_dw(dw)
+        parts: Any = None
+        flags: tuple[torch.Tensor, ...] = ()
+        if self.workspace_elements:
+            parts = torch.empty(self.workspace_elements, device=x.device, dtype=torch.float32)
+        if self.flags is not None:
+            # Where no CTA waits, the kernel does not read them.
+            flags = (zeroed_flags(x.device, self.flags) if self.flags else parts.view(torch.int32),)
+        first = (self.launcher, (*inputs, described, parts, *flags))
+        return [first] if self.reducer is None else [first, (self.reducer, (parts, dw))]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -312,7 +319,7 @@ class Wgrad(Family[WgradChoice]):
     reads_packed = True
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
-        found = tap_refusals(case)
+        found = gemm.tap_refusals(case)
         if case.dtype not in DTYPES["wgrad"]:
             found += refused(
                 f"dtype {case.dtype}: expected float16 or bfloat16, WGMMA transposes 16-bit "
@@ -325,19 +332,18 @@ class Wgrad(Family[WgradChoice]):
         return config.config.refusals() or smem_refusals(config.config.smem_bytes(), device)
 
     def candidates(self, case: Case, device: Device) -> Mapping[WgradChoice, Expected]:
-        computed = _computed(case)
-        tiles = ranked_tiles(computed, device, case.output_dtype.itemsize)
+        computed, read_us, size = _computed(case), loads.dram_us(case, device), case.dtype.itemsize
         if case.packing is None:
             pixels = case.problem.batch * math.prod(case.problem.input_size)
-            copies_us = filling_us(pixels, case.problem.in_channels, case.dtype.itemsize)
-            copies_us += filling_dy_us(case)
+            copies_us = filling_us(pixels, case.problem.in_channels, size) + filling_dy_us(case)
         else:
-            mib, copies_us = packed_mib(case.packing), case.packing.copy_us
-            tiles = tuple((choice, replace(each, operand_mib=mib)) for choice, each in tiles)
+            copies_us = case.packing.copy_us
         return ranked(
             {
-                one: Expected.of(expected_us(each, computed, device), copies_us)
-                for one, each in tiles
+                choice: Expected.of(expected_us(tiles, computed, device, read_us), copies_us)
+                for tiles, choice in fitting_tiles(
+                    computed, device, case.output_dtype.itemsize
+                ).items()
             }
         )
 
@@ -361,7 +367,7 @@ def _computed(case: Case) -> ConvProblem:
 def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
     """Returns the plan of the kernels, over packed pixels where the case has a packing."""
     config, packing, size = choice.config, case.packing, case.dtype.itemsize
-    tiles = WgradTiles.make(config, _computed(case), device.num_sms, choice.part_rounds)
+    tiles = choice.tiles(_computed(case), device.num_sms)
     dy = Operand.make(case.problem.y_shape, case.strides_of_dy, size, as_matrix=True)
     if packing is None:
         problem, strides = case.problem, case.strides_of_x
@@ -373,26 +379,17 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
     pixels = problem.batch * math.prod(problem.output_size)
     is_matrix = problem.is_pointwise and x.pixel_stride > 0
     block = [config.block_pixels, config.block_ci]
-    describe_x = x.matrix(pixels, block)
+    describe_x = gemm.tiled([pixels, x.channels], x.pixel_stride, block)
     if pixels and not is_matrix:
         shape = (problem.batch, *problem.input_size, x.channels)
-        describe_x = Im2ColDescriptor.for_conv(
-            Layout(shape, packed_strides(shape) if x.is_copied else x_strides, case.dtype),
-            problem.filter_size,
-            stride=problem.stride,
-            padding=problem.padding,
-            dilation=problem.dilation,
-            block_shape=block,
-        ).with_base
+        strides = packed_strides(shape) if x.is_copied else x_strides
+        layout = Layout(shape, strides, case.dtype)
+        describe_x = gemm.im2col_of(Im2ColDescriptor, problem, layout, block).with_base
     describe_dw = None
     if stores_through_tma(problem, case.output_dtype.itemsize):
-        taps, row = problem.taps, problem.in_channels
-        describe_dw = partial(
-            TensorDescriptor,
-            shape=[problem.out_channels, taps, row],
-            strides=[taps * row, row, 1],
-            block_shape=[config.block_co, 1, config.block_ci // config.store_parts],
-        )
+        dw_shape = [problem.out_channels, problem.taps, problem.in_channels]
+        dw_block = [config.block_co, 1, config.block_ci // config.store_parts]
+        describe_dw = gemm.tiled(dw_shape, problem.in_channels, dw_block)
     launcher, reducer = _launchers(problem, tiles, is_matrix)
     return WgradPlan(
         problem=problem,
@@ -401,9 +398,12 @@ def _kernel_plan(choice: WgradChoice, case: Case, device: Device) -> WgradPlan:
         x_operand=x,
         dy_operand=dy,
         describe_x=describe_x,
-        describe_dy=dy.matrix(pixels, [config.block_pixels, config.block_co]),
+        describe_dy=gemm.tiled(
+            [pixels, dy.channels], dy.pixel_stride, [config.block_pixels, config.block_co]
+        ),
         describe_dw=describe_dw,
         launcher=launcher,
+        workspace_elements=tiles.workspace_elements,
         reducer=reducer,
     )
 
@@ -412,17 +412,12 @@ def _launchers(
     problem: ConvProblem, tiles: WgradTiles, is_matrix: bool
 ) -> tuple[Launcher, Launcher | None]:
     """Returns the launchers of both kernels; no second one where there is nothing to add."""
-    config, partition = tiles.config, tiles.partition
-    co, groups = problem.out_channels, problem.groups
+    config, partition, split = tiles.config, tiles.partition, tiles.split_tiles
+    co, groups, whole = problem.out_channels, problem.groups, partition.tiles - split
     sizes = WgradSizes(
-        co=co,
-        group_co=co // groups,
-        group_ci=problem.in_channels // groups,
-        co_blocks=tiles.co_blocks,
-        whole_tiles=partition.whole_tiles,
-        split_tiles=partition.split_tiles,
-        splits=partition.splits,
-    )
+        co=co, group_co=co // groups, group_ci=problem.in_channels // groups,
+        co_tiles=tiles.co_tiles, whole_tiles=whole, split_tiles=split, splits=partition.splits,
+    )  # fmt: skip
     shared = {"FILTER": problem.filter_size, "GROUPED": groups > 1}
     first = Launcher(
         kernel=conv_wgrad_kernel,
@@ -431,19 +426,18 @@ def _launchers(
         constants={
             **shared,
             "IS_MATRIX": is_matrix,
-            "HAS_WHOLE": partition.whole_tiles > 0,
-            "HAS_PARTS": partition.parts > 0,
+            "HAS_WHOLE": whole > 0,
+            "HAS_PARTS": split > 0,
             "CONFIG": config,
         },
         options={"num_stages": config.num_stages, "num_warps": config.num_warps},
     )
-    if not partition.parts:
+    if not split:
         return first, None
-    columns, unroll, num_warps = tiles.reduction
-    rows = config.block_co // 16
+    columns, unroll, num_warps = reduction_of(tiles)
     second = Launcher(
         kernel=wgrad_reduce_kernel,
-        grid=(rows * (config.block_ci // columns), config.taps, partition.split_tiles),
+        grid=(config.block_co // 16 * (config.block_ci // columns), config.taps, split),
         scalars=(sizes,),
         constants={
             **shared,
@@ -456,6 +450,22 @@ def _launchers(
         options={"num_warps": num_warps, **({} if IS_INTERPRETED else {"launch_pdl": True})},
     )
     return first, second
+
+
+def reduction_of(tiles: WgradTiles) -> tuple[int, int, int]:
+    """Returns columns, unroll and warps of the reduction kernel, fewer for fewer elements.
+
+    A program has 8 to 64 input channels, the columns, of 16 output channels, and the loads of
+    ``unroll`` parts in flight together.
+    """
+    elements = tiles.split_tiles * tiles.config.tile_elements
+    columns = min(64, tiles.config.block_ci)
+    while columns > 8 and elements // (16 * columns) < _REDUCE_PROGRAMS:
+        columns //= 2
+    # Each thread has 16 bytes of a part, or twice as many, and at most 64 registers of parts.
+    num_warps = max(1, columns // 16)
+    per_thread = 16 * columns // (32 * num_warps)
+    return columns, min(64 // per_thread, 1 << (tiles.parts - 1).bit_length()), num_warps
 
 
 WGRAD: Wgrad = Wgrad()

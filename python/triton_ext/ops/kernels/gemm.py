@@ -45,7 +45,9 @@ registers to spare.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import triton
@@ -53,28 +55,7 @@ import triton.language as tl
 
 import triton_ext.language as tle
 from triton_ext.ops.core.stride_phases import StridePhases, three_dims
-from triton_ext.ops.kernels.epilogue import (
-    column_parts,
-    element_type,
-    finish_tile,
-    is_descriptor,
-    multiply,
-    scale_and_shift,
-    sum_dtype,
-    tap_count,
-    tile_position,
-)
-
-
-@triton.jit
-def _given(d, h, w, DIMS: tl.constexpr):
-    """Returns a value per spatial dimension of a problem, the last of three."""
-    if DIMS == 1:
-        return (w,)
-    elif DIMS == 2:
-        return h, w
-    else:
-        return d, h, w
+from triton_ext.ops.kernels import epilogue
 
 
 @triton.jit
@@ -116,10 +97,10 @@ def conv_fprop_kernel(
     BLOCK_M: tl.constexpr = CONFIG.block_m
     BLOCK_N: tl.constexpr = CONFIG.block_n
     BLOCK_K: tl.constexpr = CONFIG.block_k
-    PARTS: tl.constexpr = CONFIG.store_parts if is_descriptor(y) else 1
-    TAPS: tl.constexpr = tap_count(FILTER)
+    PARTS: tl.constexpr = CONFIG.store_parts if epilogue.is_descriptor(y) else 1
+    TAPS: tl.constexpr = epilogue.tap_count(FILTER)
     CHANNEL_BLOCKS: tl.constexpr = (GROUP_CI - 1) // BLOCK_K + 1
-    ACC_DTYPE: tl.constexpr = sum_dtype(x_desc.dtype)
+    ACC_DTYPE: tl.constexpr = epilogue.sum_dtype(x_desc.dtype)
     # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
     num_m = (m_gemm - 1) // BLOCK_M + 1
     if GROUPS == 1:
@@ -130,7 +111,7 @@ def conv_fprop_kernel(
         num_n = GROUPS * group_n
     # One flattened loop over tiles and K: the loads of the next tile overlap this one's epilogue.
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_position(tile, num_m, num_n, CONFIG.group_size_m)
+        tile_m, tile_n = epilogue.tile_position(tile, num_m, num_n, CONFIG.group_size_m)
         row = tile_m * BLOCK_M
         if GROUPS == 1:
             column = tile_n * BLOCK_N
@@ -161,48 +142,64 @@ def conv_fprop_kernel(
                 own = tl.arange(0, BLOCK_K) < GROUP_CI - channel
                 x = tl.where(own[None, :], x, tl.zeros_like(x))
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K)
-            acc = multiply(x, weight.T, acc)
+            acc = epilogue.multiply(x, weight.T, acc)
         offs_n = column + tl.arange(0, BLOCK_N)
-        acc = scale_and_shift(acc, offs_n, column_end, operands)
-        parts = column_parts(acc, PARTS)
+        acc = epilogue.scale_and_shift(acc, offs_n, column_end, operands)
+        parts = epilogue.column_parts(acc, PARTS)
         for part in tl.static_range(PARTS):
-            finish_tile(
+            epilogue.finish_tile(
                 parts[part], row, column + part * (BLOCK_N // PARTS), m_gemm, co, column_end,
                 y, residual_desc, operands, conv.output_size, FINISH,
             )  # fmt: skip
 
 
 class DgradProblem(NamedTuple):
-    """Sizes that the kernel gets at run time; triples are (d, h, w)."""
+    """Sizes that kernels of dgrad get at run time.
 
-    m_gemm: int  # pixels of a class; some may lie outside of dx
+    Triples are (d, h, w), with 1 (or 0 where 0 means nothing) for missing dimensions.
+    """
+
+    m_gemm: int  # pixels of a class, of all images; some may lie outside of dx
+    n_gemm: int  # Ci / groups
     channel_blocks: int  # cdiv(Co / groups, BLOCK_K)
     size: tuple[int, ...]  # pixels of dx
-    walk_size: tuple[int, ...]  # pixels of a class
-    padding: tuple[int, ...]  # in front
+    filter_size: tuple[int, ...]
     dilation: tuple[int, ...]
+    padding: tuple[int, ...]  # in front
     lower: tuple[int, ...]  # lower corner of the pixel box
+    walk_size: tuple[int, ...]  # pixels of a class, of one image
 
     @classmethod
-    def of(cls, dims: Sequence[StridePhases], m_gemm: int, channel_blocks: int) -> DgradProblem:
-        """Returns the sizes of a convolution."""
-        names = ("size", "walk_size", "low", "dilation", "lower")
-        return cls(m_gemm, channel_blocks, *_triples(dims, names))
+    def of(
+        cls, dims: Sequence[StridePhases], n: int, n_gemm: int, channel_blocks: int
+    ) -> DgradProblem:
+        """Returns the sizes for some spatial dimensions and n images."""
+        m_gemm = n * math.prod(dim.walk_size for dim in dims)
+        names = ("size", "taps", "dilation", "low", "lower", "walk_size")
+        return cls(m_gemm, n_gemm, channel_blocks, *_triples(dims, names))
 
 
-class Classes(NamedTuple):
-    """Constants of the stride phases, as in ``StridePhases``; triples are (d, h, w)."""
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The stride phases; constants of kernels, because they divide by them for every tile.
 
-    taps: tuple[int, ...]
-    stride: tuple[int, ...]  # its product is the number of classes
+    Triples are (d, h, w), with 1 for missing dimensions; names are those of ``StridePhases``.
+    """
+
+    stride: tuple[int, ...]
     divisor: tuple[int, ...]
     tap_step: tuple[int, ...]
     inverse: tuple[int, ...]
 
     @classmethod
     def of(cls, dims: Sequence[StridePhases]) -> Classes:
-        """Returns the constants of a convolution."""
-        return cls(*_triples(dims, cls._fields))
+        """Returns the constants for some spatial dimensions."""
+        return cls(*_triples(dims, cls.__slots__))
+
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return math.prod(self.stride)
 
 
 def _triples(dims: Sequence[StridePhases], names: Sequence[str]) -> list[tuple[int, ...]]:
@@ -218,10 +215,10 @@ def _wide(number, LIMIT: tl.constexpr):
 @triton.jit
 def _class_position(number, CLASSES: tl.constexpr):
     """Number of a class in each dimension: (residue + padding) % stride."""
-    STRIDE_H: tl.constexpr = CLASSES[1][1]
-    STRIDE_W: tl.constexpr = CLASSES[1][2]
+    STRIDE_H: tl.constexpr = CLASSES.stride[1]
+    STRIDE_W: tl.constexpr = CLASSES.stride[2]
     return (
-        _wide(number // (STRIDE_H * STRIDE_W), CLASSES[1][0]),
+        _wide(number // (STRIDE_H * STRIDE_W), CLASSES.stride[0]),
         _wide(number // STRIDE_W % STRIDE_H, STRIDE_H),
         _wide(number % STRIDE_W, STRIDE_W),
     )
@@ -230,17 +227,17 @@ def _class_position(number, CLASSES: tl.constexpr):
 @triton.jit
 def _residue(number, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
     """Residue of the pixels of a class in one dimension."""
-    STRIDE: tl.constexpr = CLASSES[1][DIM]
+    STRIDE: tl.constexpr = CLASSES.stride[DIM]
     return _wide((number + STRIDE - problem.padding[DIM] % STRIDE) % STRIDE, STRIDE)
 
 
 @triton.jit
-def _class_taps(number, DIM: tl.constexpr, CLASSES: tl.constexpr):
+def _class_taps(number, DIM: tl.constexpr, FILTER: tl.constexpr, CLASSES: tl.constexpr):
     """First tap of a class in one dimension, and the number of its taps."""
-    TAPS: tl.constexpr = CLASSES[0][DIM]
-    DIVISOR: tl.constexpr = CLASSES[2][DIM]
-    TAP_STEP: tl.constexpr = CLASSES[3][DIM]
-    INVERSE: tl.constexpr = CLASSES[4][DIM]
+    TAPS: tl.constexpr = FILTER[DIM]
+    DIVISOR: tl.constexpr = CLASSES.divisor[DIM]
+    TAP_STEP: tl.constexpr = CLASSES.tap_step[DIM]
+    INVERSE: tl.constexpr = CLASSES.inverse[DIM]
     first = _wide(number // DIVISOR * INVERSE % TAP_STEP, TAP_STEP)
     is_reached = (number % DIVISOR == 0) & (first < TAPS)
     return first, tl.where(is_reached, (TAPS - 1 - first) // TAP_STEP + 1, 0)
@@ -249,7 +246,7 @@ def _class_taps(number, DIM: tl.constexpr, CLASSES: tl.constexpr):
 @triton.jit
 def _offset(number, first, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
     """im2col offset of the first tap of a class in one dimension."""
-    STRIDE: tl.constexpr = CLASSES[1][DIM]
+    STRIDE: tl.constexpr = CLASSES.stride[DIM]
     position = _residue(number, problem, DIM, CLASSES) + problem.padding[DIM]
     shift = (position - first * problem.dilation[DIM]) // STRIDE
     # A class without taps has no shift, and what it loads does not matter.
@@ -257,54 +254,52 @@ def _offset(number, first, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
 
 
 @triton.jit
-def _class_steps(number, channel_blocks, CLASSES: tl.constexpr):
+def _class_steps(number, problem, FILTER: tl.constexpr, CLASSES: tl.constexpr):
     """Steps of a tile of a class; one where there are no taps."""
     number_d, number_h, number_w = _class_position(number, CLASSES)
-    _, count_d = _class_taps(number_d, 0, CLASSES)
-    _, count_h = _class_taps(number_h, 1, CLASSES)
-    _, count_w = _class_taps(number_w, 2, CLASSES)
-    return max(count_d * count_h * count_w * channel_blocks, 1)
+    _, count_d = _class_taps(number_d, 0, FILTER, CLASSES)
+    _, count_h = _class_taps(number_h, 1, FILTER, CLASSES)
+    _, count_w = _class_taps(number_w, 2, FILTER, CLASSES)
+    return max(count_d * count_h * count_w * problem.channel_blocks, 1)
 
 
 @triton.jit
-def _num_steps(class_tiles, channel_blocks, CLASSES: tl.constexpr):
+def _num_steps(class_tiles, problem, FILTER: tl.constexpr, CLASSES: tl.constexpr):
     """Steps of this program: of every num_programs-th tile, counted over all classes."""
-    NUM_CLASSES: tl.constexpr = CLASSES[1][0] * CLASSES[1][1] * CLASSES[1][2]
     total = 0
     before = 0
-    for number in range(NUM_CLASSES):
+    for number in range(CLASSES.count):
         behind = (number + 1) * class_tiles - tl.program_id(0)
         reached = tl.cdiv(max(behind, 0), tl.num_programs(0))
-        total += (reached - before) * _class_steps(number, channel_blocks, CLASSES)
+        total += (reached - before) * _class_steps(number, problem, FILTER, CLASSES)
         before = reached
     return total
 
 
 @triton.jit
-def _tile_start(tile, m_gemm, ci, GROUPS: tl.constexpr, CONFIG: tl.constexpr):
+def _tile_start(tile, problem, GROUPS: tl.constexpr, CONFIG: tl.constexpr):
     """Class and group of a tile, its first row in the class, its first column in the group."""
     # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
-    num_m = (m_gemm - 1) // CONFIG.block_m + 1
-    num_n = tl.cdiv(ci, CONFIG.block_n)
+    num_m = (problem.m_gemm - 1) // CONFIG.block_m + 1
+    num_n = tl.cdiv(problem.n_gemm, CONFIG.block_n)
     tiles = num_m * num_n
-    tile_m, tile_n = tile_position(tile % tiles, num_m, num_n, CONFIG.group_size_m)
+    tile_m, tile_n = epilogue.tile_position(tile % tiles, num_m, num_n, CONFIG.group_size_m)
     number = tile // tiles
     return number // GROUPS, number % GROUPS, tile_m * CONFIG.block_m, tile_n * CONFIG.block_n
 
 
 @triton.jit
-def _pixels(rows, number, problem, CLASSES: tl.constexpr):
-    """Where rows of a class lie in dx [N, D, H, W], and whether they do."""
-    number_d, number_h, number_w = _class_position(number, CLASSES)
+def class_pixels(rows, mask, residues, problem, CLASSES: tl.constexpr):
+    """Where rows of a class lie in dx [N, D, H, W], and whether those of the mask do."""
     walk_d, walk_h, walk_w = problem.walk_size
     size_d, size_h, size_w = problem.size
-    w = _residue(number_w, problem, 2, CLASSES) + rows % walk_w * CLASSES[1][2]
+    w = residues[2] + rows % walk_w * CLASSES.stride[2]
     rest = rows // walk_w
-    h = _residue(number_h, problem, 1, CLASSES) + rest % walk_h * CLASSES[1][1]
+    h = residues[1] + rest % walk_h * CLASSES.stride[1]
     rest = rest // walk_h
-    d = _residue(number_d, problem, 0, CLASSES) + rest % walk_d * CLASSES[1][0]
+    d = residues[0] + rest % walk_d * CLASSES.stride[0]
     pixels = ((rest // walk_d * size_d + d) * size_h + h) * size_w + w
-    return pixels, (d < size_d) & (h < size_h) & (w < size_w)
+    return pixels, mask & (d < size_d) & (h < size_h) & (w < size_w)
 
 
 @triton.jit
@@ -325,8 +320,8 @@ def _store(
         offs_n = column + tl.arange(0, acc.shape[1])
         bias = tl.load(bias_ptr + group * ci + offs_n, mask=offs_n < ci, other=0.0)
         acc += bias.to(tl.float32)[None, :]
-    values = acc.to(element_type(dx))
-    if is_descriptor(dx):
+    values = acc.to(epilogue.element_type(dx))
+    if epilogue.is_descriptor(dx):
         dx.store([row, group * ci + column], values)
     else:
         offs_n = column + tl.arange(0, acc.shape[1])
@@ -337,7 +332,7 @@ def _store(
         tl.store(dx + first[:, None] + offs_n[None, :], values, mask=mask)
 
 
-@triton.jit(do_not_specialize=["ci", "problem"])
+@triton.jit(do_not_specialize=["problem"])
 def conv_dgrad_kernel(
     dy_desc,  # im2col: [BLOCK_M, BLOCK_K] tiles of dy
     w_desc,  # tiled: [BLOCK_K, 1, BLOCK_N] tiles of w [Co, T * R * S, Ci / groups], or W_IS_NK
@@ -345,12 +340,12 @@ def conv_dgrad_kernel(
     # that are apart or not multiples of 16 bytes.
     dx,
     bias_ptr,  # [Ci] or None
-    ci,  # of a group
     problem,  # DgradProblem
     DIMS: tl.constexpr,  # spatial dimensions of dy_desc
+    FILTER: tl.constexpr,  # filter_size of problem
     CLASSES: tl.constexpr,  # Classes
     GROUPS: tl.constexpr,
-    CHANNEL_UNIT: tl.constexpr,  # a divisor of ci: 1 to 8
+    CHANNEL_UNIT: tl.constexpr,  # a divisor of n_gemm: 1 to 8
     W_IS_NK: tl.constexpr,  # whether w_desc is of [BLOCK_N, 1, BLOCK_K] tiles of w transposed
     CONFIG: tl.constexpr,  # ConvConfig
 ):
@@ -358,10 +353,11 @@ def conv_dgrad_kernel(
     BLOCK_N: tl.constexpr = CONFIG.block_n
     BLOCK_K: tl.constexpr = CONFIG.block_k
     PARTS: tl.constexpr = CONFIG.store_parts
-    TAP_STEP: tl.constexpr = CLASSES[3]
-    DIVISOR: tl.constexpr = CLASSES[2]
+    MISSING: tl.constexpr = 3 - DIMS
+    TAP_STEP: tl.constexpr = CLASSES.tap_step
+    DIVISOR: tl.constexpr = CLASSES.divisor
     problem = problem  # for Triton 3.6, as in conv_fprop_kernel
-    class_tiles = ((problem.m_gemm - 1) // BLOCK_M + 1) * tl.cdiv(ci, BLOCK_N) * GROUPS
+    class_tiles = ((problem.m_gemm - 1) // BLOCK_M + 1) * tl.cdiv(problem.n_gemm, BLOCK_N) * GROUPS
     walk_d, walk_h, walk_w = problem.walk_size
     lower_d, lower_h, lower_w = problem.lower
     # State of the loads: the next tile, whether to go to it, and positions in the one being loaded.
@@ -376,22 +372,22 @@ def conv_dgrad_kernel(
     # State of the products: the tile, and how many of its k iterations are left.  The loads are
     # ahead of them, and nothing but the tiles' data should have to be kept for so long.
     stored_tile = tl.program_id(0)
-    left = _class_steps(stored_tile // class_tiles, problem.channel_blocks, CLASSES)
+    left = _class_steps(stored_tile // class_tiles, problem, FILTER, CLASSES)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     # One loop over the steps of all tiles: the loads of the next tile overlap this one's epilogue.
     # It is written by hand because Triton flattens loops of a constant number of steps only.
-    for _ in range(_num_steps(class_tiles, problem.channel_blocks, CLASSES)):
+    for _ in range(_num_steps(class_tiles, problem, FILTER, CLASSES)):
         if is_new == 1:
-            number, group, row, column = _tile_start(tile, problem.m_gemm, ci, GROUPS, CONFIG)
+            number, group, row, column = _tile_start(tile, problem, GROUPS, CONFIG)
             tile += tl.num_programs(0)
             w = row % walk_w + lower_w
             h = row // walk_w % walk_h + lower_h
             d = row // walk_w // walk_h % walk_d + lower_d
             n = row // walk_w // walk_h // walk_d
             number_d, number_h, number_w = _class_position(number, CLASSES)
-            first_d, count_d = _class_taps(number_d, 0, CLASSES)
-            first_h, count_h = _class_taps(number_h, 1, CLASSES)
-            first_w, count_w = _class_taps(number_w, 2, CLASSES)
+            first_d, count_d = _class_taps(number_d, 0, FILTER, CLASSES)
+            first_h, count_h = _class_taps(number_h, 1, FILTER, CLASSES)
+            first_w, count_w = _class_taps(number_w, 2, FILTER, CLASSES)
             offset_d = _offset(number_d, first_d, problem, 0, CLASSES)
             offset_h = _offset(number_h, first_h, problem, 1, CLASSES)
             offset_w = _offset(number_w, first_w, problem, 2, CLASSES)
@@ -403,19 +399,19 @@ def conv_dgrad_kernel(
             count_h = tl.where(is_empty, 1, count_h)
             count_w = tl.where(is_empty, 1, count_w)
         tap = first_d + t * TAP_STEP[0]
-        tap = tap * CLASSES[0][1] + first_h + r * TAP_STEP[1]
-        tap = tap * CLASSES[0][2] + first_w + s * TAP_STEP[2]
+        tap = tap * FILTER[1] + first_h + r * TAP_STEP[1]
+        tap = tap * FILTER[2] + first_w + s * TAP_STEP[2]
         channel = first_channel + block * BLOCK_K
         at_d = offset_d - t * (problem.dilation[0] // DIVISOR[0])
         at_h = offset_h - r * (problem.dilation[1] // DIVISOR[1])
         at_w = offset_w - s * (problem.dilation[2] // DIVISOR[2])
-        start = (n,) + _given(d, h, w, DIMS) + (channel,)  # noqa: RUF005
-        dy = tle.load_im2col(dy_desc, start, _given(at_d, at_h, at_w, DIMS))
+        start = (n,) + (d, h, w)[MISSING:] + (channel,)  # noqa: RUF005
+        dy = tle.load_im2col(dy_desc, start, (at_d, at_h, at_w)[MISSING:])
         if W_IS_NK:
             weight = w_desc.load([column, tap, channel]).reshape(BLOCK_N, BLOCK_K).T
         else:
             weight = w_desc.load([channel, tap, column]).reshape(BLOCK_K, BLOCK_N)
-        acc = multiply(dy, weight, acc)
+        acc = epilogue.multiply(dy, weight, acc)
         if CONFIG.taps_inner:
             s, carry = _advance(s, 1, count_w)
             r, carry = _advance(r, carry, count_h)
@@ -428,21 +424,25 @@ def conv_dgrad_kernel(
             t, is_new = _advance(t, carry, count_d)
         left -= 1
         if left == 0:
-            number, group, row, first_n = _tile_start(
-                stored_tile, problem.m_gemm, ci, GROUPS, CONFIG
-            )
+            number, group, row, first_n = _tile_start(stored_tile, problem, GROUPS, CONFIG)
             pixels = None
             mask_m = None
-            if not is_descriptor(dx):
+            if not epilogue.is_descriptor(dx):
                 rows = tl.arange(0, BLOCK_M)
-                pixels, mask_m = _pixels(row + rows, number, problem, CLASSES)
-                mask_m = mask_m & (rows < problem.m_gemm - row)
-            parts = column_parts(acc, PARTS)
+                number_d, number_h, number_w = _class_position(number, CLASSES)
+                residues = (
+                    _residue(number_d, problem, 0, CLASSES),
+                    _residue(number_h, problem, 1, CLASSES),
+                    _residue(number_w, problem, 2, CLASSES),
+                )
+                mask_m = rows < problem.m_gemm - row
+                pixels, mask_m = class_pixels(row + rows, mask_m, residues, problem, CLASSES)
+            parts = epilogue.column_parts(acc, PARTS)
             for part in tl.static_range(PARTS):
                 _store(
-                    parts[part], dx, bias_ptr, row, first_n + part * (BLOCK_N // PARTS), group, ci,
-                    pixels, mask_m, GROUPS, CHANNEL_UNIT,
+                    parts[part], dx, bias_ptr, row, first_n + part * (BLOCK_N // PARTS), group,
+                    problem.n_gemm, pixels, mask_m, GROUPS, CHANNEL_UNIT,
                 )  # fmt: skip
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             stored_tile += tl.num_programs(0)
-            left = _class_steps(stored_tile // class_tiles, problem.channel_blocks, CLASSES)
+            left = _class_steps(stored_tile // class_tiles, problem, FILTER, CLASSES)

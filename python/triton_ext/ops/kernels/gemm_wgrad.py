@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import triton
 import triton.language as tl
@@ -45,19 +45,11 @@ from triton_ext.ops.core.refusals import (
     range_refusals,
     refused,
 )
-from triton_ext.ops.kernels.epilogue import (
-    column_parts,
-    element_type,
-    is_descriptor,
-    multiply,
-    tap_count,
-)
+from triton_ext.ops.kernels import epilogue
 from triton_ext.ops.kernels.gemm import tap_offsets
 
 # Bytes of an element of x and dy: WGMMA transposes 16-bit types only.
 ELEMENT_BYTES = 2
-# The reduction kernel has enough loads in flight from this many programs on.
-_REDUCE_PROGRAMS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +63,15 @@ class WgradConfig:
     num_stages: int  # depth of the pipeline of loads
     num_warps: int  # warps per CTA; 4 is one warp group, 8 are two that split the output channels
     store_parts: int = 1  # pieces in which TMA stores a block of a whole tile, 1 or 2
+
+    pixel_groups: ClassVar[int] = 1  # as in a WgradTileConfig
+
+    def extents(self, problem: ConvProblem) -> tuple[int, int, int]:
+        """Returns the tiles along the output channels, all tiles, and the k iterations of each."""
+        co_tiles = math.ceil(problem.out_channels / self.block_co)
+        tiles = co_tiles * _ci_blocks(self, problem) * math.ceil(problem.taps / self.taps)
+        pixels = problem.batch * math.prod(problem.output_size)
+        return co_tiles, tiles, math.ceil(pixels / self.block_pixels)
 
     @property
     def tile_elements(self) -> int:
@@ -157,21 +158,6 @@ class Partition:
         """Parts of all remaining tiles; where ``splits`` is 1, each is a whole tile."""
         return self.rest * self.splits
 
-    @property
-    def split_tiles(self) -> int:
-        """Tiles that are computed in several parts, the last ones."""
-        return self.rest if self.splits > 1 else 0
-
-    @property
-    def whole_tiles(self) -> int:
-        """The other tiles, the first ones."""
-        return self.tiles - self.split_tiles
-
-    @property
-    def parts(self) -> int:
-        """Parts of split tiles: slots of the workspace."""
-        return self.split_tiles * self.splits
-
     def part(self, number: int) -> range:
         """Returns the k iterations of a part."""
         base, longer = divmod(self.steps, self.splits)
@@ -192,50 +178,44 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class WgradTiles:
-    """The tiles of one problem."""
+    """The tiles of a problem with output pixels."""
 
-    config: WgradConfig
-    co_blocks: int  # blocks of output channels
+    config: Any  # WgradConfig, or WgradTileConfig of the Gluon kernel
+    co_tiles: int  # tiles along the output channels
     partition: Partition
-    operand_mib: float = 0.0  # MiB of x and dy, which come from DRAM once
+    add_in_place: bool = False  # whether the program with a tile's last part adds the others
 
     @classmethod
     def make(
-        cls, config: WgradConfig, problem: ConvProblem, num_sms: int, part_rounds: int = 1
+        cls, config: Any, problem: ConvProblem, num_sms: int, in_place: bool = False, **limits: int
     ) -> WgradTiles:
-        """Returns the tiles of a problem with at least one output pixel."""
-        co_blocks = math.ceil(problem.out_channels / config.block_co)
-        pixels = problem.batch * math.prod(problem.output_size)
-        operands = pixels * problem.out_channels + problem.pixels_read * problem.in_channels
-        partition = Partition.make(
-            co_blocks * _ci_blocks(config, problem) * math.ceil(problem.taps / config.taps),
-            math.ceil(pixels / config.block_pixels),
-            num_sms,
-            part_rounds,
-        )
-        return cls(config, co_blocks, partition, operands * ELEMENT_BYTES / 2**20)
+        """Returns the tiles of a problem; ``limits`` are those of :meth:`Partition.make`."""
+        co_tiles, tiles, steps = config.extents(problem)
+        return cls(config, co_tiles, Partition.make(tiles, steps, num_sms, **limits), in_place)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a tile that is split."""
+        return self.partition.splits * int(self.config.pixel_groups)
+
+    @property
+    def split_tiles(self) -> int:
+        """Tiles that are computed in several parts, the last ones."""
+        return self.partition.rest if self.parts > 1 else 0
+
+    @property
+    def slots(self) -> int:
+        """Parts of all split tiles, in the workspace."""
+        return self.split_tiles * self.parts
 
     @property
     def workspace_elements(self) -> int:
         """fp32 elements of the workspace for parts."""
-        return self.partition.parts * self.config.tile_elements
+        return self.slots * int(self.config.tile_elements)
 
-    @property
-    def reduction(self) -> tuple[int, int, int]:
-        """Columns, unroll and warps of the reduction kernel, fewer for fewer elements.
-
-        A program has 8 to 64 input channels, the columns, of 16 output channels, and the loads of
-        ``unroll`` parts in flight together.
-        """
-        elements = self.partition.split_tiles * self.config.tile_elements
-        columns = min(64, self.config.block_ci)
-        while columns > 8 and elements // (16 * columns) < _REDUCE_PROGRAMS:
-            columns //= 2
-        # Each thread has 16 bytes of a part, or twice as many, and at most 64 registers of parts.
-        num_warps = max(1, columns // 16)
-        per_thread = 16 * columns // (32 * num_warps)
-        unroll = min(64 // per_thread, 1 << (self.partition.splits - 1).bit_length())
-        return columns, unroll, num_warps
+    def __str__(self) -> str:
+        added = ("_a" if self.add_in_place else "_k") + str(self.parts) if self.split_tiles else ""
+        return f"{self.config}{added}"
 
 
 def _ci_blocks(config: WgradConfig, problem: ConvProblem) -> int:
@@ -275,9 +255,11 @@ def _reduce_pixels(
                 x = x_desc.load([pixel, ci])
             else:
                 # Taps past the last are the last.
-                offsets = tap_offsets(min(tap + i, tap_count(FILTER) - 1), conv.dilation, FILTER)
+                offsets = tap_offsets(
+                    min(tap + i, epilogue.tap_count(FILTER) - 1), conv.dilation, FILTER
+                )
                 x = tle.load_im2col(x_desc, start + (ci,), offsets)  # noqa: RUF005
-            acc = multiply(dy, x, accumulators[i])
+            acc = epilogue.multiply(dy, x, accumulators[i])
             added += (acc,)  # type: ignore[assignment]
         accumulators = added
     return accumulators
@@ -289,7 +271,7 @@ class WgradSizes(NamedTuple):
     co: int
     group_co: int  # Co / groups
     group_ci: int  # Ci / groups
-    co_blocks: int  # blocks of output channels
+    co_tiles: int  # tiles along the output channels
     whole_tiles: int  # tiles that are not split, the first ones
     split_tiles: int  # the others
     splits: int  # parts of each of them
@@ -301,7 +283,7 @@ def _filter_pointers(
 ):
     """Returns pointers to elements of dw [Co, taps, Ci / groups], and which exist."""
     group_ci = tiles.group_ci
-    TAPS: tl.constexpr = tap_count(FILTER)
+    TAPS: tl.constexpr = epilogue.tap_count(FILTER)
     # Taps past the last have no rows.
     mask_co = offs_co < tl.where(tap < TAPS, tiles.co, 0)
     rows = (offs_co.to(tl.int64) * TAPS + tap) * group_ci
@@ -317,9 +299,9 @@ def _filter_pointers(
 @triton.jit
 def _tile_position(tile, tiles, FILTER: tl.constexpr, CONFIG: tl.constexpr, GROUPED: tl.constexpr):
     """Returns a tile's first output channel, the fastest to change, input channel and tap."""
-    TAP_GROUPS: tl.constexpr = (tap_count(FILTER) - 1) // CONFIG.taps + 1
-    first_co = tile % tiles.co_blocks * CONFIG.block_co
-    rest = tile // tiles.co_blocks
+    TAP_GROUPS: tl.constexpr = (epilogue.tap_count(FILTER) - 1) // CONFIG.taps + 1
+    first_co = tile % tiles.co_tiles * CONFIG.block_co
+    rest = tile // tiles.co_tiles
     first_ci = rest // TAP_GROUPS * CONFIG.block_ci
     if GROUPED:
         # Rounded down to 8 channels, 16 bytes, on which TMA loads begin.
@@ -365,11 +347,13 @@ def conv_wgrad_kernel(
                 acc = accumulators[i]
                 tap = first_tap + i
                 # TMA does not store what is past the last channel or tap.
-                if is_descriptor(dw):
-                    parts = column_parts(acc, PARTS)
+                if epilogue.is_descriptor(dw):
+                    parts = epilogue.column_parts(acc, PARTS)
                     for part in tl.static_range(PARTS):
                         block = (
-                            parts[part].to(element_type(dw)).reshape(BLOCK_CO, 1, BLOCK_CI // PARTS)
+                            parts[part]
+                            .to(epilogue.element_type(dw))
+                            .reshape(BLOCK_CO, 1, BLOCK_CI // PARTS)
                         )
                         dw.store([first_co, tap, first_ci + part * block.shape[2]], block)
                 else:
@@ -378,7 +362,7 @@ def conv_wgrad_kernel(
                     pointers, mask = _filter_pointers(
                         dw, offs_co, offs_ci, tap, tiles, FILTER, GROUPED
                     )
-                    tl.store(pointers, acc.to(element_type(dw)), mask=mask)
+                    tl.store(pointers, acc.to(epilogue.element_type(dw)), mask=mask)
     if HAS_PARTS:
         # Neighbouring programs have the same pixels of different tiles: L2 answers both at once.
         for slot in tl.range(program, tiles.split_tiles * tiles.splits, tl.num_programs(0)):

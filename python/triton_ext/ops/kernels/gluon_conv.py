@@ -8,8 +8,6 @@ Symbols
     x, dx       [N, (D, (H,)) W, Ci]             input and its gradient, channels-last
     w           [Co, (T, (R,)) S, Ci]            filter
     y, dy       [N, (out_d, (out_h,)) out_w, Co] output and its gradient
-    s, d, p     stride, dilation and padding in front, per spatial dimension
-    a           residue: a pixel's position mod s
 
 GEMM mapping of fprop
     M_GEMM = N * out_d * out_h * out_w   output pixels
@@ -25,16 +23,11 @@ GEMM mapping of fprop
     product may be turned round (ROWS_FROM_W): M_GEMM counts output channels, N_GEMM pixels, x and w
     change places, and tiles are turned back as they are stored.
 
-GEMM mapping of dgrad, by stride phases (core/stride_phases.py), without atomics, in one launch
-    M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s),  N_GEMM = Ci,  K_GEMM = taps of the class x Co
-
-    The pixels of dx whose position is a mod s are a class: a convolution of dy with stride 1 and
-    the taps r0, r0 + s/g, ..., with g = gcd(d, s).  From tap to tap the position in dy falls by
-    d/g.  A class without taps is a tile without steps: its zeros are stored like any other result.
-    All classes share one tensor map.  Its box starts at lower, the least position of all classes;
-    im2col offsets are relative to lower, never negative.  Classes with one pixel less compute it
-    and do not store it.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in memory: WGMMA
-    reads them transposed.  A 1x1 filter takes dy as a matrix, as in fprop.
+GEMM mapping of dgrad, by stride phases, without atomics, in one launch
+    That of ``gemm.py``, with the steps of a class in the order of fprop's.  All classes share one
+    tensor map.  Its box starts at lower, the least position of all classes; im2col offsets are
+    relative to lower, never negative.  A class without taps is a tile without steps: its zeros are
+    stored like any other result.  A 1x1 filter takes dy as a matrix, as in fprop.
 
 Tiles
     BLOCK_N is BLOCK_N_MAIN + BLOCK_N_REST, two accumulators side by side: 256 + 64 or 128 + 32
@@ -76,25 +69,22 @@ Stores
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from triton_ext.host.gluon_names import specialize, typed
-from triton_ext.ops.core.stride_phases import StridePhases, three_dims
 from triton_ext.ops.kernels import gluon_pipeline as ring
+from triton_ext.ops.kernels.gemm import class_pixels
 
 
 class FpropProblem(NamedTuple):
     """The convolution, as a runtime argument with named fields."""
 
     m_gemm: int  # rows of the product: output pixels; with rows_from_w output channels
-    co: int  # columns of the product: output channels; with rows_from_w output pixels
+    n_gemm: int  # columns of the product: output channels; with rows_from_w output pixels
     channel_blocks: int  # cdiv(Ci, BLOCK_K)
     filter_size: tuple[int, ...]  # (T, R, S), 1 for missing dimensions
     dilation: tuple[int, ...]  # as filter_size
@@ -102,36 +92,125 @@ class FpropProblem(NamedTuple):
     stride: tuple[int, ...]  # per spatial dimension
     padding: tuple[int, ...]  # before each spatial dimension
 
+    @classmethod
+    def of(cls, conv: Any, m_gemm: int, n_gemm: int, channel_blocks: int) -> FpropProblem:
+        """Returns the argument for the geometry of a convolution."""
+        return cls(m_gemm, n_gemm, channel_blocks, **ring.conv_fields(conv))
+
+
+# ---- Stride phases: CLASSES is None in fprop ---------------------------------------------------
+
 
 @gluon.jit
-def fprop_producer(x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr):
+def num_tiles(problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
+    """Tiles of this CTA, of all classes."""
+    COUNT: gl.constexpr = 1 if CLASSES is None else CLASSES.count
+    return ring.num_own(problem.m_gemm, problem.n_gemm, CONFIG, COUNT)
+
+
+@gluon.jit
+def split_tile(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
+    """First row and column of a tile of this CTA in its class, and the residues of the class."""
+    tile = gl.program_id(0) + index * gl.num_programs(0)
+    COUNT: gl.constexpr = 1 if CLASSES is None else CLASSES.count
+    if COUNT == 1:
+        row, column = ring.tile_origin(tile, problem.m_gemm, problem.n_gemm, CONFIG)
+        return row, column, (0, 0, 0)
+    else:
+        STRIDE_H: gl.constexpr = CLASSES.stride[1]
+        STRIDE_W: gl.constexpr = CLASSES.stride[2]
+        num_m, num_n = ring.tile_counts(problem.m_gemm, problem.n_gemm, CONFIG)
+        tiles = num_m * num_n
+        row, column = ring.tile_origin(tile % tiles, problem.m_gemm, problem.n_gemm, CONFIG)
+        number = tile // tiles
+        rest = number // STRIDE_W
+        return row, column, (rest // STRIDE_H, rest % STRIDE_H, number % STRIDE_W)
+
+
+@gluon.jit
+def class_taps(residues, problem, DIM: gl.constexpr, CLASSES: gl.constexpr):
+    """First tap of a class, number of its taps, im2col offset of the first."""
+    taps = problem.filter_size[DIM]
+    if CLASSES is None:
+        return 0, taps, 0
+    else:
+        DIVISOR: gl.constexpr = CLASSES.divisor[DIM]
+        STEP: gl.constexpr = CLASSES.tap_step[DIM]
+        position = residues[DIM] + problem.padding[DIM]
+        first = (position // DIVISOR) * CLASSES.inverse[DIM] % STEP
+        is_reached = (position % DIVISOR == 0) & (first < taps)
+        count = gl.where(is_reached, (taps - 1 - first) // STEP + 1, 0)
+        shift = (position - first * problem.dilation[DIM]) // CLASSES.stride[DIM]
+        return first, count, shift - problem.lower[DIM]
+
+
+@gluon.jit
+def num_steps_of(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
+    """Steps of a tile of this CTA."""
+    _, _, residues = split_tile(index, problem, CONFIG, CLASSES)
+    _, count_d, _ = class_taps(residues, problem, 0, CLASSES)
+    _, count_h, _ = class_taps(residues, problem, 1, CLASSES)
+    _, count_w, _ = class_taps(residues, problem, 2, CLASSES)
+    return count_d * count_h * count_w * problem.channel_blocks
+
+
+# ---- Producer ----------------------------------------------------------------------------------
+
+
+@gluon.jit
+def producer(
+    x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr
+):
     """Loads all tiles of this CTA, as far ahead as the ring allows."""
-    STAGES: gl.constexpr = CONFIG.stages
+    DIRECTION: gl.constexpr = "fprop" if CLASSES is None else "dgrad"
     MISSING: gl.constexpr = 5 - len(x_desc.shape)
-    taps_d, taps_h, taps_w = problem.filter_size
+    _, taps_h, taps_w = problem.filter_size
     dilation_d, dilation_h, dilation_w = problem.dilation
+    if CLASSES is None:
+        box = (problem.output_size, problem.stride, problem.padding)
+    else:
+        # By which the position in dy falls from one tap of a class to its next.
+        fall_d = dilation_d // CLASSES.divisor[0]
+        fall_h = dilation_h // CLASSES.divisor[1]
+        fall_w = dilation_w // CLASSES.divisor[2]
+        lower_d, lower_h, lower_w = problem.lower
+        ones = (1, 1, 1)
+        front = (-lower_d, -lower_h, -lower_w)
+        box = (problem.walk_size[MISSING:], ones[MISSING:], front[MISSING:])
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
-    for index in range(ring.num_own(problem.m_gemm, problem.co, CONFIG)):
-        tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column = ring.tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
-        starts = ring.pixel_starts(
-            x_desc, row, problem.output_size, problem.stride, problem.padding, CONFIG
-        )
+    for index in range(num_tiles(problem, CONFIG, CLASSES)):
+        row, column, residues = split_tile(index, problem, CONFIG, CLASSES)
+        first_d, count_d, offset_d = class_taps(residues, problem, 0, CLASSES)
+        first_h, count_h, offset_h = class_taps(residues, problem, 1, CLASSES)
+        first_w, count_w, offset_w = class_taps(residues, problem, 2, CLASSES)
+        starts = ring.pixel_starts(x_desc, row, box[0], box[1], box[2], CONFIG)
+        step = gl.to_tensor(0)
         for block in range(problem.channel_blocks):
             tap = gl.to_tensor(0)
-            taps = taps_d * taps_h * taps_w
-            for t in range(taps_d):
-                for r in range(taps_h):
-                    for s in range(taps_w):
-                        offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
+            for t in range(count_d):
+                for r in range(count_h):
+                    for s in range(count_w):
+                        if CLASSES is None:
+                            offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
+                        else:
+                            tap = (first_d + t * CLASSES.tap_step[0]) * taps_h + first_h
+                            tap = (tap + r * CLASSES.tap_step[1]) * taps_w + first_w
+                            tap += s * CLASSES.tap_step[2]
+                            offsets = (
+                                offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
+                            )  # fmt: skip
                         ring.load_step(
                             x_desc, w_main_desc, w_rest_desc, shared, stage, phase, index == 0,
-                            block * taps + tap, starts, offsets[MISSING:], column, tap,
-                            block * CONFIG.block_k, CONFIG, "fprop",
+                            step, starts, offsets[MISSING:], column, tap, block * CONFIG.block_k,
+                            CONFIG, DIRECTION,
                         )  # fmt: skip
                         tap += 1
-                        stage, phase = ring.next_stage(stage, phase, STAGES)
+                        step += 1
+                        stage, phase = ring.next_stage(stage, phase, CONFIG.stages)
+
+
+# ---- Consumers ---------------------------------------------------------------------------------
 
 
 @gluon.jit
@@ -160,28 +239,69 @@ def prefetch_residual(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.c
 
 
 @gluon.jit
-def fprop_consumer(
-    ME: gl.constexpr, y_desc, shared, problem, epilogue, CONFIG: gl.constexpr,
-    ACTIVATION: gl.constexpr,
+def store_rows(
+    values, dx_ptr, buffer, row, column, residues, problem, epilogue, CLASSES: gl.constexpr
+):
+    """Finishes some columns and writes their rows where they belong, through a staging buffer."""
+    THREADS: gl.constexpr = values.shape[1] // 8  # each has 8 channels of a row
+    rows: gl.constexpr = gl.BlockedLayout([1, 8], [32 // THREADS, THREADS], [4, 1], [1, 0])
+    values = ring.finish_columns(values, row, column, epilogue, "none")
+    buffer.store(values.to(dx_ptr.dtype.element_ty))
+    offs_m = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, rows))
+    offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, rows))
+    mask_m = offs_m < problem.m_gemm
+    pixel, mask_m = class_pixels(offs_m, mask_m, residues, problem, CLASSES)
+    # Ci is a multiple of 8, written so that Triton's axis analysis follows: 16-byte stores.
+    eighths = problem.n_gemm // 8
+    mask = mask_m[:, None] & (offs_n // 8 < eighths)[None, :]
+    offsets = (pixel.to(gl.int64) * eighths * 8)[:, None] + offs_n[None, :]
+    gl.store(dx_ptr + offsets, buffer.load(rows), mask=mask)
+
+
+@gluon.jit
+def consumer(
+    ME: gl.constexpr, y_desc, y_ptr, shared, problem, epilogue, CONFIG: gl.constexpr,
+    ACTIVATION: gl.constexpr, CLASSES: gl.constexpr,
 ):  # fmt: skip
     """Multiplies and stores: every tile's rows of group ME, or every second tile."""
+    DIRECTION: gl.constexpr = "fprop" if CLASSES is None else "dgrad"
     FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
     TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
-    FIRST_ROW: gl.constexpr = CONFIG.row_group(ME) * CONFIG.rows
-    taps_d, taps_h, taps_w = problem.filter_size
-    num_steps = taps_d * taps_h * taps_w * problem.channel_blocks
-    for index in range(FIRST_TILE, ring.num_own(problem.m_gemm, problem.co, CONFIG), TILE_STEP):
-        tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column = ring.tile_origin(tile, problem.m_gemm, problem.co, CONFIG)
-        first = row + FIRST_ROW
-        for i in gl.static_range(len(CONFIG.widths)):
-            begin = column + i * CONFIG.block_n_main
-            prefetch_residual(first, begin, epilogue, CONFIG.widths[i], CONFIG)
-        accs = ring.multiply_tile(shared, index, index * num_steps, num_steps, ME, CONFIG, "fprop")
-        ring.store_tile(
-            accs, y_desc, shared.out_smem, first, column, ME, CONFIG, epilogue, ACTIVATION
-        )
+    FIRST_ROW: gl.constexpr = ME % CONFIG.row_groups * CONFIG.rows
+    first_step = gl.to_tensor(0)
+    if FIRST_TILE == 1:
+        first_step += num_steps_of(0, problem, CONFIG, CLASSES)
+    for index in range(FIRST_TILE, num_tiles(problem, CONFIG, CLASSES), TILE_STEP):
+        row, column, residues = split_tile(index, problem, CONFIG, CLASSES)
+        num_steps = num_steps_of(index, problem, CONFIG, CLASSES)
+        row += FIRST_ROW
+        if CLASSES is None:
+            first_step = index * num_steps
+            for i in gl.static_range(len(CONFIG.widths)):
+                begin = column + i * CONFIG.block_n_main
+                prefetch_residual(row, begin, epilogue, CONFIG.widths[i], CONFIG)
+        accs = ring.multiply_tile(shared, index, first_step, num_steps, ME, CONFIG, DIRECTION)
+        if CLASSES is not None:
+            first_step += num_steps
+            if TILE_STEP == 2:
+                first_step += num_steps_of(index + 1, problem, CONFIG, CLASSES)
+        IS_STRIDED: gl.constexpr = CLASSES is not None and CLASSES.count > 1
+        if IS_STRIDED:
+            parts = ring.split_columns(accs, CONFIG)
+            buffer = shared.out_smem.index(ME * CONFIG.store_buffers)
+            for part in gl.static_range(len(parts)):
+                store_rows(
+                    parts[part], y_ptr, buffer, row, column + part * CONFIG.store_n, residues,
+                    problem, epilogue, CLASSES,
+                )  # fmt: skip
+        else:
+            ring.store_tile(
+                accs, y_desc, shared.out_smem, row, column, ME, CONFIG, epilogue, ACTIVATION
+            )
     tma.store_wait(0)
+
+
+# ---- Kernels -----------------------------------------------------------------------------------
 
 
 @gluon.jit(do_not_specialize=["problem"])
@@ -197,221 +317,18 @@ def conv_fprop_kernel(
 ):
     """Computes y; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
-    pixels = problem.co if CONFIG.rows_from_w else problem.m_gemm
-    channels = problem.m_gemm if CONFIG.rows_from_w else problem.co
+    pixels = problem.n_gemm if CONFIG.rows_from_w else problem.m_gemm
+    channels = problem.m_gemm if CONFIG.rows_from_w else problem.n_gemm
     ACTIVATION: gl.constexpr = FINISH.activation
     epilogue = typed(
         (operands, pixels, channels, problem.output_size if FINISH.residual_per_image else None)
     )
     shared = ring.allocate_shared(x_desc, w_main_desc, w_rest_desc, y_desc, CONFIG, "fprop")
     specialize(
-        fprop_consumer, (y_desc, shared, problem, epilogue, CONFIG, ACTIVATION),
-        fprop_producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG),
+        consumer, (y_desc, None, shared, problem, epilogue, CONFIG, ACTIVATION, None),
+        producer, (x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, None),
         CONFIG,
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Classes:
-    """The stride phases; constants of the kernel, because it divides by them for every tile.
-
-    Tuples are (d, h, w), with 1 for missing dimensions; names are those of StridePhases.
-    """
-
-    stride: tuple[int, ...]
-    divisor: tuple[int, ...]  # gcd of dilation and stride
-    tap_step: tuple[int, ...]  # from one tap of a class to its next
-    inverse: tuple[int, ...]  # for the first tap of a class
-
-    @classmethod
-    def of(cls, dims: Sequence[StridePhases]) -> Classes:
-        """Returns the constants for some spatial dimensions."""
-        return cls(*(_three(dims, name) for name in ("stride", "divisor", "tap_step", "inverse")))
-
-    @property
-    def count(self) -> int:
-        """Number of classes."""
-        return math.prod(self.stride)
-
-
-class DgradProblem(NamedTuple):
-    """The convolution, as a runtime argument with named fields.
-
-    Tuples are (d, h, w), with 1 (or 0 where 0 means nothing) for missing dimensions.
-    """
-
-    m_gemm: int  # pixels of a class, of all images
-    ci: int
-    channel_blocks: int  # cdiv(Co, BLOCK_K)
-    size: tuple[int, ...]  # pixels of dx
-    filter_size: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[int, ...]  # before the first pixel
-    lower: tuple[int, ...]  # lower corner of the pixel box
-    walk_size: tuple[int, ...]  # pixels of a class, of one image
-
-    @classmethod
-    def of(cls, dims: Sequence[StridePhases], n: int, ci: int, channel_blocks: int) -> DgradProblem:
-        """Returns the argument for some spatial dimensions and n images."""
-        m_gemm = n * math.prod(dim.walk_size for dim in dims)
-        names = ("size", "taps", "dilation", "low", "lower", "walk_size")
-        return cls(m_gemm, ci, channel_blocks, *(_three(dims, name) for name in names))
-
-
-def _three(dims: Sequence[StridePhases], name: str) -> tuple[int, ...]:
-    """Returns a field of spatial dimensions as (d, h, w)."""
-    return tuple(getattr(dim, name) for dim in three_dims(dims))
-
-
-@gluon.jit
-def split_tile(tile, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
-    """First row and column of a tile within its class, and the residues of the class."""
-    STRIDE_H: gl.constexpr = CLASSES.stride[1]
-    STRIDE_W: gl.constexpr = CLASSES.stride[2]
-    if CLASSES.count == 1:
-        row, column = ring.tile_origin(tile, problem.m_gemm, problem.ci, CONFIG)
-        return row, column, (0, 0, 0)
-    num_m, num_n = ring.tile_counts(problem.m_gemm, problem.ci, CONFIG)
-    tiles = num_m * num_n
-    row, column = ring.tile_origin(tile % tiles, problem.m_gemm, problem.ci, CONFIG)
-    number = tile // tiles
-    rest = number // STRIDE_W
-    return row, column, (rest // STRIDE_H, rest % STRIDE_H, number % STRIDE_W)
-
-
-@gluon.jit
-def class_taps(residues, problem, DIM: gl.constexpr, CLASSES: gl.constexpr):
-    """First tap of a class, number of its taps, im2col offset of the first."""
-    DIVISOR: gl.constexpr = CLASSES.divisor[DIM]
-    STEP: gl.constexpr = CLASSES.tap_step[DIM]
-    position = residues[DIM] + problem.padding[DIM]
-    taps = problem.filter_size[DIM]
-    first = (position // DIVISOR) * CLASSES.inverse[DIM] % STEP
-    is_reached = (position % DIVISOR == 0) & (first < taps)
-    count = gl.where(is_reached, (taps - 1 - first) // STEP + 1, 0)
-    shift = (position - first * problem.dilation[DIM]) // CLASSES.stride[DIM]
-    return first, count, shift - problem.lower[DIM]
-
-
-@gluon.jit
-def num_steps_of(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
-    """Steps of a tile of this CTA."""
-    tile = gl.program_id(0) + index * gl.num_programs(0)
-    _, _, residues = split_tile(tile, problem, CONFIG, CLASSES)
-    _, count_d, _ = class_taps(residues, problem, 0, CLASSES)
-    _, count_h, _ = class_taps(residues, problem, 1, CLASSES)
-    _, count_w, _ = class_taps(residues, problem, 2, CLASSES)
-    return count_d * count_h * count_w * problem.channel_blocks
-
-
-@gluon.jit
-def dgrad_producer(
-    dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr
-):
-    """Loads all tiles of this CTA, as far ahead as the ring allows."""
-    STAGES: gl.constexpr = CONFIG.stages
-    MISSING: gl.constexpr = 5 - len(dy_desc.shape)
-    _, taps_h, taps_w = problem.filter_size
-    # By which the position in dy falls from one tap of a class to its next.
-    fall_d = problem.dilation[0] // CLASSES.divisor[0]
-    fall_h = problem.dilation[1] // CLASSES.divisor[1]
-    fall_w = problem.dilation[2] // CLASSES.divisor[2]
-    lower_d, lower_h, lower_w = problem.lower
-    ones = (1, 1, 1)
-    front = (-lower_d, -lower_h, -lower_w)
-    stage = gl.to_tensor(0)
-    phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
-    for index in range(ring.num_own(problem.m_gemm, problem.ci, CONFIG, CLASSES.count)):
-        tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column, residues = split_tile(tile, problem, CONFIG, CLASSES)
-        first_d, count_d, offset_d = class_taps(residues, problem, 0, CLASSES)
-        first_h, count_h, offset_h = class_taps(residues, problem, 1, CLASSES)
-        first_w, count_w, offset_w = class_taps(residues, problem, 2, CLASSES)
-        starts = ring.pixel_starts(
-            dy_desc, row, problem.walk_size[MISSING:], ones[MISSING:], front[MISSING:], CONFIG
-        )
-        for block in range(problem.channel_blocks):
-            for t in range(count_d):
-                for r in range(count_h):
-                    for s in range(count_w):
-                        tap = (first_d + t * CLASSES.tap_step[0]) * taps_h + first_h
-                        tap = (tap + r * CLASSES.tap_step[1]) * taps_w + first_w
-                        tap += s * CLASSES.tap_step[2]
-                        offsets = (
-                            offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
-                        )  # fmt: skip
-                        step = ((block * count_d + t) * count_h + r) * count_w + s
-                        ring.load_step(
-                            dy_desc, w_main_desc, w_rest_desc, shared, stage, phase, index == 0,
-                            step, starts, offsets[MISSING:], column, tap, block * CONFIG.block_k,
-                            CONFIG, "dgrad",
-                        )  # fmt: skip
-                        stage, phase = ring.next_stage(stage, phase, STAGES)
-
-
-@gluon.jit
-def store_rows(
-    values, dx_ptr, buffer, row, column, residues, problem, epilogue, CLASSES: gl.constexpr
-):
-    """Finishes some columns and writes their rows where they belong, through a staging buffer."""
-    THREADS: gl.constexpr = values.shape[1] // 8  # each has 8 channels of a row
-    rows: gl.constexpr = gl.BlockedLayout([1, 8], [32 // THREADS, THREADS], [4, 1], [1, 0])
-    values = ring.finish_columns(values, row, column, epilogue, "none")
-    buffer.store(values.to(dx_ptr.dtype.element_ty))
-    offs_m = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, rows))
-    offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, rows))
-    size_d, size_h, size_w = problem.size
-    walk_d, walk_h, walk_w = problem.walk_size
-    rest = offs_m // walk_w
-    pixel_w = residues[2] + offs_m % walk_w * CLASSES.stride[2]
-    pixel_h = residues[1] + rest % walk_h * CLASSES.stride[1]
-    rest = rest // walk_h
-    pixel_d = residues[0] + rest % walk_d * CLASSES.stride[0]
-    pixel = ((rest // walk_d * size_d + pixel_d) * size_h + pixel_h) * size_w + pixel_w
-    mask_m = (offs_m < problem.m_gemm) & (pixel_d < size_d)
-    mask_m = mask_m & (pixel_h < size_h) & (pixel_w < size_w)
-    # Ci is a multiple of 8, written so that Triton's axis analysis follows: 16-byte stores.
-    eighths = problem.ci // 8
-    mask = mask_m[:, None] & (offs_n // 8 < eighths)[None, :]
-    offsets = (pixel.to(gl.int64) * eighths * 8)[:, None] + offs_n[None, :]
-    gl.store(dx_ptr + offsets, buffer.load(rows), mask=mask)
-
-
-@gluon.jit
-def dgrad_consumer(
-    ME: gl.constexpr, dx_desc, dx_ptr, shared, problem, epilogue, CONFIG: gl.constexpr,
-    CLASSES: gl.constexpr,
-):  # fmt: skip
-    """Multiplies and stores: every tile's rows of group ME, or every second tile."""
-    FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
-    TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
-    FIRST_ROW: gl.constexpr = CONFIG.row_group(ME) * CONFIG.rows
-    first_step = gl.to_tensor(0)
-    if FIRST_TILE == 1:
-        first_step += num_steps_of(0, problem, CONFIG, CLASSES)
-    num_tiles = ring.num_own(problem.m_gemm, problem.ci, CONFIG, CLASSES.count)
-    for index in range(FIRST_TILE, num_tiles, TILE_STEP):
-        tile = gl.program_id(0) + index * gl.num_programs(0)
-        row, column, residues = split_tile(tile, problem, CONFIG, CLASSES)
-        num_steps = num_steps_of(index, problem, CONFIG, CLASSES)
-        accs = ring.multiply_tile(shared, index, first_step, num_steps, ME, CONFIG, "dgrad")
-        first_step += num_steps
-        if TILE_STEP == 2:
-            first_step += num_steps_of(index + 1, problem, CONFIG, CLASSES)
-        row += FIRST_ROW
-        if CLASSES.count > 1:
-            parts = ring.split_columns(accs, CONFIG)
-            buffer = shared.out_smem.index(ME * CONFIG.store_buffers)
-            for part in gl.static_range(len(parts)):
-                store_rows(
-                    parts[part], dx_ptr, buffer, row, column + part * CONFIG.store_n, residues,
-                    problem, epilogue, CLASSES,
-                )  # fmt: skip
-        else:
-            ring.store_tile(
-                accs, dx_desc, shared.out_smem, row, column, ME, CONFIG, epilogue, "none"
-            )
-    tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=["problem"])
@@ -428,10 +345,10 @@ def conv_dgrad_kernel(
 ):
     """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
-    epilogue = typed((operands, problem.m_gemm, problem.ci, None))
+    epilogue = typed((operands, problem.m_gemm, problem.n_gemm, None))
     shared = ring.allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG, "dgrad")
     specialize(
-        dgrad_consumer, (dx_desc, dx_ptr, shared, problem, epilogue, CONFIG, CLASSES),
-        dgrad_producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES),
+        consumer, (dx_desc, dx_ptr, shared, problem, epilogue, CONFIG, "none", CLASSES),
+        producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES),
         CONFIG,
     )  # fmt: skip

@@ -20,19 +20,14 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.gluon import nvidia as xnv
-from triton_ext.host.gluon_names import (
-    aggregate,
-    allocate_mbarrier,
-    async_load,
-    async_store,
-    reinterpret,
-)
-from triton_ext.ops.kernels.epilogue import activate, product, scale_and_shift
+from triton_ext.host import gluon_names as names
+from triton_ext.ops.core.plan import ConvSizes, three
+from triton_ext.ops.kernels.epilogue import activate, product, scale_and_shift, tile_position
 
 # ---- Shared memory and layouts -----------------------------------------------------------------
 
 
-@aggregate
+@names.aggregate
 class Shared:
     """Shared memory of the CTA: the ring, the staging buffers, the barriers; here of fprop."""
 
@@ -78,6 +73,12 @@ def smem_layout(block: Sequence[int], element_bytes: int = 2) -> Any:
     return gl.NVMMASharedLayout.get_default_for(list(block), dtype)
 
 
+def conv_fields(conv: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the last fields of a kernel's problem, for a convolution or its geometry."""
+    taps, dilation = three(conv.filter_size, 1), three(conv.dilation, 1)
+    return {**ConvSizes.of(conv)._asdict(), "filter_size": taps, "dilation": dilation}
+
+
 @gluon.jit
 def allocate_blocks(desc, COUNT: gl.constexpr):
     """Allocates shared memory for a number of a descriptor's blocks."""
@@ -87,8 +88,8 @@ def allocate_blocks(desc, COUNT: gl.constexpr):
 @gluon.jit
 def allocate_barriers(STAGES: gl.constexpr, READERS: gl.constexpr):
     """Allocates and initialises the barriers of the ring: ready and empty ones."""
-    ready_bars = allocate_mbarrier(batch=STAGES)
-    empty_bars = allocate_mbarrier(batch=STAGES)
+    ready_bars = names.allocate_mbarrier(batch=STAGES)
+    empty_bars = names.allocate_mbarrier(batch=STAGES)
     for i in gl.static_range(STAGES):
         mbarrier.init(ready_bars.index(i), count=1)
         mbarrier.init(empty_bars.index(i), count=READERS)
@@ -104,7 +105,7 @@ def allocate_shared(
     if is_joined(CONFIG, DIRECTION):
         rest_smem = allocate_blocks(w_rest_desc, CONFIG.w_pieces)
         pairs: gl.constexpr = [CONFIG.w_pieces // 2] + w_main_desc.block_shape
-        main_smem = reinterpret(rest_smem, w_main_desc.dtype, pairs, w_main_desc.layout)
+        main_smem = names.reinterpret(rest_smem, w_main_desc.dtype, pairs, w_main_desc.layout)
     else:
         main_smem = allocate_blocks(w_main_desc, CONFIG.w_blocks)
         rest_smem = main_smem
@@ -112,7 +113,7 @@ def allocate_shared(
             rest_smem = allocate_blocks(w_rest_desc, CONFIG.stages)
     out_smem = allocate_blocks(y_desc, CONFIG.consumers * CONFIG.store_buffers)
     ready_bars, empty_bars = allocate_barriers(CONFIG.stages, CONFIG.row_groups)
-    turn_bars = allocate_mbarrier(batch=2)
+    turn_bars = names.allocate_mbarrier(batch=2)
     for i in gl.static_range(2):
         mbarrier.init(turn_bars.index(i), count=1)
     return Shared(rows_smem, main_smem, rest_smem, out_smem, ready_bars, empty_bars, turn_bars)
@@ -142,16 +143,12 @@ def tile_counts(m_gemm, n_gemm, CONFIG: gl.constexpr):
 @gluon.jit
 def tile_origin(tile, m_gemm, n_gemm, CONFIG: gl.constexpr):
     """First row and first column of a tile: GROUP_M rows of tiles, column by column."""
-    GROUP_M: gl.constexpr = CONFIG.group_m
     num_m, num_n = tile_counts(m_gemm, n_gemm, CONFIG)
     if CONFIG.filter_steps > 0:
         # The number of CTAs is a multiple of num_n: each stays in its columns.
         return (tile // num_n) * CONFIG.block_m, (tile % num_n) * CONFIG.block_n
-    width = GROUP_M * num_n
-    first_m = (tile // width) * GROUP_M
-    group_m = min(num_m - first_m, GROUP_M)
-    rest = tile % width
-    return (first_m + rest % group_m) * CONFIG.block_m, (rest // group_m) * CONFIG.block_n
+    tile_m, tile_n = tile_position(tile, num_m, num_n, CONFIG.group_m)
+    return tile_m * CONFIG.block_m, tile_n * CONFIG.block_n
 
 
 @gluon.jit
@@ -211,25 +208,25 @@ def load_step(
             odd = first & 1
             single = (1 - odd) * (PIECES - 1)
             at = [column + single * CONFIG.block_n_rest, tap, channel]
-            async_load(w_rest_desc, at, ready, shared.rest_smem.index(first + single))
+            names.async_load(w_rest_desc, at, ready, shared.rest_smem.index(first + single))
             for pair in gl.static_range(PIECES // 2):
                 at = [column + (odd + 2 * pair) * CONFIG.block_n_rest, tap, channel]
                 place = ((first + odd) >> 1) + pair
-                async_load(w_main_desc, at, ready, shared.main_smem.index(place))
+                names.async_load(w_main_desc, at, ready, shared.main_smem.index(place))
         else:
             at = [column, tap, channel] if DIRECTION == "fprop" else [channel, tap, column]
-            async_load(w_main_desc, at, ready, shared.main_smem.index(block))
+            names.async_load(w_main_desc, at, ready, shared.main_smem.index(block))
             if CONFIG.block_n_rest > 0:
                 column += CONFIG.block_n_main
                 at = [column, tap, channel] if DIRECTION == "fprop" else [channel, tap, column]
-                async_load(w_rest_desc, at, ready, shared.rest_smem.index(block))
+                names.async_load(w_rest_desc, at, ready, shared.rest_smem.index(block))
     else:
         mbarrier.expect(ready, CONFIG.x_bytes)
     GROUPS: gl.constexpr = CONFIG.row_groups
     for group in gl.static_range(GROUPS):
         target = shared.rows_smem.index(stage * GROUPS + group)
         if is_matrix(x_desc):
-            async_load(x_desc, starts[group] + (channel,), ready, target)
+            names.async_load(x_desc, starts[group] + (channel,), ready, target)
         else:
             xnv.async_load_im2col(x_desc, starts[group] + (channel,), offsets, ready, target)
 
@@ -248,7 +245,7 @@ def column_operand(
         smem = shared.rest_smem.index(block * PIECES + NUMBER)
     else:
         if DIRECTION == "wgrad":
-            block = block * CONFIG.column_groups[NUMBER] + CONFIG.column_group(ME)
+            block = block * CONFIG.column_groups[NUMBER] + ME % CONFIG.column_groups[0]
         smem = shared.main_smem.index(block) if NUMBER == 0 else shared.rest_smem.index(block)
     if DIRECTION != "wgrad":
         smem = smem.reshape([smem.shape[0], smem.shape[2]])
@@ -262,7 +259,7 @@ def multiply_stage(
     shared, stage, step, accs, ME: gl.constexpr, CONFIG: gl.constexpr, DIRECTION: gl.constexpr
 ):
     """Starts the WGMMAs of a stage, and waits for those of the stage before."""
-    rows = shared.rows_smem.index(stage * CONFIG.row_groups + CONFIG.row_group(ME))
+    rows = shared.rows_smem.index(stage * CONFIG.row_groups + ME % CONFIG.row_groups)
     if DIRECTION == "wgrad":
         rows = rows.permute((1, 0))
     block = step if CONFIG.filter_steps > 0 else stage
@@ -424,4 +421,4 @@ def store_tile(
         tma.store_wait(stores_in_flight(CONFIG.store_buffers, len(parts), part))
         buffer.store(values.to(y_desc.dtype))
         hopper.fence_async_shared()
-        async_store(y_desc, [pixel, channel], buffer)
+        names.async_store(y_desc, [pixel, channel], buffer)

@@ -66,8 +66,8 @@ from triton_ext.gluon import nvidia as xnv
 from triton_ext.host.gluon_names import async_load, async_store, barrier, specialize, typed
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_wgrad import BLOCK_C as _BLOCK_C
-from triton_ext.ops.families.gluon_wgrad import WgradWork
 from triton_ext.ops.kernels import gluon_pipeline as ring
+from triton_ext.ops.kernels.gemm_wgrad import WgradTiles
 
 BLOCK_C = gl.constexpr(_BLOCK_C)
 
@@ -92,25 +92,21 @@ class WgradProblem(NamedTuple):
     padding: tuple[int, ...]  # in front
 
     @classmethod
-    def make(cls, work: WgradWork, problem: ConvProblem) -> WgradProblem:
+    def make(cls, tiles: WgradTiles, problem: ConvProblem) -> WgradProblem:
         """Returns the argument for a convolution and its tiles."""
-        partition, ones = work.partition, (1,) * (3 - problem.dims)
+        partition = tiles.partition
         return cls(
             co=problem.out_channels,
             ci=problem.in_channels,
-            dy_tiles=work.dy_tiles,
+            dy_tiles=tiles.co_tiles,
             steps=partition.steps,
             waves=partition.waves,
             rest=max(partition.rest, 1),
             first_split=partition.waves * partition.programs,
             splits=partition.splits,
             parts=partition.slots,
-            add_in_place=int(work.add_in_place),
-            filter_size=(*ones, *problem.filter_size),
-            dilation=(*ones, *problem.dilation),
-            output_size=problem.output_size,
-            stride=problem.stride,
-            padding=tuple(low for low, _ in problem.padding),
+            add_in_place=int(tiles.add_in_place),
+            **ring.conv_fields(problem),
         )
 
 
@@ -364,9 +360,9 @@ def store_block(
 def conv_wgrad_kernel(
     x_desc,  # im2col: [PIXELS, 64] of x
     dy_desc,  # tiled: [PIXELS, 64] of dy [M_GEMM, Co]
+    dw_desc,  # tiled: [64, 1, 64] of dw [Co, T * R * S, Ci]
     partial_ptr,  # workspace [slots, ROW_BLOCKS, COLUMN_BLOCKS, 64 * 64] of fp32
     flag_ptr,  # [slots, CONSUMERS] of int32, zeros before and after
-    dw_desc,  # tiled: [64, 1, 64] of dw [Co, T * R * S, Ci]
     problem,  # WgradProblem
     CONFIG: gl.constexpr,  # WgradTileConfig
 ):
