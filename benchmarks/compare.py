@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -126,11 +125,8 @@ def cluster_config(case: Any, num_sms: int) -> Any:
 
 
 def _cluster(operands: Operands, direction: str) -> Function | None:
-    import torch
-
     case = case_of(direction, operands.problem, "float16")
-    processors = torch.cuda.get_device_properties(0).multi_processor_count
-    return _gluon(operands, direction, cluster_config(case, processors))
+    return _gluon(operands, direction, cluster_config(case, _machine(False).num_sms))
 
 
 def _bfloat16(operands: Operands, direction: str) -> Function:
@@ -274,43 +270,33 @@ def measure(
     )  # fmt: skip
 
 
-def _family(layer: Layer, arguments: argparse.Namespace) -> str:
-    """Returns the family of the kernel that the planner chooses; in a dry run for an H200."""
-    import torch
-    from triton_ext.errors import TritonExtError
-    from triton_ext.ops.core.device import KNOWN, assumed_device
-    from triton_ext.ops.core.planner import make_plan
-    from triton_ext.ops.core.tables import kind_of
+def _choice(layer: Layer, arguments: argparse.Namespace, machine: Any) -> tuple[Any, Any, str]:
+    """Returns a case, and the configuration and family that the planner chooses, if any."""
+    from triton_ext.ops.core import planner
 
     case = case_of(arguments.direction, layer.problem, arguments.dtype)
-    try:
-        if not arguments.dry_run:
-            return kind_of(make_plan(case, torch.device("cuda")).config)
-        with assumed_device(KNOWN["h200"]):
-            return kind_of(make_plan(case, torch.device("meta")).config)
-    except (TritonExtError, ValueError):
-        return ""
+    choice = planner.measured(case, machine) or planner.cheapest(case, machine)
+    return (case, None, "") if choice is None else (case, choice.config, choice.family.kind)
 
 
 def _compile_ahead(
-    layers: Sequence[Layer], arguments: argparse.Namespace, deadline: Deadline
+    layers: Sequence[Layer], arguments: argparse.Namespace, machine: Any, deadline: Deadline
 ) -> None:
     """Fills Triton's cache with what the planner chooses, in several processes."""
-    import torch
-    from triton_ext.errors import TritonExtError
-    from triton_ext.ops.core.device import device_of
-    from triton_ext.ops.core.planner import make_plan
     from triton_ext.ops.tuning.measure import CompilePool
 
-    device = torch.device("cuda", torch.cuda.current_device())
-    machine, futures = device_of(device, "compare"), []
     with CompilePool(arguments.jobs) as pool:
-        for layer in layers:
-            case = case_of(arguments.direction, layer.problem, arguments.dtype)
-            # The run tells a refusal.
-            with contextlib.suppress(TritonExtError):
-                futures.append(pool.submit(case, make_plan(case, device).config, machine))
+        chosen = [_choice(layer, arguments, machine) for layer in layers]
+        futures = [pool.submit(case, config, machine) for case, config, _ in chosen if config]
         concurrent.futures.wait(futures, timeout=deadline.left() / 2)
+
+
+def _machine(dry_run: bool) -> Any:
+    """Returns the GPU; in a dry run an H200."""
+    import torch
+    from triton_ext.ops.core.device import KNOWN, device_of
+
+    return KNOWN["h200"] if dry_run else device_of(torch.device("cuda"), "compare")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -330,8 +316,9 @@ def run(arguments: argparse.Namespace) -> int:
         make_timer(arguments),
     )
     announce(arguments, environment, timer)
+    machine = _machine(arguments.dry_run)
     if not arguments.dry_run and not arguments.epilogue and {OURS, "bfloat16"} & {*names}:
-        _compile_ahead(layers, arguments, deadline)
+        _compile_ahead(layers, arguments, machine, deadline)
 
     def measured(layer: Layer) -> Row:
         if arguments.dry_run:
@@ -344,7 +331,7 @@ def run(arguments: argparse.Namespace) -> int:
             torch.cuda.empty_cache()
             operands = make_operands(layer.problem, arguments.dtype, epilogue=arguments.epilogue)
             row = measure(layer, operands, names, arguments.direction, timer, arguments.rounds)
-        return dataclasses.replace(row, chosen=_family(layer, arguments))
+        return dataclasses.replace(row, chosen=_choice(layer, arguments, machine)[2])
 
     return run_rows(arguments, environment, layers, names, measured, deadline)
 

@@ -1,4 +1,4 @@
-"""Convolutions of networks that people run, by kind of network.  Pure arithmetic: no torch, no GPU.
+"""Convolutions of networks that people run, by kind of network.  Needs no GPU.
 
 Every row is a layer as the network has it at a usual size: ResNet-50 and ConvNeXt-T at 224x224, a
 latent-diffusion U-Net at 64x64 and 128x128 latents, the decoder of its VAE up to 1024x1024 pixels,
@@ -10,10 +10,10 @@ epilogues are timed with, of which those of 256 channels and more are "wide".
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 from triton_ext.ops.core.problem import ConvProblem
+from triton_ext.ops.tuning import parse_shape
 
 __all__ = ["SUITES", "Layer", "select_layers"]
 
@@ -61,194 +61,113 @@ def _half(filter_size: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tupl
     return tuple((half, half) for half in halves)
 
 
-def _layer(
-    suite: str,
-    batch: int,
-    channels: tuple[int, int],
-    size: tuple[int, ...],
-    taps: int | tuple[int, ...],
-    stride: int | tuple[int, ...] = 1,
-    *,
-    padding: int | None = None,
-    dilation: int = 1,
-    groups: int = 1,
-) -> Layer:
-    """Builds a layer; by default padded by half of the filter."""
-    dims = len(size)
-    filter_size = (taps,) * dims if isinstance(taps, int) else taps
-    steps = (stride,) * dims if isinstance(stride, int) else stride
-    distances = (dilation,) * dims
-    sides = _half(filter_size, distances) if padding is None else ((padding, padding),) * dims
-    problem = ConvProblem(
-        batch=batch,
-        in_channels=channels[0],
-        out_channels=channels[1],
-        input_size=size,
-        filter_size=filter_size,
-        stride=steps,
-        padding=sides,
-        dilation=distances,
-        groups=groups,
-    )
-    return Layer(suite, problem)
+def _suite(name: str, text: str) -> tuple[Layer, ...]:
+    return tuple(Layer(name, parse_shape(word)) for word in text.split())
 
 
-def _resnet(batch: int) -> list[Layer]:
-    """ResNet-50 at 224x224: the stem, and of each stage the 1x1s, the 3x3 and what strides."""
-    layers = [_layer("resnet", batch, (3, 64), (224, 224), 7, 2)]
-    for stage, (width, size) in enumerate(((64, 56), (128, 28), (256, 14), (512, 7))):
-        wide, square = 4 * width, (size, size)
-        layers.append(_layer("resnet", batch, (wide, width), square, 1))
-        layers.append(_layer("resnet", batch, (width, width), square, 3))
-        layers.append(_layer("resnet", batch, (width, wide), square, 1))
-        if stage:
-            before = (2 * size, 2 * size)
-            layers.append(_layer("resnet", batch, (width, width), before, 3, 2))
-            layers.append(_layer("resnet", batch, (2 * width, wide), before, 1, 2))
-    return layers
-
-
-def _convnext(batch: int) -> list[Layer]:
-    """ConvNeXt-T at 224x224: stem, downsampling, the 7x7 of each channel, the 1x1s."""
-    layers = [_layer("convnext", batch, (3, 96), (224, 224), 4, 4, padding=0)]
-    for stage, (width, size) in enumerate(((96, 56), (192, 28), (384, 14), (768, 7))):
-        square = (size, size)
-        if stage:
-            before = (2 * size, 2 * size)
-            layers.append(_layer("convnext", batch, (width // 2, width), before, 2, 2, padding=0))
-        layers.append(_layer("convnext", batch, (width, width), square, 7, groups=width))
-        layers.append(_layer("convnext", batch, (width, 4 * width), square, 1))
-        layers.append(_layer("convnext", batch, (4 * width, width), square, 1))
-    return layers
-
-
-def _unet(batch: int, latent: int) -> list[Layer]:
-    """A latent-diffusion U-Net of 320 channels: 3x3 of each level, skips joined, strides, ends."""
-    levels = ((320, latent), (640, latent // 2), (1280, latent // 4), (1280, latent // 8))
-    layers = [_layer("unet", batch, (4, 320), (latent, latent), 3)]
-    for width, size in levels:
-        layers.append(_layer("unet", batch, (width, width), (size, size), 3))
-    for (width, size), (below, _) in itertools.pairwise(levels):
-        layers.append(_layer("unet", batch, (width, width), (size, size), 3, 2))
-        layers.append(_layer("unet", batch, (width + below, width), (size, size), 3))
-    layers.append(_layer("unet", batch, (640, 320), (latent, latent), 1))
-    layers.append(_layer("unet", batch, (320, 4), (latent, latent), 3))
-    return layers
-
-
-def _vae(latent: int) -> list[Layer]:
-    """The decoder of an image VAE, one image, from 512 channels at the latents' size to pixels."""
-    layers = [_layer("vae", 1, (4, 512), (latent, latent), 3)]
-    for width, scale in ((512, 1), (512, 2), (512, 4), (256, 4), (256, 8), (128, 8)):
-        size = (latent * scale, latent * scale)
-        layers.append(_layer("vae", 1, (width, width), size, 3))
-    layers.append(_layer("vae", 1, (512, 256), (latent * 4, latent * 4), 3))
-    layers.append(_layer("vae", 1, (256, 128), (latent * 8, latent * 8), 1))
-    layers.append(_layer("vae", 1, (128, 3), (latent * 8, latent * 8), 3))
-    return layers
-
-
-VIDEO = [
-    _layer("video", 8, (64, 64), (16, 56, 56), 3),
-    _layer("video", 8, (64, 128), (16, 56, 56), 3, 2),
-    _layer("video", 8, (128, 128), (8, 28, 28), 3),
-    _layer("video", 8, (256, 256), (4, 14, 14), 3),
-    _layer("video", 8, (64, 64), (16, 56, 56), (1, 3, 3)),
-    _layer("video", 8, (64, 64), (16, 56, 56), (3, 1, 1)),
-    _layer("video", 1, (128, 128), (17, 256, 256), 3),
-    _layer("video", 1, (256, 256), (17, 128, 128), 3),
-    _layer("video", 1, (512, 512), (9, 64, 64), 3),
-    _layer("video", 1, (128, 256), (17, 256, 256), 3, (1, 2, 2)),
-]
-
-AUDIO = [
-    _layer("audio", 3072, (128, 384), (202,), 3),
-    _layer("audio", 16, (80, 512), (3000,), 3),
-    _layer("audio", 16, (512, 512), (3000,), 3, 2),
-    _layer("audio", 16, (512, 512), (16000,), 3, 2, padding=0),
-    _layer("audio", 8, (128, 128), (24000,), 7, dilation=3),
-    _layer("audio", 8, (256, 256), (6000,), 7, dilation=9),
-    _layer("audio", 8, (256, 512), (6000,), 8, 4, padding=2),
-    _layer("audio", 8, (512, 1024), (1500,), 10, 5, padding=3),
-    _layer("audio", 32, (512, 512), (400,), 31, groups=512),
-]
-
-
-def _groups(batch: int) -> list[Layer]:
-    """The 3x3 of ResNeXt-50 and -101 (32x4d, 32x8d), of RegNetY-8GF and -16GF at 224x224."""
-    stages = []
-    for width in (4, 8):
-        stages.append([(32 * width << stage, 32, 56 >> stage) for stage in range(4)])
-    for channels, widths in ((56, (224, 448, 896, 2016)), (112, (224, 448, 1232, 3024))):
-        sizes = (56, 28, 14, 7)
-        stages.append([(w, w // channels, s) for w, s in zip(widths, sizes, strict=True)])
-    layers = []
-    for stage in itertools.chain(*stages):
-        width, groups, size = stage
-        layers.append(_layer("groups", batch, (width, width), (size, size), 3, groups=groups))
-        if size < 56:
-            before = (2 * size, 2 * size)
-            layers.append(_layer("groups", batch, (width, width), before, 3, 2, groups=groups))
-    return layers
-
-
-# The positional convolution of wav2vec 2.0, base and large, over 10 s.
-POSITIONAL = [
-    _layer("groups", 8, (768, 768), (499,), 128, padding=64, groups=16),
-    _layer("groups", 8, (1024, 1024), (499,), 128, padding=64, groups=16),
-]
-
-# Batch, channels, size, filter and stride of a few 2-D layers: stages of ResNet-50 at batch 32 and
-# 128, strides, diffusion U-Nets and VAEs, 1x1s, one 1-D.
-_SHAPES = (
-    *((batch, (c, c), (s, s), 3, 1) for batch in (32, 128)
-      for c, s in ((64, 56), (128, 28), (256, 14), (512, 7))),
-    (32, (128, 128), (56, 56), 3, 2), (32, (256, 256), (28, 28), 3, 2),
-    (8, (320, 320), (64, 64), 3, 1), (8, (640, 640), (32, 32), 3, 1),
-    (8, (1280, 1280), (16, 16), 3, 1), (2, (320, 320), (128, 128), 3, 1),
-    (1, (512, 512), (128, 128), 3, 1), (1, (256, 256), (256, 256), 3, 1),
-    (1, (128, 128), (512, 512), 3, 1), (32, (256, 64), (56, 56), 1, 1),
-    (32, (1024, 256), (14, 14), 1, 1), (64, (768, 3072), (14, 14), 1, 1),
-    (3072, (128, 384), (1, 202), (1, 3), 1),
-)  # fmt: skip
-
-# Batch, channels, size, taps and stride of ConvNeXt's 7x7, MobileNet's 3x3, a 5x5, a long 1-D.
-_DEPTHWISE = (
-    (64, 96, (56, 56), 7, 1), (64, 192, (28, 28), 7, 1), (64, 384, (14, 14), 7, 1),
-    (64, 768, (7, 7), 7, 1), (64, 32, (112, 112), 3, 1), (64, 96, (56, 56), 3, 2),
-    (64, 576, (14, 14), 3, 1), (64, 240, (28, 28), 5, 1), (16, 512, (2000,), 31, 1),
-)  # fmt: skip
-
+# ResNet-50 at 224x224, 32 images: the stem, and of each stage the 1x1s, the 3x3 and what strides.
+_RESNET = """
+32x3x224x224_64_k7x7_s2x2 32x256x56x56_64_k1x1 32x64x56x56_64_k3x3 32x64x56x56_256_k1x1
+32x512x28x28_128_k1x1 32x128x28x28_128_k3x3 32x128x28x28_512_k1x1 32x128x56x56_128_k3x3_s2x2
+32x256x56x56_512_k1x1_s2x2 32x1024x14x14_256_k1x1 32x256x14x14_256_k3x3 32x256x14x14_1024_k1x1
+32x256x28x28_256_k3x3_s2x2 32x512x28x28_1024_k1x1_s2x2 32x2048x7x7_512_k1x1 32x512x7x7_512_k3x3
+32x512x7x7_2048_k1x1 32x512x14x14_512_k3x3_s2x2 32x1024x14x14_2048_k1x1_s2x2
+"""
+# ConvNeXt-T at 224x224: stem, downsampling, the 7x7 of each channel, the 1x1s.
+_CONVNEXT = """
+64x3x224x224_96_k4x4_s4x4_p0x0 64x96x56x56_96_k7x7_g96 64x96x56x56_384_k1x1 64x384x56x56_96_k1x1
+64x96x56x56_192_k2x2_s2x2_p0x0 64x192x28x28_192_k7x7_g192 64x192x28x28_768_k1x1
+64x768x28x28_192_k1x1 64x192x28x28_384_k2x2_s2x2_p0x0 64x384x14x14_384_k7x7_g384
+64x384x14x14_1536_k1x1 64x1536x14x14_384_k1x1 64x384x14x14_768_k2x2_s2x2_p0x0
+64x768x7x7_768_k7x7_g768 64x768x7x7_3072_k1x1 64x3072x7x7_768_k1x1
+"""
+# A latent-diffusion U-Net of 320 channels: 3x3 of each level, skips joined, strides, ends.
+_UNET = """
+8x4x64x64_320_k3x3 8x320x64x64_320_k3x3 8x640x32x32_640_k3x3 8x1280x16x16_1280_k3x3
+8x1280x8x8_1280_k3x3 8x320x64x64_320_k3x3_s2x2 8x960x64x64_320_k3x3 8x640x32x32_640_k3x3_s2x2
+8x1920x32x32_640_k3x3 8x1280x16x16_1280_k3x3_s2x2 8x2560x16x16_1280_k3x3 8x640x64x64_320_k1x1
+8x320x64x64_4_k3x3 2x4x128x128_320_k3x3 2x320x128x128_320_k3x3 2x640x64x64_640_k3x3
+2x1280x32x32_1280_k3x3 2x1280x16x16_1280_k3x3 2x320x128x128_320_k3x3_s2x2 2x960x128x128_320_k3x3
+2x640x64x64_640_k3x3_s2x2 2x1920x64x64_640_k3x3 2x1280x32x32_1280_k3x3_s2x2 2x2560x32x32_1280_k3x3
+2x640x128x128_320_k1x1 2x320x128x128_4_k3x3
+"""
+# The decoder of an image VAE, one image, from 512 channels at the latents' size to pixels.
+_VAE = """
+1x4x64x64_512_k3x3 1x512x64x64_512_k3x3 1x512x128x128_512_k3x3 1x512x256x256_512_k3x3
+1x256x256x256_256_k3x3 1x256x512x512_256_k3x3 1x128x512x512_128_k3x3 1x512x256x256_256_k3x3
+1x256x512x512_128_k1x1 1x128x512x512_3_k3x3 1x4x128x128_512_k3x3 1x512x128x128_512_k3x3
+1x512x256x256_512_k3x3 1x512x512x512_512_k3x3 1x256x512x512_256_k3x3 1x256x1024x1024_256_k3x3
+1x128x1024x1024_128_k3x3 1x512x512x512_256_k3x3 1x256x1024x1024_128_k1x1 1x128x1024x1024_3_k3x3
+"""
+# A video VAE and a 3-D ResNet.
+_VIDEO = """
+8x64x16x56x56_64_k3x3x3 8x64x16x56x56_128_k3x3x3_s2x2x2 8x128x8x28x28_128_k3x3x3
+8x256x4x14x14_256_k3x3x3 8x64x16x56x56_64_k1x3x3 8x64x16x56x56_64_k3x1x1 1x128x17x256x256_128_k3x3x3
+1x256x17x128x128_256_k3x3x3 1x512x9x64x64_512_k3x3x3 1x128x17x256x256_256_k3x3x3_s1x2x2
+"""
+# Audio codecs and speech encoders.
+_AUDIO = """
+3072x128x202_384_k3 16x80x3000_512_k3 16x512x3000_512_k3_s2 16x512x16000_512_k3_s2_p0
+8x128x24000_128_k7_d3 8x256x6000_256_k7_d9 8x256x6000_512_k8_s4_p2 8x512x1500_1024_k10_s5_p3
+32x512x400_512_k31_g512
+"""
+# The 3x3 of ResNeXt-50 and -101 (32x4d, 32x8d), of RegNetY-8GF and -16GF at 224x224; the positional
+# convolution of wav2vec 2.0, base and large, over 10 s.
+_GROUPS = """
+32x128x56x56_128_k3x3_g32 32x256x28x28_256_k3x3_g32 32x256x56x56_256_k3x3_s2x2_g32
+32x512x14x14_512_k3x3_g32 32x512x28x28_512_k3x3_s2x2_g32 32x1024x7x7_1024_k3x3_g32
+32x1024x14x14_1024_k3x3_s2x2_g32 32x256x56x56_256_k3x3_g32 32x512x28x28_512_k3x3_g32
+32x512x56x56_512_k3x3_s2x2_g32 32x1024x14x14_1024_k3x3_g32 32x1024x28x28_1024_k3x3_s2x2_g32
+32x2048x7x7_2048_k3x3_g32 32x2048x14x14_2048_k3x3_s2x2_g32 32x224x56x56_224_k3x3_g4
+32x448x28x28_448_k3x3_g8 32x448x56x56_448_k3x3_s2x2_g8 32x896x14x14_896_k3x3_g16
+32x896x28x28_896_k3x3_s2x2_g16 32x2016x7x7_2016_k3x3_g36 32x2016x14x14_2016_k3x3_s2x2_g36
+32x224x56x56_224_k3x3_g2 32x448x28x28_448_k3x3_g4 32x448x56x56_448_k3x3_s2x2_g4
+32x1232x14x14_1232_k3x3_g11 32x1232x28x28_1232_k3x3_s2x2_g11 32x3024x7x7_3024_k3x3_g27
+32x3024x14x14_3024_k3x3_s2x2_g27 8x768x499_768_k128_g16 8x1024x499_1024_k128_g16
+"""
+# ConvNeXt's 7x7, MobileNet's 3x3, a 5x5, a long 1-D filter.
+_DEPTHWISE = """
+64x96x56x56_96_k7x7_g96 64x192x28x28_192_k7x7_g192 64x384x14x14_384_k7x7_g384
+64x768x7x7_768_k7x7_g768 64x32x112x112_32_k3x3_g32 64x96x56x56_96_k3x3_s2x2_g96
+64x576x14x14_576_k3x3_g576 64x240x28x28_240_k5x5_g240 16x512x2000_512_k31_g512
+"""
 # Stems of ResNet, ConvNeXt, EfficientNet and ViT, first layers of U-Nets, VAEs, video and audio
-# networks, and 8 to 32 channels: batch, channels, size, taps, stride, padding.
-_FEW = (
-    (32, (3, 64), (224, 224), 7, 2, 3), (128, (3, 64), (224, 224), 7, 2, 3),
-    (64, (3, 96), (224, 224), 4, 4, 0), (64, (3, 32), (224, 224), 3, 2, 1),
-    (32, (3, 32), (224, 224), 3, 2, 1), (64, (3, 384), (224, 224), 8, 8, 0),
-    (8, (4, 320), (64, 64), 3, 1, 1), (1, (4, 512), (64, 64), 3, 1, 1),
-    (1, (4, 512), (128, 128), 3, 1, 1), (1, (3, 128), (512, 512), 3, 1, 1),
-    (8, (3, 64), (16, 112, 112), 7, 2, 3), (16, (1, 512), (160000,), 10, 5, 0),
-    (8, (1, 64), (240000,), 7, 1, 3), (32, (8, 64), (112, 112), 3, 1, 1),
-    (32, (16, 64), (112, 112), 3, 1, 1), (32, (16, 64), (114, 114), 3, 1, 0),
-    (32, (32, 64), (112, 112), 3, 1, 1), (32, (32, 64), (114, 114), 3, 1, 0),
-    (32, (32, 64), (112, 112), 3, 2, 1),
-)  # fmt: skip
+# networks, and 8 to 32 channels.
+_FEW = """
+32x3x224x224_64_k7x7_s2x2 128x3x224x224_64_k7x7_s2x2 64x3x224x224_96_k4x4_s4x4_p0x0
+64x3x224x224_32_k3x3_s2x2 32x3x224x224_32_k3x3_s2x2 64x3x224x224_384_k8x8_s8x8_p0x0
+8x4x64x64_320_k3x3 1x4x64x64_512_k3x3 1x4x128x128_512_k3x3 1x3x512x512_128_k3x3
+8x3x16x112x112_64_k7x7x7_s2x2x2 16x1x160000_512_k10_s5_p0 8x1x240000_64_k7 32x8x112x112_64_k3x3
+32x16x112x112_64_k3x3 32x16x114x114_64_k3x3_p0x0 32x32x112x112_64_k3x3 32x32x114x114_64_k3x3_p0x0
+32x32x112x112_64_k3x3_s2x2
+"""
+# Stages of ResNet-50 at batch 32 and 128, strides, diffusion U-Nets and VAEs, 1x1s, one 1-D.
+_SHAPES = """
+32x64x56x56_64_k3x3 32x128x28x28_128_k3x3 32x256x14x14_256_k3x3 32x512x7x7_512_k3x3
+128x64x56x56_64_k3x3 128x128x28x28_128_k3x3 128x256x14x14_256_k3x3 128x512x7x7_512_k3x3
+32x128x56x56_128_k3x3_s2x2 32x256x28x28_256_k3x3_s2x2 8x320x64x64_320_k3x3 8x640x32x32_640_k3x3
+8x1280x16x16_1280_k3x3 2x320x128x128_320_k3x3 1x512x128x128_512_k3x3 1x256x256x256_256_k3x3
+1x128x512x512_128_k3x3 32x256x56x56_64_k1x1 32x1024x14x14_256_k1x1 64x768x14x14_3072_k1x1
+3072x128x1x202_384_k1x3
+"""
 
 SUITES: dict[str, tuple[Layer, ...]] = {
-    "resnet": (*_resnet(32), *_resnet(128)),
-    "convnext": tuple(_convnext(64)),
-    "unet": (*_unet(8, 64), *_unet(2, 128)),
-    "vae": (*_vae(64), *_vae(128)),
-    "video": tuple(VIDEO),
-    "audio": tuple(AUDIO),
-    "groups": (*_groups(32), *POSITIONAL),
-    "depthwise": tuple(
-        _layer("depthwise", n, (c, c), *rest, groups=c) for n, c, *rest in _DEPTHWISE
+    "resnet": _suite(
+        "resnet", _RESNET + _RESNET.replace("\n32x", "\n128x").replace(" 32x", " 128x")
     ),
-    "few": tuple(_layer("few", *sizes, padding=padding) for *sizes, padding in _FEW),
-    "shapes": tuple(_layer("shapes", *sizes) for sizes in _SHAPES),
-    "wide": tuple(_layer("wide", *sizes) for sizes in _SHAPES if sizes[1][0] >= 256),
+    "convnext": _suite("convnext", _CONVNEXT),
+    "unet": _suite("unet", _UNET),
+    "vae": _suite("vae", _VAE),
+    "video": _suite("video", _VIDEO),
+    "audio": _suite("audio", _AUDIO),
+    "groups": _suite("groups", _GROUPS),
+    "depthwise": _suite("depthwise", _DEPTHWISE),
+    "few": _suite("few", _FEW),
+    "shapes": _suite("shapes", _SHAPES),
 }
+SUITES["wide"] = tuple(
+    Layer("wide", layer.problem) for layer in SUITES["shapes"] if layer.problem.in_channels >= 256
+)
 
 # Suites that are not part of "all".
 _APART = ("groups", "depthwise", "few", "shapes", "wide")

@@ -95,7 +95,9 @@ def _packed(
         case = rewrite.rewritten(case, found)
     elif pack_rows is not False:
         case = replace(case, packing=pack_rows)
-    return planner.plan(case, found, config, among=TAP_BY_TAP)
+    if config is None:
+        config = planner.in_order(planner.offers(case, found, TAP_BY_TAP, compared=True))[0]
+    return planner.plan(case, found, config)
 
 
 def ranking_of(

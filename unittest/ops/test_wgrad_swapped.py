@@ -28,14 +28,15 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
 from triton_ext.ops.core.family import config_refusals
+from triton_ext.ops.core.packing import RowPacking
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.problem import as_forward
 from triton_ext.ops.core.tables import decode, encode, kind_of
+from triton_ext.ops.families import partial_im2col
 from triton_ext.ops.families.partial_im2col import (
     PackedConfig,
     SwappedConfig,
     swap_refusals,
-    ways,
 )
 from triton_ext.ops.families.wgrad import CONFIGS, WgradChoice
 from triton_ext.ops.tuning.runs import candidates
@@ -271,8 +272,11 @@ def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
     found = []
     while not found:
         problem = draw_swapped(rng, pixels=6)
-        found = tuple(way for way in ways(case_of(problem)) if way.kind == kind)
-    monkeypatch.setattr("triton_ext.ops.families.partial_im2col.ways", lambda case: found)
+        swapped = swapped_of(problem)
+        every = RowPacking.ways(swapped, dense(swapped.x_shape), 2)
+        found = [way for way in every if way.is_copied and way.kind == kind]
+    monkeypatch.setattr(RowPacking, "ways", lambda *arguments: found)
+    partial_im2col._packed.cache_clear()
     x, dy = (channels_last(s, torch.float16, 1, "cpu") for s in (problem.x_shape, problem.y_shape))
     config = SwappedConfig(rng.choice(CONFIGS[:3]))
     plan = plan_wgrad(problem, x.stride(), dy.stride(), x.dtype, x.device, config)

@@ -449,9 +449,12 @@ def test_a_report_of_two_runs_takes_the_later_row(tmp_path, capsys):
 ROWS = ROOT / "benchmarks" / "zoo" / "rows" / "tune.jsonl.xz"
 
 
-@pytest.mark.skipif(
+in_gluon = pytest.mark.skipif(
     not capabilities()["im2col-gluon"].available, reason=capabilities()["im2col-gluon"].reason
 )
+
+
+@in_gluon
 def test_shipped_models_expect_what_was_measured(capsys):
     from benchmarks.zoo.fit import half_of, judge, run_fit
     from benchmarks.zoo.rows import read_layers
@@ -494,6 +497,7 @@ def test_a_search_changes_the_shared_numbers_alone_and_rows_are_needed(tmp_path,
     assert run_fit([empty], cross=True) == 1
 
 
+@in_gluon
 def test_costs_are_fitted_to_times(monkeypatch, capsys):
     """Measured times that are longer make costs larger, and the shipped ones come back."""
     from triton_ext.ops.families import gemm_config
@@ -560,6 +564,7 @@ def made(tmp_path):
     return make
 
 
+@in_gluon
 def test_a_table_has_the_fastest_right_configurations(made, tmp_path, monkeypatch):
     from triton_ext.ops.core import tables
     from triton_ext.ops.core.device import KNOWN

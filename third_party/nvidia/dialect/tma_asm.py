@@ -33,7 +33,7 @@ class TiledCopy:
     Attributes:
         call: The inline assembly.
         space: ``shared::cta`` or ``shared::cluster``.
-        completion: How its end is told and to whom, as written.
+        completion: The completion mechanism and its modifiers, as written.
         is_multicast: Whether it has a mask of CTAs.
     """
 

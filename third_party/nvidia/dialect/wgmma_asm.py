@@ -5,12 +5,12 @@ Grammar (PTX ISA, ``wgmma.mma_async``)::
     wgmma.mma_async.sync.aligned.m64nNkK.f32.a.b {d}, a-desc, b-desc, scale-d, imm-scale-a,
         imm-scale-b[, imm-trans-a, imm-trans-b];
 
-Scale-d is a predicate and d are operands that are read, too; or it is 0, where the compiler knows
-that nothing is added to: then the first step is the only one.
+Scale-d is a predicate, and the registers d are read as well; or it is 0, where the compiler knows
+that the accumulator starts at zero.
 
-In the accumulator of fp32 a thread has N / 2 registers, 4 for 8 columns, in the order of the
-columns (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16"): those of two neighbours, one
-behind the other, are those of one as wide as both.
+Of an fp32 accumulator, each thread has N / 2 registers, 4 for 8 columns, in the order of the
+columns (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16").  So the registers of two
+neighbouring WGMMAs, one after the other, are the registers of one WGMMA as wide as both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Wgmma:
         columns: N.
         kind: K and the types, as written.
         flags: The immediate operands, as written.
-        adds: Whether there is an accumulator that it may add to.
+        adds: Whether it reads an accumulator, to which it may add.
     """
 
     call: Call
@@ -76,12 +76,12 @@ class Wgmma:
 
     @classmethod
     def is_one(cls, instruction: Instruction) -> bool:
-        """Returns whether an instruction is a WGMMA, also of a kind that is not covered."""
+        """Returns whether an instruction is a WGMMA of any kind, including kinds without a view."""
         return _NAME in instruction.text
 
     @property
     def accumulator(self) -> tuple[str, ...]:
-        """The registers that are added to, as they are passed; none where nothing is added to."""
+        """The accumulator's registers as operands; none if the accumulator starts at zero."""
         return tuple(arg.text for arg in self.call.args[: self.columns // 2 * self.adds])
 
     @property
@@ -96,7 +96,7 @@ class Wgmma:
 
     @property
     def scale(self) -> str:
-        """The predicate of whether anything is added to; ``0`` where that is known."""
+        """The predicate of the addition to the accumulator; ``0`` if it starts at zero."""
         return self.call.args[len(self.accumulator) + 2].text if self.adds else "0"
 
     @property

@@ -1,9 +1,9 @@
 """Host descriptors for Gluon's im2col loads, checked when they are built.
 
-What is built here is the host's ``TensorDescriptorIm2Col`` to Triton; building it is ours: every
-rule of ``validation.py`` instead of a few asserts, the convolution instead of corners, a layout
-that fits.  It cannot be changed; the host's own can.  At each launch the plugin looks the map up,
-or checks the fields of either and encodes it.
+To Triton, a descriptor from here is the host's ``TensorDescriptorIm2Col``.  Building one checks
+every rule of ``validation.py`` (the host has a few asserts), takes a convolution instead of
+corners, and chooses a layout that fits.  It is immutable; the host's own is not.  At each launch
+the plugin looks the tensor map up; where it has none, it checks the fields and encodes one.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class TensorDescriptorIm2Col(metaclass=_HostType):
     def from_tensor(
         cls, tensor: TensorLike, block_shape: Sequence[int], layout: Any = None, **fields: Any
     ) -> Any:
-        """Builds a descriptor with the shape and strides of ``tensor``; the rest as the class."""
+        """Builds a descriptor with the shape and strides of ``tensor``; others as the class."""
         check_tensor("tensor", tensor)
         strides = strides_of("tensor", tensor)
         return cls(tensor, tensor.shape, strides, block_shape, layout, **fields)

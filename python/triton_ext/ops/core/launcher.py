@@ -24,7 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from triton_ext import backends, plugin
-from triton_ext.ops.core.epilogue import EpilogueArguments, Operands
+from triton_ext.ops.core.epilogue import NO_OPERANDS, EpilogueArguments, Operands
 
 _prepare_launch = backends.load("nvidia", "prepare_launch")
 
@@ -236,28 +236,24 @@ class _Replay(NamedTuple):
     launch: LaunchGroup
 
 
+@dataclass(slots=True, eq=False)
 class BoundPlan:
     """A plan for the calls with one call key: shapes, strides, dtypes and device."""
 
-    __slots__ = ("_replay", "_tries", "plan")
-
-    def __init__(self, plan: Any) -> None:
-        self.plan = plan
-        self._replay: _Replay | None = None
-        self._tries = _MOST_TRIES
-
-    @property
-    def is_prepared(self) -> bool:
-        """True where calls need nothing but memory and launches."""
-        return self._replay is not None
+    plan: Any
+    _replay: _Replay | None = None
+    _tries: int = _MOST_TRIES
 
     def _run(self, first: Any, second: Any, *operands: Any) -> torch.Tensor:
-        y: torch.Tensor = self.plan.run(first, second, EpilogueArguments(*operands).operands())
+        given = EpilogueArguments(*operands).operands() if operands else NO_OPERANDS
+        y: torch.Tensor = self.plan.run(first, second, given)
         return y
 
     def run(self, *given: torch.Tensor | None) -> torch.Tensor:
-        """Returns the new output of both operands and those of the epilogue, some of which may be
-        ``None``, each on a 16-byte boundary.
+        """Returns a new output.
+
+        ``given`` are both operands and the epilogue's tensors in the order of its arguments, each
+        on a 16-byte boundary or ``None``.
         """
         replay = self._replay
         if replay is None:

@@ -150,37 +150,32 @@ def plan_or_refusal(case: Case, device: torch.device) -> Any | Refusal:
         return Refusal(str(error), type(error))
 
 
-def plan(
-    case: Case, device: Device, config: Any = None, *, among: Collection[str] | None = None
-) -> Any:
+def plan(case: Case, device: Device, config: Any = None) -> Any:
     """Returns the plan of a case that :func:`check` lets pass.
 
-    Args:
-        config: Its class says which family computes the case; ``None`` for the one that was
-            measured, else the one that models expect to be fastest.
-        among: Kinds to choose from by their models; ``None`` for measured choices and all kinds.
+    The class of ``config`` says which family computes the case; ``None`` for the configuration that
+    was measured, else the one that models expect to be fastest.
 
     Raises:
         DescriptorError: TMA cannot describe the operands.
         UnsupportedError: No family takes the case, or not with this configuration.
     """
-    if config is not None:
-        family = family_of(config, case.direction)
-        if family is None:
-            raise UnsupportedError(
-                f"{case.operator}: {type(config).__name__} is no configuration of {case.direction}"
-            )
-        if case.packing is not None and not family.reads_packed:
-            raise UnsupportedError(f"{case.operator}: {family.kind} does not take packed rows")
-        return family.bind(config, case, device)
-    # Tables hold choices for pixels as they are.
-    is_asked = among is None and case.packing is None
-    choice = measured(case, device) if is_asked else None
-    choice = choice or cheapest(case, device, among)
-    if choice is None:
-        found = "; ".join(map(str, refusals(case, device)))
-        raise UnsupportedError(f"{case.operator}: {found}")
-    return choice.family.bind(choice.config, case, device)
+    if config is None:
+        # Tables hold choices for pixels as they are.
+        choice = measured(case, device) if case.packing is None else None
+        choice = choice or cheapest(case, device)
+        if choice is None:
+            found = "; ".join(map(str, refusals(case, device)))
+            raise UnsupportedError(f"{case.operator}: {found}")
+        return choice.family.bind(choice.config, case, device)
+    family = family_of(config, case.direction)
+    if family is None:
+        raise UnsupportedError(
+            f"{case.operator}: {type(config).__name__} is no configuration of {case.direction}"
+        )
+    if case.packing is not None and not family.reads_packed:
+        raise UnsupportedError(f"{case.operator}: {family.kind} does not take packed rows")
+    return family.bind(config, case, device)
 
 
 def torch_offer(case: Case, device: Device) -> Offer:
@@ -231,9 +226,9 @@ def measured(case: Case, device: Device) -> Choice | None:
     return Choice(family, config)
 
 
-def cheapest(case: Case, device: Device, among: Collection[str] | None = None) -> Choice | None:
-    """Returns what the models expect to be fastest among kinds; ``None`` if no family takes it."""
-    found = [offer for offer in offers(case, device, among, compared=True) if offer.times]
+def cheapest(case: Case, device: Device) -> Choice | None:
+    """Returns what the models expect to be fastest; ``None`` if no family takes it."""
+    found = [offer for offer in offers(case, device, compared=True) if offer.times]
     best = min(found, key=lambda offer: offer.times[0][1].counted_us, default=None)
     return None if best is None else Choice(best.family, best.times[0][0])
 

@@ -9,10 +9,11 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
-from triton_ext.ops.core.case import Case
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.family import Expected, Family, ranked
 from triton_ext.ops.core.launcher import Launcher
@@ -109,42 +110,38 @@ class DepthwiseWgradConfig(DepthwiseConfig):
         return math.ceil(tiles / part_tiles), part_tiles
 
 
-def _case_refusals(case: Case) -> Refusals:
-    problem = case.problem
-    if 1 < problem.groups == problem.in_channels == problem.out_channels:
-        return ()
-    return refused("no depthwise convolution: expected groups of one channel each")
-
-
 def _channel_blocks(sampling: Sampling) -> list[int]:
     """Returns the channels that programs may have, of which less than half are missing."""
     return [each for each in (16, 32, 64, 128) if each == 16 or each < 2 * sampling.out_channels]
 
 
-class Depthwise(Family[DepthwiseConfig]):
+class Depthwise(Family[Any]):
     """fprop and dgrad.  Its model counts instructions: nothing is compared with it."""
 
     kind = "depthwise"
-    direction = "fprop"
-    config_type = DepthwiseConfig
+    direction: Direction = "fprop"
+    config_type: ClassVar[type[Any]] = DepthwiseConfig
     supersedes = ("gemm", "direct")
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
-        found = _case_refusals(case)
-        if not found and Sampling.of(case).up[-1] > _MAX_UP:
-            return refused(f"stride {case.problem.stride[-1]} in W: expected at most {_MAX_UP}")
+        problem = case.problem
+        if not 1 < problem.groups == problem.in_channels == problem.out_channels:
+            return refused("no depthwise convolution: expected groups of one channel each")
+        if Sampling.of(case).up[-1] > _MAX_UP:
+            return refused(f"stride {problem.stride[-1]} in W: expected at most {_MAX_UP}")
+        return ()
+
+    def number_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
+        found: Refusals = config.refusals(config.qw, _MOST_OUTPUTS)
         return found
 
-    def number_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> Refusals:
-        return config.refusals(config.qw, _MOST_OUTPUTS)
-
-    def fit_refusals(self, config: DepthwiseConfig, case: Case, device: Device) -> Refusals:
+    def fit_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
         up = Sampling.of(case).up[-1]
         if config.qw % up == 0:
             return ()
         return refused(f"qw is {config.qw}: expected a multiple of the stride, {up}")
 
-    def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseConfig, Expected]:
+    def candidates(self, case: Case, device: Device) -> Mapping[Any, Expected]:
         sampling, found = Sampling.of(case), {}
         up = sampling.up[-1]
         pixels = dict.fromkeys(-(-count // up) * up for count in (1, 2, 4, 7, 8))
@@ -156,8 +153,34 @@ class Depthwise(Family[DepthwiseConfig]):
             found[config] = Expected.of(_LAUNCH_US + _COUNTED * us)
         return ranked(found)
 
-    def bind(self, config: DepthwiseConfig, case: Case, device: Device) -> ForwardPlan:
-        return _plan(config, case)
+    def bind(self, config: Any, case: Case, device: Device) -> Any:
+        sampling = Sampling.of(case)
+        up, strides = sampling.up[-1], PixelStrides.make(sampling.shape, sampling.strides)
+
+        def inputs(tensor: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            """Returns the input, and the filter [taps, C]."""
+            return strides.rows(tensor), weight.flatten(1).mT.contiguous()
+
+        launcher = Launcher(
+            kernel=conv_depthwise_kernel,
+            grid=config.grid(sampling),
+            scalars=(
+                sampling.positions(config.qw),
+                three(sampling.in_size),
+                three(sampling.out_size, 1),
+                three((*sampling.class_rows, 0))[:2],
+                math.ceil(sampling.out_size[-1] / config.qw),
+                three((*sampling.low[:-1], sampling.low[-1] // up)),
+                strides.scalars,
+            ),
+            constants={
+                "SHAPE": _shape(sampling, config, sampling.taps[-1], strides.pixel),
+                "CONFIG": config,
+                "FINISH": case.epilogue.finish,
+            },
+            options={"num_warps": config.num_warps},
+        )
+        return ForwardPlan.make(case, config, inputs, launcher)
 
 
 # Launches, of copies of the filter as well, and the rest over the count below: 174 configurations
@@ -219,37 +242,6 @@ def _shape(
     )
 
 
-def _plan(config: DepthwiseConfig, case: Case) -> ForwardPlan:
-    """Returns the plan of fprop over x, or of dgrad over dy."""
-    sampling = Sampling.of(case)
-    up, strides = sampling.up[-1], PixelStrides.make(sampling.shape, sampling.strides)
-
-    def inputs(tensor: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Returns the input, and the filter [taps, C]."""
-        return strides.rows(tensor), weight.flatten(1).mT.contiguous()
-
-    launcher = Launcher(
-        kernel=conv_depthwise_kernel,
-        grid=config.grid(sampling),
-        scalars=(
-            sampling.positions(config.qw),
-            three(sampling.in_size),
-            three(sampling.out_size, 1),
-            three((*sampling.class_rows, 0))[:2],
-            math.ceil(sampling.out_size[-1] / config.qw),
-            three((*sampling.low[:-1], sampling.low[-1] // up)),
-            strides.scalars,
-        ),
-        constants={
-            "SHAPE": _shape(sampling, config, sampling.taps[-1], strides.pixel),
-            "CONFIG": config,
-            "FINISH": case.epilogue.finish,
-        },
-        options={"num_warps": config.num_warps},
-    )
-    return ForwardPlan.make(case, config, inputs, launcher)
-
-
 @dataclass(slots=True, kw_only=True)
 class DepthwiseWgradPlan(FilterGradientPlan):
     """A gradient of depthwise filters."""
@@ -274,7 +266,7 @@ class DepthwiseWgradPlan(FilterGradientPlan):
         return dw
 
 
-class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
+class DepthwiseWgrad(Depthwise):
     """wgrad."""
 
     kind = "depthwise_wgrad"
@@ -282,15 +274,12 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
     config_type = DepthwiseWgradConfig
     supersedes = ("wgrad", "gluon_wgrad")
 
-    def case_refusals(self, case: Case, device: Device) -> Refusals:
-        return _case_refusals(case)
-
-    def number_refusals(self, config: DepthwiseWgradConfig, case: Case, device: Device) -> Refusals:
+    def number_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
         sums = (1, _MOST_SUMS)
         found = range_refusals(config, lines=sums, taps=sums, sums=sums, max_registers=(24, 255))
-        return found + config.refusals(config.qw * config.sums, _MOST_PRODUCTS)
+        return (*found, *config.refusals(config.qw * config.sums, _MOST_PRODUCTS))
 
-    def candidates(self, case: Case, device: Device) -> Mapping[DepthwiseWgradConfig, Expected]:
+    def candidates(self, case: Case, device: Device) -> Mapping[Any, Expected]:
         sampling = Sampling.of(case)
         all_lines, all_taps = math.prod(sampling.taps[:-1]), sampling.taps[-1]
         found = {}
@@ -314,7 +303,7 @@ class DepthwiseWgrad(Family[DepthwiseWgradConfig]):
                     found[config] = Expected.of(_LAUNCH_US - 2 + _COUNTED * us)
         return ranked(found)
 
-    def bind(self, config: DepthwiseWgradConfig, case: Case, device: Device) -> DepthwiseWgradPlan:
+    def bind(self, config: Any, case: Case, device: Device) -> Any:
         problem, sampling = case.problem, Sampling.of(case)
         x = PixelStrides.make(sampling.shape, sampling.strides)
         dy = PixelStrides.make(problem.y_shape, case.strides_of_dy)

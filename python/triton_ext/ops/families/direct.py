@@ -23,7 +23,6 @@ from triton_ext.ops.core.plan import (
     TO_LAST,
     ForwardPlan,
     three,
-    vector_inputs,
 )
 from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals
 from triton_ext.ops.kernels.groups import conv_direct_kernel
@@ -222,19 +221,14 @@ class Direct(Family[DirectConfig]):
         return {DirectConfig(block_m=block_m, block_n=block_n): Expected.of(math.nan)}
 
     def bind(self, config: DirectConfig, case: Case, device: Device) -> ForwardPlan:
-        return _plan(config, case)
+        is_gradient, to_last = case.direction == "dgrad", TO_LAST[case.problem.dims]
 
+        def inputs(pixels: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            if is_gradient and pixels.stride(1) != 1:
+                pixels = channels_last(pixels)
+            return pixels, weight.permute(to_last).contiguous(), None
 
-def _plan(config: DirectConfig, case: Case) -> ForwardPlan:
-    """Returns the plan of fprop over x, or of dgrad over dy."""
-    is_gradient = case.direction == "dgrad"
-
-    def inputs(pixels: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if is_gradient and pixels.stride(1) != 1:
-            pixels = channels_last(pixels)
-        return *vector_inputs(1, pixels, weight), None
-
-    return ForwardPlan.make(case, config, inputs, direct_launcher(config, case))
+        return ForwardPlan.make(case, config, inputs, direct_launcher(config, case))
 
 
 def direct_launcher(

@@ -21,11 +21,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from triton_ext.ops.core.case import Case, Direction
+from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import row_stride_of
 from triton_ext.ops.core.device import H200, Device
 from triton_ext.ops.core.epilogue import EpilogueArguments
@@ -91,9 +91,9 @@ class Merged(Rewrite[MergedConfig]):
     """
 
     kind = "merged"
-    direction: Direction = "fprop"
+    direction = "fprop"
     config_type = MergedConfig
-    inner: ClassVar[tuple[Family[Any], ...]] = (GEMM, GLUON)
+    inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
     reads = "merged groups"
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
@@ -202,11 +202,6 @@ class Merged(Rewrite[MergedConfig]):
         )
 
 
-class MergedDgrad(Merged):
-    direction = "dgrad"
-    inner = (GEMM, GLUON, GEMM_DGRAD, GLUON_DGRAD)
-
-
 def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
     """Returns the case that a family computes; ``None`` where it is none of the family's."""
     problem, dtype = case.problem, case.dtype
@@ -220,7 +215,7 @@ def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:
         if math.prod(sizes) != 1 and row_stride_of(sizes, strides) != sampling.in_channels:
             return None
     groups, forward = problem.groups // factor, as_forward(replace(problem, groups=1))
-    if case.direction == "dgrad" and (forward is None) != (family.direction == "dgrad"):
+    if (case.direction == "fprop" or forward is not None) != (family.direction == "fprop"):
         return None
     epilogue = replace(case.epilogue, amax=reports and dtype.is_floating_point)
     merged = replace(case, problem=replace(problem, groups=groups), epilogue=epilogue)
@@ -268,4 +263,4 @@ class MergedPlan(Plan):
 
 
 MERGED = Merged()
-MERGED_DGRAD = MergedDgrad()
+MERGED_DGRAD = Merged("dgrad")

@@ -50,30 +50,24 @@ _MARGIN = 0.85
 _HOPELESS = 1.5
 
 
-# Refusals, times and the plan of one case ask for the fastest way.
+# Refusals, times and the plan of one case ask for it.
 @lru_cache(maxsize=256)
-def fastest_fprop(
-    problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int, num_sms: int
-) -> RowPacking | None:
-    """Returns the way to pack rows in which fprop is expected to be fastest."""
-    every = RowPacking.ways(problem, x_strides, element_bytes)
-    return min(every, key=lambda way: way.cost(num_sms)[0], default=None)
+def _packed(case: Case, device: Device, *, is_copied: bool = False) -> Case | Refusals:
+    """Returns a case of fprop or wgrad with x's pixels packed in the fastest expected way.
 
-
-@lru_cache(maxsize=256)
-def _fastest_wgrad(ways: tuple[RowPacking, ...], case: Case, device: Device) -> RowPacking | None:
-    """Returns the way to pack rows in which wgrad is expected to be fastest."""
-    return min(ways, key=lambda way: way_us(way, case, device), default=None)
-
-
-def _with_unpacking(expected: Expected, other_us: float = 0.0) -> Expected:
-    """Returns the time of wgrad over packed pixels with the copy that unpacks dw.
-
-    It counts 1 / ``_MARGIN`` times, but for ``other_us`` of a copy that wgrad tap by tap has, too.
+    Refusals say why there is no way, or with ``is_copied`` none that copies them.
     """
-    parts = (*expected.parts, ("unpacking", H200.launch_us))
-    counted_us = sum(us for _, us in parts) / _MARGIN + other_us
-    return Expected((*parts, ("filling", other_us)) if other_us else parts, counted_us)
+    problem, is_wgrad = case.problem, case.direction == "wgrad"
+    times = {
+        way: way_us(way, case, device) if is_wgrad else way.cost(device.num_sms)[0]
+        for way in RowPacking.ways(problem, case.strides_of_x, case.dtype.itemsize)
+        if way.is_copied >= is_copied and (problem.batch or not is_wgrad)
+    }
+    if times:
+        return replace(case, packing=min(times, key=lambda way: times[way]))
+    return packing_refusals(problem) or refused(
+        "im2col does not walk packed rows either", in_key=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +98,7 @@ class Rewrite(Family[Config]):
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         """Returns the other case, or why there is none, where there is one at most."""
-        raise NotImplementedError
+        return _packed(case, device)
 
     def variants(
         self, case: Case, device: Device
@@ -170,15 +164,6 @@ class Rewrite(Family[Config]):
         return None
 
 
-def _packed(case: Case, way: RowPacking | None) -> Case | Refusals:
-    """Returns a case with its pixels packed, or why they are not."""
-    if way is not None:
-        return replace(case, packing=way)
-    return packing_refusals(case.problem) or refused(
-        "im2col does not walk packed rows either", in_key=False
-    )
-
-
 class PartialIm2col(Rewrite[PackedConfig]):
     """fprop."""
 
@@ -187,10 +172,6 @@ class PartialIm2col(Rewrite[PackedConfig]):
     config_type = PackedConfig
     supersedes: ClassVar[tuple[str, ...]] = ("gemm", "gluon")
     inner = (GLUON, GEMM)
-
-    def rewritten(self, case: Case, device: Device) -> Case | Refusals:
-        fields = (case.problem, case.strides_of_x, case.dtype.itemsize, device.num_sms)
-        return _packed(case, fastest_fprop(*fields))
 
     def passed_over(self, case: Case, device: Device) -> str:
         packed_us, taps_us = self._times(case, device)
@@ -225,13 +206,12 @@ class PartialIm2colWgrad(Rewrite[PackedConfig]):
     config_type = PackedConfig
     inner = (WGRAD,)
 
-    def rewritten(self, case: Case, device: Device) -> Case | Refusals:
-        every = RowPacking.ways(case.problem, case.strides_of_x, case.dtype.itemsize)
-        way = _fastest_wgrad(tuple(every if case.problem.batch else ()), case, device)
-        return _packed(case, way)
-
     def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
-        return _with_unpacking(expected, filling_dy_us(case))
+        # Wgrad tap by tap fills channels of dy, too: that alone does not count 1 / _MARGIN times.
+        filling_us = filling_dy_us(rewritten)
+        parts = (*expected.parts, ("unpacking", H200.launch_us))
+        counted_us = sum(us for _, us in parts) / _MARGIN + filling_us
+        return Expected((*parts, ("filling", filling_us)) if filling_us else parts, counted_us)
 
 
 class AsFprop(PartialIm2col):
@@ -248,36 +228,33 @@ class AsFprop(PartialIm2col):
         forward, strides = as_forward(case.problem), case.strides_of_dy
         if forward is None:
             return refused("no convolution of dy: expected stride 1 and one group")
-        way = None
-        if not conv_violations(forward.geometry):
-            size = case.dtype.itemsize
-            way = case.packing or fastest_fprop(forward, strides, size, device.num_sms)
-        if way is None:
+        if conv_violations(forward.geometry):
             return packing_refusals(forward) or refused("im2col does not walk dy so", in_key=False)
-        return Case(
-            direction="fprop",
-            problem=way.problem,
-            dtype=case.dtype,
-            x_strides=strides,
-            packing=replace(way, is_turned=True),
-        )
+        turned = Case(direction="fprop", problem=forward, dtype=case.dtype, x_strides=strides)
+        if case.packing is not None:
+            packed: Case | Refusals = replace(turned, packing=case.packing)
+        else:
+            packed = _packed(turned, device)
+        if not isinstance(packed, Case) or packed.packing is None:
+            return packed
+        return replace(packed, packing=replace(packed.packing, is_turned=True))
 
     def passed_over(self, case: Case, device: Device) -> str:
         return "" if case.packing is not None else super().passed_over(case, device)
 
 
-class OperandSwap(Rewrite[SwappedConfig]):
+class OperandSwap(PartialIm2colWgrad):
     """wgrad of the convolution over dy, whose rows are packed."""
 
     kind = "swapped"
-    direction = "wgrad"
     config_type = SwappedConfig
-    inner = (WGRAD,)
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
-        way, swapped = _fastest_wgrad(ways(case), case, device), swapped_case(case)
-        if way is not None and swapped is not None:
-            return replace(swapped, packing=way)
+        if (swapped := swapped_case(case)) is not None:
+            # Gradients begin at any address, and TMA reads from aligned ones: dy is copied.
+            packed = _packed(swapped, device, is_copied=True)
+            if isinstance(packed, Case):
+                return packed
         return swap_refusals(case.problem) or refused(
             "its padding, its batch or the memory of x does not allow it", in_key=False
         )
@@ -286,9 +263,6 @@ class OperandSwap(Rewrite[SwappedConfig]):
         if case.problem.in_channels <= case.problem.out_channels:
             return "there are no more input channels than output channels"
         return "; ".join(map(str, tap_refusals(case)))
-
-    def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
-        return _with_unpacking(expected)
 
     def plan(
         self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], WgradPlan]
@@ -317,16 +291,6 @@ def swapped_case(case: Case) -> Case | None:
         return None
     operands = replace(case, x_strides=case.strides_of_dy, dy_strides=x_strides)
     return replace(operands, problem=swapped, out_dtype=case.output_dtype)
-
-
-def ways(case: Case) -> tuple[RowPacking, ...]:
-    """Returns how rows of dy can be packed; none where x and dy cannot be swapped."""
-    swapped = swapped_case(case)
-    if swapped is None:
-        return ()
-    every = RowPacking.ways(swapped.problem, swapped.strides_of_x, case.dtype.itemsize)
-    # Gradients begin at any address, and TMA reads from aligned ones: dy is copied.
-    return tuple(way for way in every if way.is_copied)
 
 
 PARTIAL_IM2COL = PartialIm2col()

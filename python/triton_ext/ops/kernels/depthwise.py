@@ -241,15 +241,12 @@ def _add_line(
             x = x.to(ACC_DTYPE)
             sums = ()
             for q in tl.static_range(QW):
+                acc = accs[q]
                 if tap_of(j, q, SHAPE) >= 0:
                     weight = weights[tap_of(j, q, SHAPE)]
                     # An option of Triton decides whether it fuses product and sum.
-                    if ACC_DTYPE.is_int():
-                        sums = sums + (accs[q] + x * weight,)
-                    else:
-                        sums = sums + (tl.fma(x, weight, accs[q]),)
-                else:
-                    sums = sums + (accs[q],)
+                    acc = acc + x * weight if ACC_DTYPE.is_int() else tl.fma(x, weight, acc)
+                sums = sums + (acc,)
             accs = sums
     return accs
 
@@ -349,20 +346,18 @@ def depthwise_wgrad_kernel(
                 x = tl.load(x_places, mask=mask & is_column[:, None], other=0.0).to(tl.float32)
                 pixels_left = out_w - first
                 for q in tl.static_range(QW):
-                    # Pixel q of a position reads column j through this tap, if at all.
-                    if tap_of(j, q, SHAPE) >= 0:
-                        more = ()
-                        for tap in tl.static_range(TAPS):
-                            if tap == tap_of(j, q, SHAPE):
-                                added = tl.fma(x, dys[q], sums[tap])
-                                if HAS_TAIL:
-                                    # No zero for a missing pixel: infinity times zero is NaN.
-                                    is_pixel = (q < pixels_left)[:, None]
-                                    added = tl.where(is_pixel, added, sums[tap])
-                                more = more + (added,)
-                            else:
-                                more = more + (sums[tap],)
-                        sums = more
+                    # Pixel q of a position reads column j through one of the taps, if at all.
+                    more = ()
+                    for tap in tl.static_range(TAPS):
+                        added = sums[tap]
+                        if tap == tap_of(j, q, SHAPE):
+                            added = tl.fma(x, dys[q], added)
+                            if HAS_TAIL:
+                                # No zero for a missing pixel: infinity times zero is NaN.
+                                is_pixel = (q < pixels_left)[:, None]
+                                added = tl.where(is_pixel, added, sums[tap])
+                        more = more + (added,)
+                    sums = more
             updated = updated + sums
         accs = updated
     to = parts_ptr + (part * (FILTER_LINES * S)).to(tl.int64) * C + channels

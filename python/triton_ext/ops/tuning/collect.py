@@ -52,11 +52,11 @@ class Calls:
         """Adds a case."""
         if case in self.refused or case in self.cases or not case.problem.batch:
             return
-        found = tuple(map(str, refusals_on(case, torch.device("meta"))))
+        found = "; ".join(map(str, refusals_on(case, torch.device("meta"))))
         if case.epilogue.function is not None:
-            found = ("functions of the user's are not tuned",)
+            found = "functions of the user's are not tuned"
         if found:
-            self.refused[case] = "; ".join(found)
+            self.refused[case] = found
         else:
             self.cases.append(case)
 
@@ -87,8 +87,7 @@ class _Recorder(TorchDispatchMode):
 def record() -> Iterator[Calls]:
     """Within, convolutions that this thread and its backward call are recorded.
 
-    Compiled parts of a model call no operators; ``warmup_steps`` sees them, too, because it looks
-    at the plans that are made.
+    Compiled parts of a model call no operators; ``warmup_steps``, which sees plans, has them, too.
     """
     calls = Calls()
     with _Recorder(calls):
@@ -192,9 +191,8 @@ def collect(
             return value
         return mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
 
-    tensors = dict(model.named_parameters(remove_duplicate=False))
-    tensors |= dict(model.named_buffers(remove_duplicate=False))
-    state = {name: faked(tensor) for name, tensor in tensors.items()}
+    named_tensors = (model.named_parameters, model.named_buffers)
+    state = {n: faked(t) for each in named_tensors for n, t in each(remove_duplicate=False)}
     arguments, keywords = tree_map(faked, (arguments, keywords))
     with mode, record() as calls, torch.set_grad_enabled(training):
         output = torch.func.functional_call(model, state, arguments, keywords, tie_weights=True)
@@ -265,16 +263,11 @@ def _unchanged(model: torch.nn.Module, inputs: Any) -> Iterator[None]:
 
 
 def _backward(output: Any, training: bool) -> None:
-    if not training:
-        return
     # A class of outputs that torch does not know, such as a library's, often is a mapping.
     leaves = tree_leaves(dict(output) if isinstance(output, Mapping) else output)
-    sums = [
-        leaf.sum(dtype=torch.float32)
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
-    ]
-    if sums:
+    found = [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
+    sums = [each.sum(dtype=torch.float32) for each in found]
+    if sums and training:
         torch.stack(sums).sum().backward()
 
 
@@ -338,7 +331,7 @@ class JobError(TritonExtError):
     """Rank 0 could not measure, or the ranks lost each other meanwhile; the text says why."""
 
 
-class Warmup:
+class Warmup(contextlib.AbstractContextManager["Warmup"]):
     """Steps whose convolutions are tuned; also a context manager, which ends it early."""
 
     def __init__(self, steps: int, options: Mapping[str, Any]) -> None:
@@ -349,9 +342,6 @@ class Warmup:
             lookup.observers.append(self._observe)
             # Plans that were made before are made again, so that they are seen.
             reload()
-
-    def __enter__(self) -> Warmup:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -416,13 +406,12 @@ class Warmup:
     def _measured(self, cases: tuple[Case, ...]) -> tuple[Report | None, Any]:
         """Returns the report, and the message to the others: GPU and entries, or the error."""
         device = torch.cuda.current_device() if torch.cuda.is_available() else -1
-        also = self._options.get("on_outcome")
 
         def on_outcome(outcome: Outcome) -> None:
             # Where it is measured may be another device than the one that speaks to the others.
             with torch.cuda.device(device):
                 _told(_GOING_ON)
-            if also is not None:
+            if (also := self._options.get("on_outcome")) is not None:
                 also(outcome)
 
         try:

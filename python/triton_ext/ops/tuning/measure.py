@@ -249,7 +249,7 @@ def default_jobs() -> int:
     return min(32, max(1, len(os.sched_getaffinity(0)) - 1))
 
 
-class CompilePool:
+class CompilePool(contextlib.AbstractContextManager["CompilePool"]):
     """Processes that compile candidates, each fed by a thread; use it as a context manager.
 
     There are :func:`default_jobs` by default.  Each starts on first use and again after a crash.
@@ -267,9 +267,6 @@ class CompilePool:
         self._lock = threading.Lock()  # of the two below
         self._errors: dict[subprocess.Popen[str], TextIO] = {}  # what a process prints
         self._ended = False
-
-    def __enter__(self) -> CompilePool:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         with self._lock:
