@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import pathlib
 import signal
@@ -71,6 +73,31 @@ def test_a_child_imports_nothing_from_the_current_folder(tmp_path):
     assert (done.stdout, done.stderr) == ("['-c', 'a'] False\n", "")
 
 
+def test_a_child_imports_the_package_of_its_parent(tmp_path):
+    (tmp_path / "triton_ext").mkdir()
+    (tmp_path / "triton_ext" / "__init__.py").write_text("")
+    # Python takes links out of the name of a script's folder, and the package has a "strings".
+    link = tmp_path / "link"
+    link.symlink_to(pathlib.Path(children.__file__).parents[2])
+    command = children.command("-c", "import triton_ext, sys; print(triton_ext.__file__, sys.path)")
+    at = next(index for index, word in enumerate(command) if word.endswith("child.py"))
+    command[at] = str(link / "triton_ext" / "host" / "child.py")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(f"{link}/triton_ext/__init__.py ["), done.stderr
+    assert "/host'" not in done.stdout
+
+
+def test_a_child_of_a_thread_that_just_ended_is_not_asked():
+    text = "module {\n}\n"
+    for _ in range(10):
+        with HostProcess(find_library()) as process:
+            thread = threading.Thread(target=process.run, args=(text, "in.mlir"))
+            thread.start()
+            thread.join()
+            assert process.run(text, "in.mlir").diagnostics == ()
+
+
 def test_a_child_of_a_thread_that_ended_is_started_again():
     text = "module {\n}\n"
     with HostProcess(find_library()) as process:
@@ -103,6 +130,35 @@ def test_a_folder_of_a_killed_process_is_removed_by_the_next(temporary):
         assert not left.exists()
         assert [path.name for path in temporary.iterdir()] == [os.path.basename(folder)]
     assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_opened_is_an_error(temporary, monkeypatch):
+    tried = []
+
+    def refuse(*_):
+        tried.append(1)
+        assert len(tried) < 5
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match="too many open files"):
+        children.TemporaryFolder()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_read_hides_no_others(temporary, monkeypatch):
+    lock = children._locked
+    for name in "abc":
+        (temporary / f"triton-ext-run-{name}").mkdir()
+
+    def locked(path, how):
+        if not path.endswith("-b") and how & fcntl.LOCK_NB:
+            raise OSError(errno.EACCES, path)
+        return lock(path, how)
+
+    monkeypatch.setattr(children, "_locked", locked)
+    with children.TemporaryFolder():
+        assert not (temporary / "triton-ext-run-b").exists()
 
 
 def test_folders_of_others_stay(temporary):

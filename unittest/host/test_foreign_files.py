@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import tempfile
 import threading
 
 import pytest
@@ -101,8 +102,18 @@ def test_a_module_that_is_refused_leaves_no_memory_behind(process):
 def test_blanks_and_comments_behind_a_string_take_no_time(process):
     blanks = f'// "x"{" " * 40}y\n'
     comments = "".join(f'// "{number}" // "{number}"\n' for number in range(20_000))
+    comments += "".join(f'// "{number}"' for number in range(60_000)) + "\n"
+    comments += "// " + '"\\' * 60_000 + "\n"
     result = run(process, blanks + comments + MODULE.replace("LOCATION", ""), [CSE])
     assert result.text is not None
+
+
+def test_an_ordinary_file_in_shared_memory_is_kept(process):
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", suffix=".py") as file:
+        location = f"loc({quote(file.name)}:1:1)"
+        result = run(process, MODULE.replace("LOCATION", location))
+    assert result.diagnostics == ()
+    assert location in result.text
 
 
 @pytest.mark.parametrize("between", ["", " ", " // a\n", "// a // b\n// c\n\n  // d\n "])

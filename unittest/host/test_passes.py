@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
@@ -430,19 +431,18 @@ def test_a_library_that_does_not_load_is_a_sentence(tmp_path):
     assert "ImportError" in error.message
 
 
-def test_files_of_killed_writers_are_removed_after_an_hour(tmp_path, monkeypatch):
+def test_files_of_killed_writers_are_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "triton-ext"
     folder.mkdir()
-    for name in ("host-passes-old.tmp", "host-passes-new.tmp", "other.tmp"):
+    for name in ("host-passes-killed.tmp", "host-passes-locked.tmp", "other.tmp"):
         (folder / name).touch()
-    for name in ("host-passes-old.tmp", "other.tmp"):
-        os.utime(folder / name, (0, 0))
-    with HostProcess(find_library()) as process:
+    with open(folder / "host-passes-locked.tmp") as locked, HostProcess(find_library()) as process:
+        fcntl.flock(locked, fcntl.LOCK_EX)
         load_passes(process)
     names = {path.name for path in folder.iterdir()}
     assert len(names) == 3
-    assert names > {"host-passes-new.tmp", "other.tmp"}
+    assert names > {"host-passes-locked.tmp", "other.tmp"}
 
 
 def test_without_a_home_folder_nothing_is_kept(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import functools
@@ -18,7 +19,9 @@ import torch
 from torch.nn import functional as F
 from triton_ext import nn
 from triton_ext.nn import folded
+from triton_ext.nn.calls import Calls
 from triton_ext.nn.folded import recipe_of
+from triton_ext.nn.folding import Fold
 from triton_ext.nn.patterns import Recipe, find_recipe
 
 TORCH = torch.nn
@@ -456,22 +459,55 @@ def test_a_module_that_knows_its_parent_survives(elsewhere):
 
 
 class Hostile:
-    """Pickles as a folded module with a recipe that has other text."""
+    """Pickles as a folded module with other names and another state."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+    def __init__(self, arguments, state) -> None:
+        self._arguments, self._state = arguments, state
 
     def __reduce__(self):
-        return folded._empty, (Block, self._recipe)
+        return folded._empty, self._arguments, self._state
 
 
-def test_a_recipe_in_a_file_is_not_run():
-    recipe = Recipe(f"{HIDDEN}\ndef forward(self): pass", (), 1, (), (), (), (), (), (), ())
+# What a folded block's file names, beside what torch allows.
+ALLOWED = [folded._empty, Block, TORCH.ModuleDict, TORCH.Conv2d, TORCH.BatchNorm2d, set]
+
+
+def loaded(model, *extra):
     file = io.BytesIO()
-    torch.save(Hostile(recipe), file)
-    for weights_only in (False, True):
-        file.seek(0)
-        allowed = [folded._empty, Recipe, Block]
-        with torch.serialization.safe_globals(allowed), pytest.raises(Exception):  # noqa: B017
-            torch.load(file, weights_only=weights_only)
+    torch.save(model, file)
+    file.seek(0)
+    with torch.serialization.safe_globals([*ALLOWED, *extra]):
+        return torch.load(file, weights_only=True)
+
+
+@torch.no_grad()
+def test_a_folded_model_loads_as_data(elsewhere):
+    model, x = Block("conv").eval(), image()
+    nn.convert(model, fold=True, report=False)
+    expected = model(x)
+    kinds = {type(module) for module in model.layers.values()} | {Calls, Fold}
+    elsewhere()
+    other = loaded(model, *kinds)
+    assert recipe_of(other) == recipe_of(model)
+    assert torch.equal(other(x), expected)
+
+
+@pytest.mark.parametrize("name", [HIDDEN, f'a"), {HIDDEN}, getattr(self, "a', "layers.conv"])
+def test_text_in_a_file_is_not_run(elsewhere, name):
+    for token in ("0" * 32, HIDDEN):
+        for convolutions in ((name,), (f"layers.{name}",)):
+            block = Block("conv").eval()
+            block.layers._modules[name] = block.layers._modules.pop("conv")
+            state = {**vars(block), "_triton_ext_recipe": HIDDEN, HIDDEN: HIDDEN, "word": HIDDEN}
+            elsewhere()
+            hostile = Hostile((Block, token, convolutions, (HIDDEN, "layers.bn")), state)
+            with contextlib.suppress(RuntimeError, pickle.UnpicklingError):
+                loaded(hostile)(image())
+    assert RUN == []
+
+
+def test_a_recipe_in_a_file_is_refused():
+    recipe = Recipe(f"{HIDDEN}\ndef forward(self): pass", (), 1, (), (), (), (), (), (), ())
+    with pytest.raises(TypeError, match="missing"):
+        loaded(Hostile((Block, recipe), None), Recipe)
     assert RUN == []

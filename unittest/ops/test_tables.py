@@ -963,6 +963,9 @@ def test_where_tables_are(monkeypatch):
     monkeypatch.setenv("HOME", "")
     home = pwd.getpwuid(os.getuid()).pw_dir
     assert lookups.user_folder() == pathlib.Path(home, ".local/share/triton-ext/tuning")
+    monkeypatch.setenv("TRITON_EXT_TUNING_DIR", "~/tables")
+    assert lookups.user_folder() == pathlib.Path(home, "tables")
+    monkeypatch.delenv("TRITON_EXT_TUNING_DIR")
     monkeypatch.setenv("HOME", "relative")
     with pytest.raises(TableError, match="there is no home folder"):
         lookups.user_folder()

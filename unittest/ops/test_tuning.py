@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
@@ -516,6 +517,19 @@ def test_compiling_processes_import_nothing_from_the_current_folder(tmp_path, mo
     # The job itself makes no sense, which the process has found out.
     assert "Error: " in said
     assert "not mine" not in said
+
+
+def test_processes_outlast_the_thread_that_starts_the_pool(monkeypatch):
+    started = []
+
+    def begin(pool):
+        started.append(threading.current_thread().name)
+
+    monkeypatch.setattr(measure.CompilePool, "_begin", begin)
+    with tuning.CompilePool(2) as pool:
+        pool.start()
+    assert len(started) == 2
+    assert all(name.startswith("compile") for name in started)
 
 
 @pytest.mark.parametrize("size", [1, 1_000_000])  # a pipe holds 65536 bytes

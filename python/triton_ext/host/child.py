@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
-# Python puts the folder of the script in front; its modules would hide others.
-if sys.path[:1] == [os.path.dirname(__file__)]:
+# Python puts the folder of the script, without links, in front; its modules would hide others.
+if sys.path[:1] == [os.path.dirname(os.path.realpath(__file__))]:
     del sys.path[0]
 
 import ctypes
@@ -35,13 +35,23 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
+def _import_package() -> None:
+    """Imports the package of the parent; others may be found before it, or only the parent's."""
+    root = os.path.abspath(f"{__file__}/../../..")
+    sys.path.insert(0, root)
+    import triton_ext  # noqa: F401
+
+    del sys.path[0]
+    # The parent may have found the package in its own current folder.
+    sys.path.append(root)
+
+
 def main() -> None:
     """Runs what the command line names."""
     _, parent, kind, *arguments = sys.argv
     end_with(int(parent))
     if not sys.flags.isolated:
-        # The parent may have found the package in its own current folder.
-        sys.path.append(os.path.abspath(f"{__file__}/../../.."))
+        _import_package()
     if kind == "-c":
         sys.argv = ["-c", *arguments[1:]]
         exec(arguments[0], {"__name__": "__main__"})

@@ -10,6 +10,7 @@ The kernel ties a child to the thread that started it: a child also ends with th
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -22,9 +23,11 @@ from collections.abc import Sequence
 
 __all__ = ["TemporaryFolder", "command"]
 
-_CHILD = pathlib.Path(__file__).with_name("child.py")
+_CHILD = pathlib.Path(__file__).absolute().with_name("child.py")
 # Other temporary folders of ours have no lock, and are not to be taken for abandoned ones.
 _PREFIX = "triton-ext-run-"
+# Another process removed the folder, or it is something else.
+_NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def command(*program: str, options: Sequence[str] = ()) -> list[str]:
@@ -51,7 +54,11 @@ class TemporaryFolder:
         _remove_abandoned(tempfile.gettempdir())
         while True:
             self.name = tempfile.mkdtemp(prefix=_PREFIX)
-            descriptor = _locked(self.name, fcntl.LOCK_EX)
+            try:
+                descriptor = _locked(self.name, fcntl.LOCK_EX)
+            except OSError:
+                os.rmdir(self.name)
+                raise
             if descriptor is not None:
                 break  # Otherwise another process removed it before it was locked.
         self._finalizer = weakref.finalize(self, _remove, self.name, descriptor, os.getpid())
@@ -68,11 +75,17 @@ class TemporaryFolder:
 
 
 def _locked(path: str, how: int) -> int | None:
-    """Opens and locks a folder; ``None`` where it is gone or no folder."""
+    """Opens and locks a folder; ``None`` where it is gone, no folder, or locked by another.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in _NO_FOLDER:
+            return None
+        raise
     try:
         fcntl.flock(descriptor, how)
         if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
@@ -97,10 +110,14 @@ def _remove_abandoned(root: str) -> None:
     """Removes the folders whose processes have ended, once in a process."""
     with contextlib.suppress(OSError), os.scandir(root) as entries:
         for entry in entries:
-            if not entry.name.startswith(_PREFIX):
-                continue
-            if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
-                continue
-            descriptor = _locked(entry.path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if descriptor is not None:
-                _remove(entry.path, descriptor, os.getpid())
+            if entry.name.startswith(_PREFIX):
+                with contextlib.suppress(OSError):
+                    _remove_if_abandoned(entry)
+
+
+def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
+    if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+        return
+    descriptor = _locked(entry.path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if descriptor is not None:
+        _remove(entry.path, descriptor, os.getpid())

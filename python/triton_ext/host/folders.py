@@ -6,7 +6,7 @@ import os
 import pathlib
 import pwd
 
-__all__ = ["base_folder"]
+__all__ = ["base_folder", "in_home"]
 
 
 def base_folder(variable: str, default: str) -> pathlib.Path | None:
@@ -17,17 +17,19 @@ def base_folder(variable: str, default: str) -> pathlib.Path | None:
             path in it does not count, as the specification asks.
         default: Its path in the home folder.
     """
-    for folder in (os.environ.get(variable, ""), _home(default)):
-        if os.path.isabs(folder):
-            return pathlib.Path(folder)
-    return None
+    folder = os.environ.get(variable, "")
+    return pathlib.Path(folder) if os.path.isabs(folder) else in_home(default)
 
 
-def _home(default: str) -> str:
+def in_home(path: str) -> pathlib.Path | None:
+    """Returns a path in the user's home folder; ``None`` where there is none.
+
+    An empty ``HOME`` counts as one that is not set.
+    """
     home = os.environ.get("HOME", "")
     if not home:
         try:
             home = pwd.getpwuid(os.getuid()).pw_dir
         except KeyError:
-            return ""
-    return os.path.join(home, default)
+            return None
+    return pathlib.Path(home, path) if os.path.isabs(home) else None

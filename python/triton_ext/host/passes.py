@@ -13,13 +13,13 @@ refused by name.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import re
 import tempfile
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -361,15 +361,22 @@ def _write_cache(path: pathlib.Path, adders: list[dict[str, Any]]) -> None:
         return
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             json.dump({"adders": adders}, file)
-        os.replace(temporary, path)
+            file.flush()
+            os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
 
 
 def _remove_old(folder: pathlib.Path) -> None:
-    """Removes the files of writers that were killed: writing takes milliseconds, not an hour."""
+    """Removes the files of writers that were killed: nobody holds their lock."""
     for path in folder.glob("host-passes-*.tmp"):
-        if time.time() - path.lstat().st_mtime > 3600:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(descriptor)

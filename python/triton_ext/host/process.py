@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -160,6 +161,7 @@ class HostProcess:
         self.library = library
         self._log = log
         self._child: subprocess.Popen[bytes] | None = None
+        self._thread = threading.current_thread()
         self._requests = 0
         self._answers: Any = None
         self._printed: Any = None
@@ -394,11 +396,13 @@ class HostProcess:
         return text
 
     def _start(self) -> subprocess.Popen[bytes]:
-        if self._child is not None and self._child.poll() is not None:
-            self._end()  # It ended with the thread that started it.
+        if self._child is not None and not self._thread.is_alive():
+            self._kill()  # It ends with the thread that started it, now or in a moment.
+        elif self._child is not None and self._child.poll() is not None:
+            self._end()
         if self._child is None:
             try:
-                self._child = self._started()
+                self._child, self._thread = self._started(), threading.current_thread()
             except OSError as error:
                 raise self._not_started(error) from error
         return self._child

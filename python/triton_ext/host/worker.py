@@ -50,12 +50,13 @@ _DELETE_MANAGER = "_ZN4llvm9SourceMgrD1Ev"
 _ERRS = "_ZN4llvm4errsEv"
 # As triton_ext.strings has it, which this process does not import.
 _TIMES = "*+" if sys.version_info >= (3, 11) else "*"
-_STRING = re.compile(r'"([^"\\\n]*(?:\\.[^"\\\n]*)' + _TIMES + ')"')
+# One without a closing quote counts as far as it goes: its text is not searched again.
+_STRING = re.compile(r'"([^"\\\n]*(?:\\.[^"\\\n]*)' + _TIMES + ')("?)')
 _BLANKS = re.compile(r"\s*")
 # Lines that are comments or empty, from the start of a line.
 _COMMENT_LINES = re.compile(r"\s*(?://[^\n]*\n\s*)*")
 # Their files are regular ones by their mode, but some block and some have no end.
-_KERNEL_FOLDERS = ("/dev/", "/proc/", "/sys/")
+_KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/mqueue/")
 # More than each of the handler, the source manager and the function has; zeros are an empty
 # function.
 _OBJECT_BYTES = 4096
@@ -298,6 +299,8 @@ def _foreign_file(text: str) -> str | None:
     colons = _Colons(text)
     for match in _STRING.finditer(text):
         raw = match[1]
+        if not match[2]:
+            continue
         if known.get(raw) is False or not colons.follows(match.end()):
             continue
         known[raw] = _is_foreign(_unescaped(raw))
@@ -318,6 +321,8 @@ class _Colons:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        # The last line feed that was found.
+        self._line_feed = -1
         # The last run of comment lines that was read.
         self._start = self._end = -1
 
@@ -326,9 +331,11 @@ class _Colons:
         text = self._text
         position = _end_of(_BLANKS, text, position)
         if text.startswith("//", position):
-            line = text.find("\n", position) + 1
-            if not line:
-                return False
+            if self._line_feed < position:
+                self._line_feed = text.find("\n", position)
+                if self._line_feed < 0:
+                    self._line_feed = len(text)
+            line = self._line_feed + 1
             if not self._start <= line <= self._end:
                 self._start, self._end = line, _end_of(_COMMENT_LINES, text, line)
             position = self._end

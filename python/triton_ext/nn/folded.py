@@ -12,7 +12,6 @@ records the forward anew; what cannot be recorded there is not folded.
 from __future__ import annotations
 
 import functools
-import importlib
 import secrets
 import weakref
 from typing import Any
@@ -187,12 +186,7 @@ def _part(module: Any, path: str) -> Any:
 
 
 def _function(recipe: Recipe) -> Any:
-    names: dict[str, Any] = {
-        name: importlib.import_module(value.removeprefix("module:"))
-        if isinstance(value, str) and value.startswith("module:")
-        else value
-        for name, value in recipe.names
-    }
+    names = dict(recipe.names)
     exec(compile(recipe.source, "<folded forward>", "exec"), names)
     return names["forward"]
 

@@ -71,7 +71,7 @@ class Recipe:
 
     Attributes:
         source: Defines ``forward(self, ...)``.
-        names: Global names of the source; a module's is ``module:`` and its name.
+        names: Global names of the source, with their values.
         inputs: How many tensors it takes.
         attributes: Values, while it was recorded, of the module's attributes that it may read.
         others: The same, by path and name, for attributes of its class and of its submodules.

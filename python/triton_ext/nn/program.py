@@ -58,7 +58,7 @@ def tied_paths(root: torch.nn.Module, graph: fx.Graph) -> tuple[tuple[str, ...],
 
 
 def program_of(graph: fx.Graph) -> tuple[str, tuple[tuple[str, Any], ...]]:
-    """Returns a graph as text, and the global names of the text; of modules, ``module:`` names.
+    """Returns a graph as text, and the global names of the text with their values.
 
     Raises:
         NotWritable: Python does not take the text.
@@ -70,11 +70,7 @@ def program_of(graph: fx.Graph) -> tuple[str, tuple[tuple[str, Any], ...]]:
         used = _used_names(compile(code.src, "<folded forward>", "exec"))
     except SyntaxError as error:
         raise NotWritable(f"torch.fx writes no Python: {error.msg}") from error
-    names = tuple(
-        (name, f"module:{value.__name__}" if isinstance(value, types.ModuleType) else value)
-        for name, value in sorted(code.globals.items())
-        if name in used
-    )
+    names = tuple((name, value) for name, value in sorted(code.globals.items()) if name in used)
     return code.src, names
 
 

@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from triton_ext.errors import TritonExtError
-from triton_ext.host.folders import base_folder
+from triton_ext.host.folders import base_folder, in_home
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import FAMILIES, config_refusals
@@ -219,9 +219,13 @@ def user_folder() -> pathlib.Path:
             raise TableError("there is no home folder; set TRITON_EXT_TUNING_DIR")
         return data / "triton-ext" / "tuning"
     try:
-        return pathlib.Path(named).expanduser()
-    except RuntimeError as error:
-        raise TableError(f"{named}: no such home folder; set TRITON_EXT_TUNING_DIR") from error
+        is_own = named == "~" or named.startswith("~/")
+        folder = in_home(named[2:]) if is_own else pathlib.Path(named).expanduser()
+    except RuntimeError:
+        folder = None
+    if folder is None:
+        raise TableError(f"{named}: no such home folder; set TRITON_EXT_TUNING_DIR")
+    return folder
 
 
 def user_path(gpu: str) -> pathlib.Path:

@@ -280,8 +280,17 @@ class CompilePool(contextlib.AbstractContextManager["CompilePool"]):
 
     def start(self) -> None:
         """Starts all processes now: what they import takes seconds."""
-        for _ in range(self._count):
-            self._idle.put(self._idle.get() or self._begin())
+        # In the pool's threads: a process ends with the thread that started it.
+        started = [self._threads.submit(self._start_one) for _ in range(self._count)]
+        for future in started:
+            future.result()
+
+    def _start_one(self) -> None:
+        process = self._idle.get()
+        try:
+            process = process or self._begin()
+        finally:
+            self._idle.put(process)
 
     def submit(self, case: Any, config: Any, machine: Any) -> Future[str]:
         """Compiles a configuration; the future has the error, empty where there is none.
