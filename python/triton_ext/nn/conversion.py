@@ -81,6 +81,9 @@ def convert(
     is not a plain module of torch.  Inputs are checked at every call.  Their memory order is up to
     the caller: ``model.to(memory_format=torch.channels_last)``, and the same for the input.
 
+    Other threads must not call models meanwhile: torch.fx, which traces forwards, replaces
+    ``torch.nn.Module.__call__`` in the whole process.
+
     Args:
         model: Any module.
         fallback: What converted layers do with an input that no kernel takes.
