@@ -29,9 +29,6 @@ How = tuple[Fallback, Prefer]
 _TAPS = {1: ("S",), 2: ("R", "S"), 3: ("T", "R", "S")}
 
 
-# --- kinds of arguments -------------------------------------------------------------------------
-
-
 def check_arguments(
     name: str,
     tensors: Mapping[str, Tensor | None],
@@ -99,9 +96,6 @@ def check_sizes(name: str, which: str, value: object, count: int) -> None:
         return
     found = repr(value) if isinstance(value, (tuple, list, int, str)) else type(value).__name__
     raise ValueError(f"{name}: expected {which} of {count} integers, got {found}")
-
-
-# --- sizes, dtypes and devices ------------------------------------------------------------------
 
 
 def check_rank(
@@ -216,9 +210,6 @@ def check_output_padding(name: str, extra: Sequence[int], parameters: ConvParame
                 f"{name}: output_padding must be at least 0 and smaller than stride or dilation, "
                 f"got {tuple(extra)} for stride {stride} and dilation {dilation}"
             )
-
-
-# --- epilogues and outputs ----------------------------------------------------------------------
 
 
 def _check_epilogue(

@@ -56,9 +56,6 @@ _OF_GRADIENTS: Final = {"dy": "grad_output"}
 _NONE: Final[dict[str, str]] = {}
 
 
-# --- forward and transposed ---------------------------------------------------------------------
-
-
 def convolve(
     dims: int,
     x: Tensor,
@@ -186,9 +183,6 @@ def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
     return type(error)(f"{name}: {text}")
 
 
-# --- epilogues ----------------------------------------------------------------------------------
-
-
 def convolve_fused(
     dims: int,
     x: Tensor,
@@ -276,9 +270,6 @@ def _convolve_into(name: str, c: ConvCall) -> Tensor:
     epilogue = epilogue._replace(out_dtype=dtype, out=out)
     operators.call(c._replace(operator=INTO, epilogue=epilogue))
     return out
-
-
-# --- gradients ----------------------------------------------------------------------------------
 
 
 def gradient(

@@ -123,9 +123,6 @@ def _plan(c: ConvCall) -> Plan | _EmptyPlan | Refusal:
     return _EmptyPlan(c.shapes()[2], dtype)
 
 
-# --- under autograd -----------------------------------------------------------------------------
-
-
 def gradients(
     direction: Direction,
     tensors: tuple[Tensor, Tensor, Tensor],

@@ -203,8 +203,6 @@ def conv2d_weight(
     return gradient(WGRAD, _2D, x, grad_output, weight_size, given, (fallback, prefer))
 
 
-# --- one and three dimensions -------------------------------------------------------------------
-
 # How docstrings spell what depends on the number of dimensions.
 _WORDS = {
     1: {

@@ -28,9 +28,6 @@ __all__: list[str] = []
 Tensor = torch.Tensor
 
 
-# --- real and fake tensors ----------------------------------------------------------------------
-
-
 def _fake(c: ConvCall) -> Tensor:
     check(c)
     x_shape, w_shape, shape = c.shapes()
@@ -49,9 +46,6 @@ def _fake(c: ConvCall) -> Tensor:
             planner.check(case, c.first.device)
     dtype = output_dtype(c.first.dtype, c.epilogue.out_dtype)
     return empty_channels_last(shape, dtype, c.first.device)
-
-
-# --- autograd -----------------------------------------------------------------------------------
 
 
 def _setup(ctx: Any, c: ConvCall, _: Tensor) -> None:
@@ -117,7 +111,6 @@ def _backward_fused(ctx: Any, operator: Operator, grad: Tensor) -> tuple[Any, ..
     return dx, dw, db, ds, dr, None, [None] * ctx.count_extra
 
 
-# --- vmap ---------------------------------------------------------------------------------------
 #
 # A mapped dimension is folded into images or into channels.  Where only pixels are mapped, they are
 # more images.  Where both operands are, every element is a group of its own.  Where only the filter
@@ -215,9 +208,6 @@ def _batch_fused(info: Any, in_dims: Sequence[Any], c: ConvCall) -> tuple[Tensor
     return _unfold(y, 0, 1, count), 0
 
 
-# --- FLOP counts --------------------------------------------------------------------------------
-
-
 def _flops(operator: Operator) -> Callable[..., int]:
     """Returns the formula of ``torch.utils.flop_counter``, which counts as for torch's operators.
 
@@ -235,8 +225,6 @@ def _flops(operator: Operator) -> Callable[..., int]:
 
     return count
 
-
-# --- registration -------------------------------------------------------------------------------
 
 _library = torch.library.Library("triton_ext", "FRAGMENT")
 

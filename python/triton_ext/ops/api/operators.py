@@ -247,9 +247,6 @@ def gradient_call(
     return ConvCall(operator, *operands, EpilogueArguments(), parameters, size, True)
 
 
-# --- calls --------------------------------------------------------------------------------------
-
-
 #: By the name of the operator with a backward: functions of autograd for eager calls, which cost
 #: 20 us less a call than the operator, whose autograd torch.library generates (torch 2.13, CPU
 #: build, 2026-11-20), and for the transforms of torch.func, which refuse the operator.
@@ -340,9 +337,6 @@ def cast(c: ConvCall) -> ConvCall:
     return c._replace(first=first, second=second, epilogue=epilogue)
 
 
-# --- the same by torch --------------------------------------------------------------------------
-
-
 def by_torch(c: ConvCall) -> Tensor:
     """Returns the output of a call without a function, by torch; writes ``epilogue.amax``.
 
@@ -419,8 +413,6 @@ def _gradient(c: ConvCall) -> Tensor:
         found = _pad(found, [-side for side in padding])
     return _as_promised(found)
 
-
-# --- functions of epilogues ---------------------------------------------------------------------
 
 # An operator takes no function, so functions have handles, which last as long as the process.
 _functions: dict[str | None, Any] = {None: None}

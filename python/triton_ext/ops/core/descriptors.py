@@ -71,8 +71,6 @@ def in_filter_order(weight: torch.Tensor, groups: int) -> torch.Tensor:
     return rows.permute(-1, -2, *range(weight.dim() - 2))
 
 
-# --- descriptors ----------------------------------------------------------------------------------
-
 # TMA wants addresses and rows of multiples of this many bytes.
 ROW_BYTES = 16
 

@@ -86,9 +86,6 @@ def keep(key: Hashable, value: Value) -> Value:
     return value if key is None else _cache.keep(key, value)
 
 
-# --- call keys ----------------------------------------------------------------------------------
-
-
 def allows_tf32() -> bool:
     """Tells whether torch's settings let convolutions of fp32 round their operands to TF32."""
     precision: str = torch.backends.cudnn.conv.fp32_precision
@@ -185,9 +182,6 @@ def _is_exact(value: Any) -> bool:
     return True
 
 
-# --- who else has to do with a call --------------------------------------------------------------
-
-
 def is_differentiated(*tensors: Tensor | None) -> bool:
     """Tells whether autograd records a call that has a function key."""
     if _is_grad_enabled():
@@ -217,8 +211,6 @@ def _is_shown_functions() -> bool:
         for mode in modes
     )
 
-
-# --- autocast -----------------------------------------------------------------------------------
 
 # float64 stays what it is, and so does what is smaller than half precision.
 _ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)

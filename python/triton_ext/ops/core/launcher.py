@@ -198,8 +198,6 @@ class LaunchGroup:
         return self._launch(tensors)
 
 
-# --- replays ------------------------------------------------------------------------------------
-
 # Calls that are recorded at most: where two tensors are one or kernels are not prepared yet, none
 # shows what a replay needs.
 _MOST_TRIES = 3

@@ -129,8 +129,6 @@ def as_forward(problem: ConvProblem) -> ConvProblem | None:
     )
 
 
-# --- parameters -----------------------------------------------------------------------------------
-
 #: One integer, or one per spatial dimension.
 Numbers = int | Sequence[int]
 #: The spellings of padding that :meth:`ConvParameters.parse` takes.

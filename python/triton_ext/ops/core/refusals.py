@@ -81,9 +81,6 @@ def beyond_keys(found: Iterable[Refusal]) -> Refusals:
     return tuple(replace(each, in_key=False) for each in found)
 
 
-# --- configurations -----------------------------------------------------------------------------
-
-
 def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> Refusals:
     """Returns which fields that are annotated as int or bool hold something else, or too little.
 
@@ -150,9 +147,6 @@ def smem_refusals(
         f"its tiles and stages take {needed} bytes of shared memory, a CTA has "
         f"{device.smem_bytes}: expected fewer stages or smaller tiles"
     )
-
-
-# --- cases and tensors --------------------------------------------------------------------------
 
 
 def dtype_refusals(case: Case) -> Refusals:

@@ -68,9 +68,6 @@ class KindError(ValueError):
     """Fields in a file that make no configuration."""
 
 
-# ---- Configurations as JSON ---------------------------------------------------------------------
-
-
 def kind_of(config: object) -> str:
     """Returns the name of a configuration's kind; raises KindError where no family has it."""
     for family in FAMILIES:
@@ -156,9 +153,6 @@ def _value(annotation: Any, value: object, where: str) -> Any:
         ):
             return value
     raise KindError(f"{where}: expected {annotation}, found {_shown(value)}")
-
-
-# ---- Files --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,8 +336,6 @@ def _is_deeper(value: object, depth: int) -> bool:
     inner = value.values() if isinstance(value, dict) else value
     return depth == 0 or any(_is_deeper(each, depth - 1) for each in inner)
 
-
-# ---- Look-up ------------------------------------------------------------------------------------
 
 # Gets the case, the device, and whether its choice was known.
 Observer = Callable[[Case, Device, bool], None]

@@ -134,9 +134,6 @@ def described_inputs(
     return rows_desc, *(None if describe is None else describe(others) for describe in columns)
 
 
-# ---- fprop -------------------------------------------------------------------------------------
-
-
 class Gemm(_Gemm):
     """fprop."""
 
@@ -285,9 +282,6 @@ def _output_tile(case: Case, device: Device, through_tma: bool) -> OutputTile:
         residual_bytes = 4
     whole = device.capability >= (10, 0)
     return OutputTile(element_bytes=size, residual_bytes=residual_bytes, whole=whole)
-
-
-# ---- dgrad -------------------------------------------------------------------------------------
 
 
 class GemmDgrad(_Gemm):

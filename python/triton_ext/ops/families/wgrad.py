@@ -44,8 +44,6 @@ Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
 #: Launchers with their tensors, in the order of the launches.
 Launches = list[tuple[Launcher, tuple[Any, ...]]]
 
-# ---- Configurations and their times ------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WgradChoice:
@@ -184,9 +182,6 @@ def filling_dy_us(case: Case) -> float:
     return filling_us(pixels, problem.out_channels, case.dtype.itemsize)
 
 
-# ---- Plans -------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True, kw_only=True)
 class FilterGradientPlan(Plan):
     """A gradient of a filter.
@@ -277,9 +272,6 @@ class WgradPlan(FilterGradientPlan):
             flags = (zeroed_flags(x.device, self.flags) if self.flags else parts.view(torch.int32),)
         first = (self.launcher, (*inputs, described, parts, *flags))
         return [first] if self.reducer is None else [first, (self.reducer, (parts, dw))]
-
-
-# ---- The family --------------------------------------------------------------------------------
 
 
 class Wgrad(Family[WgradChoice]):

@@ -98,12 +98,9 @@ class FpropProblem(NamedTuple):
         return cls(m_gemm, n_gemm, channel_blocks, **ring.conv_fields(conv))
 
 
-# ---- Stride phases: CLASSES is None in fprop ---------------------------------------------------
-
-
 @gluon.jit
 def num_tiles(problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
-    """Tiles of this CTA, of all classes."""
+    """Tiles of this CTA, of all stride phases; CLASSES is None in fprop."""
     COUNT: gl.constexpr = 1 if CLASSES is None else CLASSES.count
     return ring.num_own(problem.m_gemm, problem.n_gemm, CONFIG, COUNT)
 
@@ -152,9 +149,6 @@ def num_steps_of(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
     _, count_h, _ = class_taps(residues, problem, 1, CLASSES)
     _, count_w, _ = class_taps(residues, problem, 2, CLASSES)
     return count_d * count_h * count_w * problem.channel_blocks
-
-
-# ---- Producer ----------------------------------------------------------------------------------
 
 
 @gluon.jit
@@ -208,9 +202,6 @@ def producer(
                         tap += 1
                         step += 1
                         stage, phase = ring.next_stage(stage, phase, CONFIG.stages)
-
-
-# ---- Consumers ---------------------------------------------------------------------------------
 
 
 @gluon.jit
@@ -299,9 +290,6 @@ def consumer(
                 accs, y_desc, shared.out_smem, row, column, ME, CONFIG, epilogue, ACTIVATION
             )
     tma.store_wait(0)
-
-
-# ---- Kernels -----------------------------------------------------------------------------------
 
 
 @gluon.jit(do_not_specialize=["problem"])

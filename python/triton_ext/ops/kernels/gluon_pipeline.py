@@ -24,8 +24,6 @@ from triton_ext.host import gluon_names as names
 from triton_ext.ops.core.plan import ConvSizes, three
 from triton_ext.ops.kernels.epilogue import activate, product, scale_and_shift, tile_position
 
-# ---- Shared memory and layouts -----------------------------------------------------------------
-
 
 @names.aggregate
 class Shared:
@@ -119,9 +117,6 @@ def allocate_shared(
     return Shared(rows_smem, main_smem, rest_smem, out_smem, ready_bars, empty_bars, turn_bars)
 
 
-# ---- Tile schedule -----------------------------------------------------------------------------
-
-
 @gluon.constexpr_function
 def is_matrix(desc):
     """Tells whether pixels are read as rows of a matrix: a 1x1 filter's, stride 1, no padding."""
@@ -165,9 +160,6 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
     stage += 1
     wraps = stage == STAGES
     return gl.where(wraps, 0, stage), gl.where(wraps, phase ^ 1, phase)
-
-
-# ---- Producer ----------------------------------------------------------------------------------
 
 
 @gluon.jit
@@ -229,9 +221,6 @@ def load_step(
             names.async_load(x_desc, starts[group] + (channel,), ready, target)
         else:
             xnv.async_load_im2col(x_desc, starts[group] + (channel,), offsets, ready, target)
-
-
-# ---- Consumers: products -----------------------------------------------------------------------
 
 
 @gluon.jit
@@ -327,9 +316,6 @@ def multiply_tile(
         shared.empty_bars.index(previous), pred=True if DIRECTION == "wgrad" else num_steps > 0
     )
     return accs
-
-
-# ---- Consumers: epilogue and stores ------------------------------------------------------------
 
 
 @gluon.jit

@@ -229,9 +229,6 @@ def fill_channels(*given: tuple[torch.Tensor, int]) -> list[torch.Tensor]:
     return filled
 
 
-# --- partial im2col -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class RowCopies:
     """Packs x and weights, and unpacks dw, as a packing says; holds no tensor."""

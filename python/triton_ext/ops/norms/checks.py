@@ -49,9 +49,6 @@ IS_OPERATOR: dict[Kind, bool] = {"group": True, "training": False, "evaluation":
 _RECORDING_MODES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 
 
-# ---- Choice of torch or a kernel -----------------------------------------------------------------
-
-
 def is_left_to_torch(*tensors: object) -> bool:
     """Tells whether torch observes operators, which kernels are not, so that it is to compute."""
     return (
@@ -90,9 +87,6 @@ def is_operator(kind: Kind) -> bool:
     )
 
 
-# ---- Kinds of arguments -------------------------------------------------------------------------
-
-
 def check_kinds(
     name: str, given: tuple[object, ...], numbers: Mapping[str, object], activation: object
 ) -> None:
@@ -128,9 +122,6 @@ def number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(f"{name} must be a number, got {kind_of(value)}") from None
-
-
-# ---- Plans --------------------------------------------------------------------------------------
 
 
 def plan_of(
@@ -177,9 +168,6 @@ def _key(groups: int | None, words: tuple[object, ...], given: Given) -> Hashabl
     except (AttributeError, RuntimeError, TypeError):
         return None  # the refusal says why
     return key
-
-
-# ---- Refusals -----------------------------------------------------------------------------------
 
 
 def norm_problem(

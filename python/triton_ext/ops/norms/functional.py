@@ -46,9 +46,6 @@ Tensor = torch.Tensor
 Term = Tensor | None
 
 
-# ---- Gradients by torch's operators -------------------------------------------------------------
-
-
 def activated(y: Tensor, activation: str) -> Tensor:
     """Applies an activation by its name."""
     return y if activation == "identity" else apply_activation(y, activation)
@@ -95,9 +92,6 @@ def differentiable_gradients(
         gradients = iter(torch.autograd.grad(found.to(out_dtype), inputs, dy, create_graph=True))
     first = [next(gradients) if is_needed else None for is_needed in needs[:3]]
     return *first, dy if needs[3] else None
-
-
-# ---- Eager calls --------------------------------------------------------------------------------
 
 
 class _Norm(torch.autograd.Function):
@@ -183,9 +177,6 @@ def norm_key(tensors: tuple[Any, ...], how: Any, activation: Any, eps: Any) -> H
     # Other classes have no key.
     is_wide = kind is int and type(x) in PLAIN_TYPES and is_autocast(x.device.type)
     return tensor_key(("norm", kind, how, is_wide, activation, eps), tensors)
-
-
-# ---- Functions ----------------------------------------------------------------------------------
 
 
 def batch_norm(
@@ -342,8 +333,6 @@ def _compute(
     running = NOT_RUNNING if training and momentum is None else Running(mean, variance, momentum)
     return normalize(plan, x, weight, bias, residual, running)
 
-
-# ---- Operators ----------------------------------------------------------------------------------
 
 _operators: Any = torch.ops.triton_ext
 _TERMS = "Tensor? weight, Tensor? bias"

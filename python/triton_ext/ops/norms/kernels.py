@@ -29,9 +29,6 @@ _SIZES = (
 )
 
 
-# ---- What kernels share -------------------------------------------------------------------------
-
-
 @triton.jit
 def _chunk(rows, chunk_rows, chunks, channels, BLOCK_C: tl.constexpr):
     """Returns a program's channels [BLOCK_C], image, chunk, number of rows, and first element.
@@ -127,9 +124,6 @@ def _parts(first, number, columns, is_column, channels, BLOCK_P: tl.constexpr):
     part = first + tl.arange(0, BLOCK_P)
     offsets = part[:, None] * channels + columns[None, :]
     return part, offsets, (part < number)[:, None] & is_column[None, :]
-
-
-# ---- Forward ------------------------------------------------------------------------------------
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -266,9 +260,6 @@ def normalize_kernel(
             y += _load(residual_ptr + tile, offsets, mask)
         y = activate(y, ACTIVATION)
         tl.store(y_ptr + tile + offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
-
-
-# ---- Backward -----------------------------------------------------------------------------------
 
 
 @triton.jit

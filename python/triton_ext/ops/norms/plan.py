@@ -27,8 +27,6 @@ Term = Tensor | None
 Tensors = tuple[Term, ...]
 
 
-# ---- Tiles --------------------------------------------------------------------------------------
-
 _LOAD_BYTES = 16
 _NUM_WARPS = 8
 # 16-byte loads of a thread and tensor in flight.  More cost registers, and so programs that run at
@@ -129,8 +127,6 @@ def choose_merge_tiles(parts: int, group_channels: int) -> tuple[int, int]:
     return min(_power_up(parts), max(1, _MERGE_ELEMENTS // block_c)), block_c
 
 
-# ---- Launches -----------------------------------------------------------------------------------
-
 # Calls that try to group their launches at most: kernels are prepared after their first launch, and
 # never in the interpreter.
 _MOST_TRIES = 3
@@ -195,9 +191,6 @@ class Launches:
             self._tries -= 1
             self._group = LaunchGroup.of(launches)
         return None
-
-
-# ---- Plans --------------------------------------------------------------------------------------
 
 
 def _bits(number: float) -> int:
@@ -457,9 +450,6 @@ class NormPlan:
             chunks=chunks, group_programs=group_programs, GROUP_P=group_p, GROUP_C=group_c,
             CHANNEL_P=channel_p, CHANNEL_C=channel_c,
         )  # fmt: skip
-
-
-# ---- Memory --------------------------------------------------------------------------------------
 
 
 def is_channels_last(x: Tensor) -> bool:

@@ -94,9 +94,6 @@ def record() -> Iterator[Calls]:
         yield calls
 
 
-# ---- Readers of operators' calls ----------------------------------------------------------------
-
-
 def _torch_case(
     direction: Direction, x: Any, weight: Any, arguments: Sequence[Any], dtype: torch.dtype,
     epilogue: EpilogueSpec = PLAIN,
@@ -150,9 +147,6 @@ _READERS: dict[str, Callable[..., Iterator[Case]]] = {
         if name
     },
 }
-
-
-# ---- A model's calls ----------------------------------------------------------------------------
 
 
 def collect(
@@ -320,8 +314,6 @@ def parse_shape(text: str) -> ConvProblem:
     parameters = ConvParameters(stride, tuple(padding), dilation, groups)
     return parameters.problem(shape, (co, ci // groups, *taps))
 
-
-# ---- In a job -----------------------------------------------------------------------------------
 
 # Rank 0's message to the others while it measures.
 _GOING_ON = "going on"

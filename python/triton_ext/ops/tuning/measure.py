@@ -65,9 +65,6 @@ _ROUNDING_UNITS = 8.0
 _OPERATORS = {each.direction: each for each in (FPROP, DGRAD, WGRAD)}
 
 
-# ---- A case as a call ---------------------------------------------------------------------------
-
-
 def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArguments]:
     """Returns the operands of a case, drawn without touching torch's generators.
 
@@ -187,9 +184,6 @@ def _agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((result.float() - reference).abs().max() <= _ROUNDING_UNITS * eps * largest)
 
 
-# ---- In a compiling process ---------------------------------------------------------------------
-
-
 class TargetOnlyDriver:
     """Stands in for Triton's driver where kernels are compiled and never launched."""
 
@@ -239,9 +233,6 @@ def _serve() -> None:
             error = f"{type(raised).__name__}: {str(raised)[:300]}"
         answers.write(json.dumps(error) + "\n")
         answers.flush()
-
-
-# ---- Pools of processes -------------------------------------------------------------------------
 
 
 def default_jobs() -> int:
@@ -356,9 +347,6 @@ def _ask(process: subprocess.Popen[str], line: str) -> str:
         return ""
     finally:
         killer.cancel()
-
-
-# ---- Clocks -------------------------------------------------------------------------------------
 
 
 def _event() -> torch.cuda.Event:

@@ -49,9 +49,6 @@ _TIE = 1.02
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
-# ---- Results ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """Candidates for a case, the first one with its key in tables, or the result."""
@@ -168,9 +165,6 @@ def progress_of(
         yield compiled, tuned
 
 
-# ---- What there is to measure -------------------------------------------------------------------
-
-
 def candidates(
     problem: ConvProblem,
     direction: Direction,
@@ -221,9 +215,6 @@ def _known(key: str, case: Case, machine: Device) -> Entry | None:
     except (TableError, tables.KindError):
         return None
     return entry if entry.triton == importlib.metadata.version("triton") else None
-
-
-# ---- Measuring ----------------------------------------------------------------------------------
 
 
 def tune(
@@ -404,9 +395,6 @@ def _keep(
         )
         return False
     return save
-
-
-# ---- A case beside torch ------------------------------------------------------------------------
 
 
 def measure_case(
