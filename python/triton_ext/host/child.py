@@ -16,6 +16,7 @@ if sys.path[:1] == [os.path.dirname(os.path.realpath(__file__))]:
     del sys.path[0]
 
 import ctypes
+import importlib
 import signal
 
 _PR_SET_PDEATHSIG = 1
@@ -39,8 +40,7 @@ def _import_package() -> None:
     """Imports the package of the parent; others may be found before it, or only the parent's."""
     root = os.path.abspath(f"{__file__}/../../..")
     sys.path.insert(0, root)
-    import triton_ext  # noqa: F401
-
+    importlib.import_module("triton_ext")
     del sys.path[0]
     # The parent may have found the package in its own current folder.
     sys.path.append(root)
