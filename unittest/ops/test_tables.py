@@ -334,7 +334,6 @@ BROKEN = {
     "a list": b"[]",
     "another schema": b'{"format": "triton-ext tuning", "schema": 99, "gpu": "x", "entries": {}}',
     "no entries": b'{"format": "triton-ext tuning", "schema": 1, "gpu": "x"}',
-    "another GPU": b'{"format": "triton-ext tuning", "schema": 1, "gpu": "x", "entries": {}}',
     "too deep": b"[" * 100_000,
     "a bool for the schema": b'{"format": "triton-ext tuning", "schema": true, "gpu": "x"}',
     "a float for the schema": b'{"format": "triton-ext tuning", "schema": 1.0, "gpu": "x"}',
@@ -897,6 +896,24 @@ def test_without_a_home_folder_there_is_no_users_table(folder, monkeypatch):
     monkeypatch.setenv("TRITON_EXT_TUNING_DIR", "~nobody-is-called-so/x")
     with pytest.warns(TuningWarning, match="no such home folder; set TRITON_EXT_TUNING_DIR"):
         assert lookups.find(CASE, MACHINE) == gemm_config.CONFIGS[0]
+
+
+def test_a_table_for_another_gpu_of_the_same_file_name_is_left_as_it_is(tmp_path):
+    path, other = tmp_path / file_name(GPU), GPU.replace(" ", "-")
+    assert file_name(other) == file_name(GPU)
+    update_table(path, Table(GPU, {"k": entry()}))
+    with pytest.raises(OSError, match=f"is for {GPU}, this is {other}"):
+        update_table(path, Table(other, {"j": entry()}))
+    assert read_table(path, GPU).entries == {"k": entry()}
+
+
+def test_a_name_twice_is_found_behind_many(tmp_path):
+    # Names that are counted one by one take hours.
+    names = "".join(f'"{number}": 0, ' for number in range(200_000))
+    path = tmp_path / "a.json"
+    path.write_text(f'{{{names}"199999": 1}}')
+    with pytest.raises(TableError, match="has '199999' twice"):
+        read_table(path)
 
 
 def test_a_folder_is_not_set_aside(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -196,9 +197,17 @@ def test_remarks_on_arguments_have_their_place():
     assert z.notes[0].startswith("at operation: tt.func public @f")
 
 
-@pytest.mark.parametrize("name", [r"a\00b.py", "/dev/zero", "/proc/self/fd"])
+@pytest.mark.parametrize("name", [r"a\00b.py", "/dev/zero", "/proc/self/fd", "/proc/self/pagemap"])
 def test_a_location_that_names_no_regular_file_has_no_source_line(name):
     place = place_of(parse(f'module {{\n  t.a loc("{name}":1:2)\n}}\n').body[0])
+    assert (place.line, place.column, place.source_line) == (1, 2, None)
+
+
+def test_a_source_file_that_is_too_large_has_no_source_line(tmp_path):
+    path = tmp_path / "large.py"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    place = place_of(parse(f'module {{\n  t.a loc("{path}":1:2)\n}}\n').body[0])
     assert (place.line, place.column, place.source_line) == (1, 2, None)
 
 

@@ -314,10 +314,11 @@ def _parsed(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object of JSON; readers do not agree on what one with a name twice means."""
-    found, names = dict(pairs), [name for name, _ in pairs]
-    if len(found) != len(pairs):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has {_shown(twice)} twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"an object has {_shown(name)} twice")
+        found[name] = value
     return found
 
 

@@ -201,13 +201,15 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
     with _locked(path):
         there = None
         try:
-            there = tables.read_table(path, table.gpu)
+            there = tables.read_table(path)
         except TableError as error:
             if isinstance(error.__cause__, OSError):  # it may be a good table
                 raise error.__cause__ from None
             aside = path.with_name(f"{path.name}.aside-{time.time_ns()}")
             os.replace(path, aside)
             warnings.warn(f"{error}; it is now {aside.name}", TuningWarning, stacklevel=2)
+        if there is not None and there.gpu != table.gpu:
+            raise OSError(f"{path}: is for {there.gpu}, this is {table.gpu}")
         entries = {} if there is None else there.entries
         result = Table(table.gpu, tables.merged(entries, table.entries))
         write_table(path, result)
