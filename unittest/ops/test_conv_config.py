@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not in
 from triton_ext.ops.core.device import KNOWN, SMEM_BYTES
 from triton_ext.ops.families.gemm_config import (
     CONFIGS,
-    NARROW_CONFIGS,
+    NARROW_COSTS,
     ConvConfig,
     OutputTile,
     Product,
@@ -52,7 +52,7 @@ def accumulators(config: ConvConfig) -> int:
 @given(products, devices, outputs)
 def test_choice_is_a_configuration_that_fits(product, device, output):
     config = choose_config(product, device, output=output)
-    assert config in CONFIGS or (config in NARROW_CONFIGS and product.columns <= 32)
+    assert config in CONFIGS or (config in NARROW_COSTS and product.columns <= 32)
     where = (product.element_bytes, output)
     assert config.fits(*where)
     assert config.smem_bytes(*where) < SMEM_BYTES

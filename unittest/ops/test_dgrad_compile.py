@@ -32,7 +32,7 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.families.gemm_config import (
     DGRAD_CONFIGS,
-    NARROW_CONFIGS,
+    NARROW_COSTS,
     ConvConfig,
     OutputTile,
 )
@@ -65,7 +65,7 @@ later = (
 FEW = {(10, 90, 1), (10, 90, 2), (4, 100, 1), (13, 90, 2)}
 VARIANTS = [
     pytest.param(config, capability, stride, id=f"{i}-sm_{capability}-stride={stride}", marks=marks)
-    for i, config in enumerate((*DGRAD_CONFIGS, *NARROW_CONFIGS))
+    for i, config in enumerate((*DGRAD_CONFIGS, *NARROW_COSTS))
     for capability in (90, 100)
     for stride in (1, 2)
     # Models offer nothing else.
@@ -217,7 +217,7 @@ def test_it_equals_torch_in_fp32(monkeypatch, fresh_triton_cache):
 
 
 @emulated
-@pytest.mark.parametrize("config", NARROW_CONFIGS, ids=str)
+@pytest.mark.parametrize("config", NARROW_COSTS, ids=str)
 def test_narrow_tiles_equal_torch(config, monkeypatch, fresh_triton_cache):
     ci = 3 if config.block_n == 16 else 24
     stride = 2 if config.block_m == 64 else 1

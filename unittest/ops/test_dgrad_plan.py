@@ -19,7 +19,7 @@ from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.refusals import refused
 from triton_ext.ops.families import gemm
-from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS, NARROW_CONFIGS, OutputTile
+from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS, NARROW_COSTS, OutputTile
 from triton_ext.ops.families.gluon import GluonDgrad
 from triton_ext.ops.kernels import row_copy
 from triton_ext.ops.kernels.gemm import Classes, conv_dgrad_kernel
@@ -276,7 +276,7 @@ def test_few_input_channels_have_narrow_tiles():
     assert choose_config(problem_of(ci=40, co=64, size=(200, 200), padding=1)).block_n == 64
 
 
-@pytest.mark.parametrize("config", [*DGRAD_CONFIGS, *NARROW_CONFIGS], ids=str)
+@pytest.mark.parametrize("config", [*DGRAD_CONFIGS, *NARROW_COSTS], ids=str)
 def test_shipped_configurations_are_possible(config):
     assert config.fits(2)
     assert config.block_m % 64 == 0

@@ -12,12 +12,7 @@ from triton_ext.ops.api.operators import ConvCall, has_tangent, is_transformed
 from triton_ext.ops.core.case import Direction
 from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.epilogue import ACTIVATIONS, EpilogueArguments, is_per_image
-from triton_ext.ops.core.problem import (
-    DIMENSIONS,
-    ConvParameters,
-    GivenParameters,
-    integer,
-)
+from triton_ext.ops.core.problem import DIMENSIONS, ConvParameters, GivenParameters, integer
 
 Tensor = torch.Tensor
 Fallback = Literal["error", "torch"]

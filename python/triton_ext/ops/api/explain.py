@@ -12,11 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from triton_ext.ops.api.checks import (
-    check_arguments,
-    check_output_padding,
-    check_rank,
-)
+from triton_ext.ops.api.checks import check_arguments, check_output_padding, check_rank
 from triton_ext.ops.api.convolve import OF_TRANSPOSED, check_call
 from triton_ext.ops.api.operators import DGRAD, FPROP, ConvCall
 from triton_ext.ops.core import planner

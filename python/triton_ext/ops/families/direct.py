@@ -19,11 +19,7 @@ from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last, channels_l
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.family import Expected, Family
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.plan import (
-    TO_LAST,
-    ForwardPlan,
-    three,
-)
+from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, three
 from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals
 from triton_ext.ops.kernels.groups import conv_direct_kernel
 

@@ -31,12 +31,7 @@ from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusal
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families import gemm_config
 from triton_ext.ops.families.gemm_config import ConvConfig, OutputTile, Product
-from triton_ext.ops.kernels.gemm import (
-    Classes,
-    DgradProblem,
-    conv_dgrad_kernel,
-    conv_fprop_kernel,
-)
+from triton_ext.ops.kernels.gemm import Classes, DgradProblem, conv_dgrad_kernel, conv_fprop_kernel
 from triton_ext.ops.kernels.row_copy import RowCopies, fill_channels
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")

@@ -230,7 +230,6 @@ NARROW_COSTS: dict[ConvConfig, Cost] = {
     _config(64, 32, 8, 4): Cost(0.170, 0.35, 6.0),
     _config(64, 16, 8, 4): Cost(0.150, 0.30, 6.0),
 }
-NARROW_CONFIGS: tuple[ConvConfig, ...] = tuple(NARROW_COSTS)
 
 # The widest of the narrow tiles.
 NARROW_COLUMNS = 32
