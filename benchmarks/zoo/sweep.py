@@ -361,7 +361,7 @@ def _is_torch_faster(work: Work, machine: Any) -> bool:
 
     operands = inputs_of(work.case, make_operands(work.layer.problem, work.layer.dtype))
     with assumed_device(machine):
-        return runs.is_torch_faster(work.case, operands[0].device, (*operands, None))
+        return runs.is_torch_faster(work.case, operands[0].device)
 
 
 @contextlib.contextmanager

@@ -222,6 +222,19 @@ def test_what_no_kernel_takes_is_explained():
         explain(x, weight, direction="up")
 
 
+def test_a_call_is_explained_with_its_bias_and_when_it_is_empty():
+    x = torch.empty(2, 8, 8, 64, device="meta").permute(0, 3, 1, 2)
+    weight, bias = torch.empty(64, 64, 3, 3, device="meta"), torch.empty(64, device="meta")
+    found = explain(x, weight, bias, 1, 1)
+    assert found.case == explain(x, weight, padding=1).case
+    for direction in DIRECTIONS:
+        empty = explain(x[:0].half(), weight.half(), padding=1, direction=direction)
+        assert empty.case.problem.batch == 0
+        assert str(empty)
+    with pytest.raises(TypeError, match="device is 'a100': expected a Device"):
+        explain(x, weight, device="a100")
+
+
 def test_the_command(capsys):
     shape = "32,96,56,56 -> 96 k7 g96"
     assert main(["explain", shape, "--direction", "fprop", "wgrad"]) == 0

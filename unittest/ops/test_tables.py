@@ -274,6 +274,11 @@ def entry(us: float = 10.0, measured: str = "2020-11-20T00:00:00Z", **changes) -
     return {**made.raw(), **changes}
 
 
+def test_an_entry_without_a_time_is_none():
+    with pytest.raises(TableError, match=r"entry\.us: 0 is out of range"):
+        Entry.of(entry(us=0.0))
+
+
 def test_a_table_survives_its_file(tmp_path):
     path = tmp_path / "deep" / file_name(GPU)
     assert read_table(path) is None

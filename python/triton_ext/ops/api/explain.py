@@ -229,6 +229,7 @@ class Explanation:
 def explain(
     x: torch.Tensor,
     weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
     stride: Numbers = 1,
     padding: Padding = 0,
     dilation: Numbers = 1,
@@ -243,7 +244,8 @@ def explain(
         x: [N, Ci, *input_size], of any device; ``meta`` tensors need no memory.  In another memory
             format than channels-last it counts as if it were converted.
         weight: [Co, Ci / groups, *filter_size].
-        stride, padding, dilation, groups: As for ``conv1d`` to ``conv3d``.
+        bias, stride, padding, dilation, groups: As for ``conv1d`` to ``conv3d``; a bias changes no
+            choice.
         direction: ``"fprop"``, ``"dgrad"`` or ``"wgrad"``; of gradients, dy is taken to be dense.
         device: Where it would run; the GPU of x by default, an H200 where x is on none.
 
@@ -253,10 +255,12 @@ def explain(
     """
     if direction not in DIRECTIONS:
         raise ValueError(f"explain: direction is {direction!r}: expected {' or '.join(DIRECTIONS)}")
-    problem = support(x, weight, None, stride, padding, dilation, groups).problem
+    if device is not None and not isinstance(device, Device):
+        raise TypeError(f"explain: device is {device!r}: expected a Device of core.device")
+    problem = support(x, weight, bias, stride, padding, dilation, groups).problem
     is_last = x.dim() == weight.dim() and x.stride(1) == 1
     strides = tuple(x.stride()) if is_last and direction != "dgrad" else None
-    case = Case(direction=direction, problem=problem, dtype=x.dtype, x_strides=strides)
+    case = Case(direction=direction, problem=problem, dtype=cast_dtype(x), x_strides=strides)
     if device is None:
         device = device_of(x.device, "explain") if x.device.type == "cuda" else KNOWN["h200"]
     return explain_case(case, device)

@@ -111,12 +111,11 @@ def _backward_fused(ctx: Any, operator: Operator, grad: Tensor) -> tuple[Any, ..
     return dx, dw, db, ds, dr, None, [None] * ctx.count_extra
 
 
-#
-# A mapped dimension is folded into images or into channels.  Where only pixels are mapped, they are
-# more images.  Where both operands are, every element is a group of its own.  Where only the filter
-# is, every element has output channels of its own.  Channels are ordered (group, element, channel
-# of the group) where elements share the groups of an operand that is not mapped, and (element,
-# group, channel) where every element brings its own.
+# vmap: a mapped dimension is folded into images or channels.  Where only pixels are mapped, they
+# are more images.  Where both operands are, every element is a group of its own.  Where only the
+# filter is, every element has output channels of its own.  Channels are ordered (group, element,
+# channel of the group) where elements share the groups of an operand that is not mapped, and
+# (element, group, channel) where every element brings its own.
 
 # The tensors of a direction: both operands and the output.
 _ROLES = {"fprop": "xwy", "dgrad": "ywx", "wgrad": "xyw"}

@@ -159,9 +159,7 @@ class Operand:
     channels: int  # of a pixel as it is read
     missing_channels: int = 0  # zeros among them that a copy adds, for rows of whole 16 bytes
     is_copied: bool = False  # whether the tensor is copied to a dense one
-    pixel_stride: int = (
-        0  # elements from one pixel to the next; 0 where there is no one such number
-    )
+    pixel_stride: int = 0  # elements from a pixel to the next; 0 where there is no one number
 
     @classmethod
     def make(

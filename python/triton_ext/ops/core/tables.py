@@ -184,6 +184,8 @@ class Entry:
             found: Entry = _decode(cls, {k: v for k, v in raw.items() if k in names}, "entry")
         except KindError as error:
             raise TableError(str(error)) from error
+        if not found.us:
+            raise TableError("entry.us: 0 is out of range")
         return found
 
 
@@ -414,14 +416,15 @@ lookup = Lookup()
 def find(case: Case, device: Device) -> Any | None:
     """Returns the configuration that was measured to be fastest for a case, or None."""
     key, raw = entry_for(case, device)
-    config = None
+    config, is_tuned = None, False
     if raw is not None:
         try:
-            config = read_choice(raw, case, device)[1]
+            entry, config = read_choice(raw, case, device)
+            is_tuned = bool(entry.triton)
         except (TableError, KindError) as error:
             lookup.tell(device.name, key, error)
     for observer in tuple(lookup.observers):
-        observer(case, device, config is not None)
+        observer(case, device, is_tuned)
     return config
 
 

@@ -149,6 +149,8 @@ class _Torch(Family[TorchConfig]):
             found.append(f"no measured rate of {case.dtype} to {case.output_dtype}")
         ci, co = problem.in_channels, problem.out_channels
         is_fast = problem.groups == ci == co and problem.filter_size in _DEPTHWISE_FILTERS
+        if not problem.batch:
+            found.append("an empty batch takes no time")
         if problem.groups == ci > 1 and not (is_fast and case.direction == "fprop"):
             found.append("cuDNN is several times slower with groups of one channel")
         if replace(case.epilogue, bias=False, out_dtype=None) != PLAIN:

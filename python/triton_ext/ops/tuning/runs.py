@@ -27,7 +27,6 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ops.core import planner, tables
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device, device_of
-from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.tables import Entry, Table, TableError, TuningWarning, lookup
 from triton_ext.ops.tuning import measure
@@ -45,8 +44,6 @@ _RACE_ROUNDS = 4
 _SURE = 2.0
 # Times of kernels of 6 to 10 us differ by some percent from run to run; at a tie, torch is safe.
 _TIE = 1.02
-# Operands of a call, and its bias.
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,19 +401,14 @@ def measure_case(
     machine: Device,
     clock: EventClock,
     rounds: int,
-    tensors: Tensors | None = None,
 ) -> Outcome:
     """Measures the candidates of a case, and torch in the same rounds where it computes the same.
 
-    ``errors`` say why a candidate did not compile; they are empty for the others.  ``tensors`` are
-    operands and bias; by default some are drawn.
+    ``errors`` say why a candidate did not compile; they are empty for the others.
     """
     case = work.case
     try:
-        if tensors is None:
-            given = measure.make_tensors(case, device)
-        else:
-            given = tensors[:2], EpilogueArguments(*tensors[2:])
+        given = measure.make_tensors(case, device)
         trials, failures = measure.agreeing(case, work.configs, errors, device, given)
         torchs = measure.torch_trials(case, machine, given) if trials else []
         times = measure.interleaved(trials + torchs, clock, rounds)
@@ -440,19 +432,19 @@ def measure_case(
     return replace(result, entry=entry, is_new=True)
 
 
-def is_torch_faster(case: Case, device: torch.device, tensors: Tensors | None = None) -> bool:
+def is_torch_faster(case: Case, device: torch.device) -> bool:
     """Tells whether torch takes less time for a case than the kernel that the planner chooses.
 
     Both are measured where no table has their times and their models are not sure.  That needs a
     GPU that may be used for it: no graph is being captured, algorithms need not be deterministic
     (``torch.use_deterministic_algorithms``), and ``TRITON_EXT_TUNING`` is not 0.  This process
-    keeps the times, as :func:`tune` does.  ``tensors`` are the operands of a call, and its bias.
+    keeps the times; :func:`tune` measures the case all the same.
     """
     ratio, is_measured = planner.torch_ratio(case, device)
     if not is_measured:
         if ratio > _SURE or ratio < 1 / _SURE or not _may_race(device):
             return ratio < 1
-        ratio = _race(case, device, tensors)
+        ratio = _race(case.dense, device)
     return ratio < _TIE
 
 
@@ -465,18 +457,18 @@ def _may_race(device: torch.device) -> bool:
     )
 
 
-def _race(case: Case, device: torch.device, tensors: Tensors | None) -> float:
+def _race(case: Case, device: torch.device) -> float:
     """Measures torch beside the planner's choice; returns torch's time over that of the choice."""
-    if case != case.dense:
-        case, tensors = case.dense, None
     machine = device_of(device, case.operator)
     choice = planner.measured(case, machine) or planner.cheapest(case, machine)
     assert choice is not None  # there is something to compare torch with
     work = Outcome(case=case, key=case.key(machine.num_sms), configs=(choice.config,))
     with torch.cuda.device(device):
         clock = EventClock(device)
-        entry = measure_case(work, [""], device, machine, clock, _RACE_ROUNDS, tensors).entry
+        entry = measure_case(work, [""], device, machine, clock, _RACE_ROUNDS).entry
     if entry is None or not entry.torch_us:
         return math.inf
-    lookup.add(machine.name, {work.key: entry.raw()}, "what this process measured")
+    # Without the version of Triton it does not count as tuned.
+    raw = replace(entry, triton="").raw()
+    lookup.add(machine.name, {work.key: raw}, "what this process measured")
     return entry.torch_us / entry.us
