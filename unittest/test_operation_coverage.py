@@ -166,7 +166,7 @@ def test_the_emulator_runs_or_refuses(host, target, monkeypatch):
     monkeypatch.setattr(interpreter, "_place_buffers", lambda *_: 0)
     table = interpreter._operations(target.partition(":")[0])
     for name in sorted(host.operations - table.keys()):
-        with pytest.raises(EmulationError, match=f"does not know '{name}'"):
+        with pytest.raises(EmulationError, match=f"does not support '{name}'"):
             Program(kernel(name, target))
     ignored = {name for name in host.operations & table.keys() if table[name] is NOTHING}
     touching = {n for n in ignored if has_buffers(n) or row(n).barrier or row(n).waits}

@@ -197,12 +197,18 @@ def test_pieces_are_copied_in_twos():
     ]  # fmt: skip
 
 
+def spare_bytes(config):
+    """Shared memory of a last piece that is of no use, where WGMMAs are joined."""
+    piece_bytes = config.block_n_rest * config.block_k * config.element_bytes
+    return config.w_pieces * piece_bytes - config.w_blocks * config.w_bytes
+
+
 @needs_join
 def test_where_the_spare_piece_does_not_fit_nothing_is_joined():
     fits = cooperative(64, 2, 128, 5, block_n_rest=64)
     tight = dataclasses.replace(fits, store_n=32, store_buffers=3)
     assert [config.refusals() for config in (fits, tight)] == [(), ()]
-    assert [config.spare_bytes for config in (fits, tight)] == [64 * 128, 64 * 128]
+    assert [spare_bytes(config) for config in (fits, tight)] == [64 * 128, 64 * 128]
     assert [config.joins for config in (fits, tight)] == [True, False]
     assert tight.fprop_boxes == (128, 64)
 
@@ -223,8 +229,8 @@ def test_a_host_that_cannot_joins_nothing(monkeypatch):
 def test_compiled_code(config, fresh_triton_cache, tmp_path):
     compiled = fprop.compile_conv_fprop(config, rank=2 if config.rows_from_w else 4)
     ptx = compiled.asm["ptx"]
-    spare_bytes = config.spare_bytes if config.joins else 0
-    assert compiled.metadata.shared <= config.smem_bytes + spare_bytes + RESERVED_BYTES
+    spare = spare_bytes(config) if config.joins else 0
+    assert compiled.metadata.shared <= config.smem_bytes + spare + RESERVED_BYTES
     rows = r"2d\.shared" if config.rows_from_w else r"4d\S*\.im2col"
     assert len(re.findall(rf"cp\.async\.bulk\.tensor\.{rows}", ptx)) == config.row_groups
     widths = [config.block_n_main] + [config.block_n_rest] * (config.block_n_rest > 0)
@@ -374,11 +380,11 @@ def test_residue_classes_reach_what_the_convolution_reaches():
             assert y < dim.walk_size
             found = {(y + dim.shift(residue, r), r) for r in dim.class_taps(residue)}
             assert found == brute_force_taps(dim, pixel)
-            # As the kernel walks: from the first tap's offset, down by offset_step.
+            # As the kernel walks: from the first tap's offset, down by a phase's step.
             offsets = [dim.shift(residue, r) - dim.lower for r in dim.class_taps(residue)]
-            assert all(0 <= offset <= dim.largest_offset for offset in offsets)
+            assert all(offset >= 0 for offset in offsets)
             falls = {a - b for a, b in itertools.pairwise(offsets)}
-            assert falls <= {dim.offset_step}
+            assert falls <= {dim.dilation // dim.divisor}
     assert empty > 50
     assert shared > 50
 

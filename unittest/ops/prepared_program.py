@@ -32,7 +32,7 @@ from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueArguments, EpilogueSpec
 from triton_ext.ops.core.launcher import BoundPlan, Launcher, recording
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families import gluon_wgrad
+from triton_ext.ops.families import wgrad as wgrad_family
 from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.gluon_config import TileConfig
 from triton_ext.ops.families.gluon_wgrad import WgradTileChoice
@@ -392,7 +392,7 @@ def check_flags_are_those_of_the_stream() -> None:
     again = BoundPlan(plan)
     x, dy = last(problem.x_shape), last(problem.y_shape)
     with (
-        mock.patch.object(gluon_wgrad, "zeroed_flags", flags),
+        mock.patch.object(wgrad_family, "zeroed_flags", flags),
         mock.patch.object(launcher, "zeroed_flags", flags),
         mock.patch.object(launcher, "_are_flags", lambda tensor: tensor is made[0]),
     ):
