@@ -249,3 +249,11 @@ tt.func @f(%a: i8, %nsw: i8) {
     for op in ops:
         op.set_loc('loc("exact nneg.py":1:2)')
     assert [arith.poison_flags(op) for op in ops] == expected
+
+
+def test_an_operation_without_its_result_has_no_view():
+    text = "%b = t.a : !ttg.memdesc<1xi64>\n  ttg.memdesc_subslice %b, 1 : !ttg.memdesc<1xi64>"
+    op = parse(f"module {{\n  {text}\n}}\n").body[1]
+    assert not op.results
+    with pytest.raises(VerifyError, match="expected a result in 'ttg.memdesc_subslice'"):
+        ttg.MemDescSubsliceOp.match(op)

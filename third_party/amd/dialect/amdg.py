@@ -192,7 +192,7 @@ class UpdateTensorDescriptorOp(View):
         pred = reader.take_optional("pred")
         offsets, bounds = lists.get("add_offsets", ()), lists.get("set_bounds", ())
         clamp = reader.flag("clamp_bounds")
-        return cls(reader.op, desc, offsets, bounds, pred, clamp, reader.op.results[0])
+        return cls(reader.op, desc, offsets, bounds, pred, clamp, reader.result())
 
 
 # ---- waits
@@ -280,7 +280,7 @@ class BufferLoadOp(View):
         operands = reader.take(), reader.take()
         mask, other = reader.take_optional(","), reader.take_optional(",")
         stride, contiguity = reader.take_optional("stride"), reader.integer("contiguity", 1)
-        return cls(reader.op, *operands, mask, other, stride, contiguity, reader.op.results[0])
+        return cls(reader.op, *operands, mask, other, stride, contiguity, reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +339,7 @@ class BufferAtomicRmwOp(View):
         kind = reader.head.partition(",")[0].strip()
         operands = reader.take(), reader.take(), reader.take()
         optional = reader.take_optional(","), reader.take_optional("stride")
-        return cls(reader.op, kind, *operands, *optional, reader.op.results[0])
+        return cls(reader.op, kind, *operands, *optional, reader.result())
 
 
 @dataclass(frozen=True, slots=True)

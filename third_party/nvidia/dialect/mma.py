@@ -48,7 +48,7 @@ class WarpGroupDotOp(View):
     @classmethod
     def _of(cls, reader: OpReader) -> WarpGroupDotOp:
         operands = reader.take(), reader.take(), reader.take(), reader.take_optional()
-        return cls(reader.op, *operands, reader.flag("isAsync"), reader.op.results[0])
+        return cls(reader.op, *operands, reader.flag("isAsync"), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +205,8 @@ class TmemAllocOp(View):
 
     @classmethod
     def _of(cls, reader: OpReader) -> TmemAllocOp:
-        results = reader.op.results
-        return cls(reader.op, reader.take_optional(), results[0], _first(results[1:]))
+        rest = reader.op.results[1:]
+        return cls(reader.op, reader.take_optional(), reader.result(), _first(rest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class ConstantOp(View):
             module = op.module
             aliases = module.aliases if module is not None else None
             found, _ = parse_attribute_prefix(text, aliases, position)
-        return cls(op, found, op.results[0])
+        return cls(op, found, reader.result())
 
     @property
     def value(self) -> object:
@@ -129,7 +129,7 @@ class BinaryOp(View):
         if op.name not in BINARY:
             return None
         reader = OpReader(op)
-        return cls(op, reader.take(), reader.take(), op.results[0])
+        return cls(op, reader.take(), reader.take(), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class CmpIOp(View):
         op = reader.op
         if not reader.head:
             raise reader.fail("a predicate")
-        return cls(op, reader.head, reader.take(), reader.take(), op.results[0])
+        return cls(op, reader.head, reader.take(), reader.take(), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +178,4 @@ class SelectOp(View):
     @classmethod
     def _of(cls, reader: OpReader) -> SelectOp:
         op = reader.op
-        return cls(op, reader.take(), reader.take(), reader.take(), op.results[0])
+        return cls(op, reader.take(), reader.take(), reader.take(), reader.result())

@@ -48,7 +48,7 @@ class LoadOp(View):
     @classmethod
     def _of(cls, reader: OpReader) -> LoadOp:
         operands = reader.take(), reader.take_optional(), reader.take_optional()
-        return cls(reader.op, *operands, reader.attribute("cachePolicy"), reader.op.results[0])
+        return cls(reader.op, *operands, reader.attribute("cachePolicy"), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class AddPtrOp(View):
 
     @classmethod
     def _of(cls, reader: OpReader) -> AddPtrOp:
-        return cls(reader.op, reader.take(), reader.take(), reader.op.results[0])
+        return cls(reader.op, reader.take(), reader.take(), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class MakeRangeOp(View):
     @classmethod
     def _of(cls, reader: OpReader) -> MakeRangeOp:
         bounds = reader.integer("start"), reader.integer("end")
-        return cls(reader.op, *bounds, reader.op.results[0])
+        return cls(reader.op, *bounds, reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class ExpandDimsOp(View):
 
     @classmethod
     def _of(cls, reader: OpReader) -> ExpandDimsOp:
-        return cls(reader.op, reader.take(), reader.integer("axis"), reader.op.results[0])
+        return cls(reader.op, reader.take(), reader.integer("axis"), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class TransOp(View):
 
     @classmethod
     def _of(cls, reader: OpReader) -> TransOp:
-        return cls(reader.op, reader.take(), reader.integers("order"), reader.op.results[0])
+        return cls(reader.op, reader.take(), reader.integers("order"), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class DotOp(View):
     @classmethod
     def _of(cls, reader: OpReader) -> DotOp:
         operands = reader.take(), reader.take(), reader.take()
-        return cls(reader.op, *operands, reader.op.results[0])
+        return cls(reader.op, *operands, reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class DescriptorLoadOp(View):
 
     @classmethod
     def _of(cls, reader: OpReader) -> DescriptorLoadOp:
-        return cls(reader.op, reader.take(), reader.take_bracket(), reader.op.results[0])
+        return cls(reader.op, reader.take(), reader.take_bracket(), reader.result())
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class LocalAllocOp(View):
 
     @classmethod
     def _of(cls, reader: OpReader) -> LocalAllocOp:
-        return cls(reader.op, reader.take_optional(), reader.op.results[0])
+        return cls(reader.op, reader.take_optional(), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class LocalLoadOp(View):
 
     @classmethod
     def _of(cls, reader: OpReader) -> LocalLoadOp:
-        return cls(reader.op, reader.take(), reader.take_optional("token"), reader.op.results[0])
+        return cls(reader.op, reader.take(), reader.take_optional("token"), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class MemDescIndexOp(View):
 
     @classmethod
     def _of(cls, reader: OpReader) -> MemDescIndexOp:
-        return cls(reader.op, reader.take(), reader.take(), reader.op.results[0])
+        return cls(reader.op, reader.take(), reader.take(), reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class MemDescSubsliceOp(View):
         match = _OFFSETS.match(reader.words[1])
         if match is not None:
             offsets = tuple(int(x) for x in match[1].split(",") if x.strip())
-        return cls(reader.op, src, offsets, reader.op.results[0])
+        return cls(reader.op, src, offsets, reader.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class MemDescTransOp(View):
 
     @classmethod
     def _of(cls, reader: OpReader) -> MemDescTransOp:
-        return cls(reader.op, reader.take(), reader.integers("order"), reader.op.results[0])
+        return cls(reader.op, reader.take(), reader.integers("order"), reader.result())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ...errors import VerifyError
 from ..attribute_values import Attribute, parse_attribute
 from ..nodes import Operation
 from ..segments import AttributesSlot, CommentSlot, LocationSlot, OperandSlot, RegionSlot
-from ..values import Value
+from ..values import OpResult, Value
 
 __all__ = ["OpReader", "View", "literals"]
 
@@ -92,6 +92,16 @@ class OpReader:
             raise self.fail(what)
         self.next += 1
         return self.operands[self.next - 1]
+
+    def result(self) -> OpResult:
+        """Returns the first result.
+
+        Raises:
+            VerifyError: There is none.
+        """
+        if not self.op.results:
+            raise self.fail("a result")
+        return self.op.results[0]
 
     def take_optional(self, keyword: str = "") -> Value | None:
         """Returns the next operand, if any, if the text before it ends with the keyword."""
