@@ -255,5 +255,5 @@ def test_an_operation_without_its_result_has_no_view():
     text = "%b = t.a : !ttg.memdesc<1xi64>\n  ttg.memdesc_subslice %b, 1 : !ttg.memdesc<1xi64>"
     op = parse(f"module {{\n  {text}\n}}\n").body[1]
     assert not op.results
-    with pytest.raises(VerifyError, match="expected a result in 'ttg.memdesc_subslice'"):
+    with pytest.raises(VerifyError, match=r"expected a result in 'ttg\.memdesc_subslice'"):
         ttg.MemDescSubsliceOp.match(op)
