@@ -112,7 +112,7 @@ def _tuples(value: Any) -> Any:
 def table_of(layers: Sequence[Layer]) -> Any:
     """Returns the table of the fastest configurations of layers.
 
-    Of layers with one key, that counts which loses least on those layers where it ran.
+    The configuration that loses least counts for all layers with one key, where it ran.
 
     Raises:
         ValueError: Times are invented, or of several GPUs.

@@ -39,7 +39,6 @@ from benchmarks.operands import (
     Operands,
     call_of,
     case_of,
-    inputs_of,
     make_operands,
 )
 from benchmarks.options import has_gpu, machine_rate, prepare_torch
@@ -356,12 +355,12 @@ def _device(arguments: argparse.Namespace) -> Any:
 
 def _is_torch_faster(work: Work, machine: Any) -> bool:
     """Returns the verdict of ``prefer="fastest"``, which may measure on its own."""
+    import torch
     from triton_ext.ops.core.device import assumed_device
     from triton_ext.ops.tuning import runs
 
-    operands = inputs_of(work.case, make_operands(work.layer.problem, work.layer.dtype))
     with assumed_device(machine):
-        return runs.is_torch_faster(work.case, operands[0].device)
+        return runs.is_torch_faster(work.case, torch.device("cuda", torch.cuda.current_device()))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ Grammar (PTX ISA, ``wgmma.mma_async``)::
 Scale-d is a predicate, and the registers d are read as well; or it is 0, where the compiler knows
 that the accumulator starts at zero.
 
-Of an fp32 accumulator, each thread has N / 2 registers, 4 for 8 columns, in the order of the
+Each thread has N / 2 registers of an fp32 accumulator, 4 for 8 columns, in the order of the
 columns (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16").  So the registers of two
 neighbouring WGMMAs, one after the other, are the registers of one WGMMA as wide as both.
 """
