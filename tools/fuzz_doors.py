@@ -223,6 +223,9 @@ def _run_table(data: bytes, gpu: str, step: list[str]) -> str:
         path = pathlib.Path("table.json")
         path.write_bytes(data)
         step.append("read_table")
+        there = None
+        with contextlib.suppress(tables.TableError):
+            there = tables.read_table(path)
         with contextlib.suppress(tables.TableError):
             table = tables.read_table(path, gpu)
             step.append("read entries")
@@ -232,6 +235,11 @@ def _run_table(data: bytes, gpu: str, step: list[str]) -> str:
                     tables.decode(entry.kind, entry.config)
         step.append("update_table")
         good = tables.Table(gpu, {"a key": _shipped()[1][min(_shipped()[1])]})
+        if there is not None and there.gpu != gpu:
+            with contextlib.suppress(OSError):
+                update_table(path, good)
+                return f"invalid: a table for {there.gpu} was taken for one for {gpu}"
+            return "" if path.read_bytes() == data else "invalid: the table of another GPU changed"
         update_table(path, good)
         again = tables.read_table(path, gpu)
         if again is None or "a key" not in again.entries:

@@ -130,10 +130,13 @@ def ranks_problem(count: int) -> str:
 
 def torchrun(count: int) -> tuple[tuple[str, ...], dict[str, str]]:
     """Returns how torchrun is started for ranks on this machine, and its environment."""
-    launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
+    # A machine's own name need not lead to it, so ranks meet at the loopback interface.
+    launch = ("-m", "torch.distributed.run", "--standalone", "--local-addr=localhost",
+              f"--nproc-per-node={count}")  # fmt: skip
     paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(ROOT)]
     path = os.pathsep.join(filter(None, paths))
-    return (sys.executable, *launch), {**os.environ, "PYTHONPATH": path}
+    environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, "PYTHONPATH": path}
+    return (sys.executable, *launch), environment
 
 
 def start(count: int, module: str, words: Sequence[str]) -> int:

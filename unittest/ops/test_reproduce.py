@@ -424,7 +424,8 @@ def test_a_dry_run_of_models_and_ranks_runs_tiny_ones(tmp_path):
     if not importlib.import_module("torch.distributed").is_available():
         pytest.skip("this torch has no torch.distributed")
     words = ("--only", "models.curves.vae,ranks.vae", "--out", str(tmp_path))
-    assert command("--dry-run", *words) == 0
+    status = command("--dry-run", *words)
+    assert status == 0, "\n".join(log.read_text()[-4000:] for log in tmp_path.glob("*.log"))
     rows = {(row["case"], row["figure"]): row for row in summary(tmp_path)}
     assert len(rows) == 6
     assert {row["result"] for row in rows.values()} == {"DRY"}
