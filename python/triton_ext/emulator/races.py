@@ -125,8 +125,8 @@ class Races:
                 raise fault(
                     op,
                     f"reads '{view.name}' before all of its elements were written",
-                    "shared memory starts with data of an earlier kernel; if a copy fills this "
-                    "buffer, a wait for the copy is missing",
+                    "the memory has data of an earlier kernel; if a copy fills this buffer, a wait "
+                    "for the copy is missing",
                 )
             write = self._accesses[number]
             for who in write.unknown_to(agent):

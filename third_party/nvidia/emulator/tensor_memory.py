@@ -29,7 +29,7 @@ from triton_ext.ir.encodings import Encoding
 from ..dialect import mma
 from .mbarriers import agent_of, races_of
 
-__all__ = ["TENSOR_MEMORY", "VIEWS", "TmemView", "check_alone"]
+__all__ = ["TENSOR_MEMORY", "VIEWS", "TmemView", "check_alone", "element_places"]
 
 #: Lanes of tensor memory, and bytes of a cell.
 _LANES, _CELL_BYTES = 128, 4
@@ -65,7 +65,7 @@ class _Block:
 
 
 @functools.lru_cache(maxsize=256)
-def _layout_index(
+def element_places(
     encoding: Encoding, shape: tuple[int, int], size_bytes: int
 ) -> tuple[Array, Array, int]:
     """Lanes and bytes of the elements of one buffer, and the columns that it takes.
@@ -247,7 +247,7 @@ class _Layout:
         """The layout of a value's type."""
         encoding, shape = context.type_of(value).encoding, context.shape(value)
         size_bytes = context.element(value).size_bytes
-        lane, byte, columns = _layout_index(encoding, (shape[-2], shape[-1]), size_bytes)
+        lane, byte, columns = element_places(encoding, (shape[-2], shape[-1]), size_bytes)
         for count in reversed(shape[:-2]):
             steps = np.arange(count).reshape(-1, *(1,) * byte.ndim) * (columns * _CELL_BYTES)
             byte = byte + steps
@@ -258,7 +258,10 @@ class _Layout:
         """Bytes of the elements in a block of columns; ``None`` where it is too small."""
         pitch = columns * _CELL_BYTES
         first_lane, first_byte = divmod(start, pitch)
-        if int(self.byte.max()) + first_byte >= pitch or int(self.lane.max()) + first_lane >= _LANES:
+        if (
+            int(self.byte.max()) + first_byte >= pitch
+            or int(self.lane.max()) + first_lane >= _LANES
+        ):
             return None
         return start + self.lane * pitch + self.byte
 
@@ -342,7 +345,9 @@ def _subslice(op: Operation, context: Context) -> Step:
     size = context.shape(result)[dim]
 
     def step(group: Workgroup) -> None:
-        key = tuple(slice(offset, offset + size) if each == dim else slice(None) for each in range(dim + 1))
+        key = tuple(
+            slice(offset, offset + size) if each == dim else slice(None) for each in range(dim + 1)
+        )
         group.values[result] = group.values[source].view(key)
 
     return step
