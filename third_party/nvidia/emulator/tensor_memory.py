@@ -249,8 +249,8 @@ class _Layout:
         size_bytes = context.element(value).size_bytes
         lane, byte, columns = element_places(encoding, (shape[-2], shape[-1]), size_bytes)
         for count in reversed(shape[:-2]):
-            steps = np.arange(count).reshape(-1, *(1,) * byte.ndim) * (columns * _CELL_BYTES)
-            byte = byte + steps
+            steps: Array = np.arange(count).reshape(-1, *(1,) * byte.ndim)
+            byte = byte + steps * (columns * _CELL_BYTES)
             columns *= count
         return cls(np.broadcast_to(lane, byte.shape), byte, columns)
 
