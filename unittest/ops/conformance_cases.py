@@ -194,9 +194,11 @@ def packings(case: Case) -> tuple[RowPacking, ...]:
     """How rows of the filter can be packed into pixels, if a family reads such pixels."""
     size = case.dtype.itemsize
     if case.direction != "dgrad":
-        return tuple(RowPacking.ways(case.problem, case.strides_of_x, size))
+        return tuple(RowPacking.candidates(case.problem, case.strides_of_x, size))
     forward = as_forward(case.problem)
-    return () if forward is None else tuple(RowPacking.ways(forward, case.strides_of_dy, size))
+    return (
+        () if forward is None else tuple(RowPacking.candidates(forward, case.strides_of_dy, size))
+    )
 
 
 def configs(family: Any, case: Case) -> list[Any]:

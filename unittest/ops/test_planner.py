@@ -226,8 +226,8 @@ def test_every_family_is_there_with_its_times_or_its_refusal():
         *("gemm", "gluon", "as_fprop", "patches", "depthwise", "merged", "direct", "torch")
     }
     assert by_kind["patches"].config is None
-    assert "no patches" in by_kind["patches"].reason
-    assert by_kind["gemm"].reason == "as_fprop goes first"
+    assert "no patches" in by_kind["patches"].refusal
+    assert by_kind["gemm"].refusal == "as_fprop goes first"
     assert math.isnan(by_kind["direct"].us)
     lines = str(found).splitlines()
     assert lines[0] == "dgrad 1x128x512x512 -> 3 k3x3 float16 on NVIDIA H200, 132 multiprocessors"

@@ -256,12 +256,12 @@ CASE = {"direction": "fprop", "problem": tuning.parse_shape("1x8x8x8_8_k3"), "dt
             "tune: device is 'gpu': Expected one of",
         ),
         (
-            lambda: tuning.tune([], device="cuda:99", machine=H200),
+            lambda: tuning.tune([], device="cuda:99", gpu=H200),
             ValueError,
             r"^tune: device is 'cuda:99': torch sees \d+ GPUs$",
         ),
         (
-            lambda: tuning.tune([tuning.Case(**CASE)], device="cpu", machine=H200),
+            lambda: tuning.tune([tuning.Case(**CASE)], device="cpu", gpu=H200),
             ValueError,
             "^tune: device is 'cpu': expected a GPU, or a clock$",
         ),
@@ -290,9 +290,9 @@ CASE = {"direction": "fprop", "problem": tuning.parse_shape("1x8x8x8_8_k3"), "dt
             "out_dtype is 3: expected a dtype, or",
         ),
         (
-            lambda: tuning.candidates(machine=None, **CASE),
+            lambda: tuning.candidates(device=None, **CASE),
             TypeError,
-            "candidates: machine is None: expected a Device",
+            "candidates: device is None: expected a Device",
         ),
     ],
 )
@@ -868,7 +868,7 @@ def test_choices_that_the_users_table_cannot_take_go_to_the_file(
     from triton_ext.ops.tuning import command, runs
 
     clock = MadeUpClock(lambda trial: 1.0)
-    there = {"machine": H200, "device": "cpu", "clock": clock, "compiler": None, "seconds": 1e-9}
+    there = {"gpu": H200, "device": "cpu", "clock": clock, "compiler": None, "seconds": 1e-9}
     kept = []
 
     def tune(cases, **options):
@@ -918,7 +918,7 @@ def test_what_the_time_leaves_is_an_exit_status(with_a_gpu, monkeypatch, capsys,
         def submit(self, case, config, machine):
             return concurrent.futures.Future()
 
-    there = {"machine": H200, "device": "cpu", "clock": MadeUpClock(lambda trial: 1.0)}
+    there = {"gpu": H200, "device": "cpu", "clock": MadeUpClock(lambda trial: 1.0)}
     monkeypatch.setattr(command, "tune", functools.partial(runs.tune, **there))
     monkeypatch.setattr(command, "CompilePool", Stuck)
     shapes = ("1x64x9x9_16_k3", "1x64x9x9_32_k3")

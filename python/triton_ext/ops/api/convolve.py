@@ -133,16 +133,16 @@ def _transposed(name: str, c: ConvCall, output_padding: Numbers) -> ConvCall | T
     extra = numbers("output_padding", output_padding, weight.dim() - 2)
     check_steps(name, parameters)
     check_output_padding(name, extra, parameters)
-    reason = None
+    refusal = None
     if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
         # No convolution has this as its gradient.
-        reason = f"output_padding {extra} is not smaller than stride {stride}"
+        refusal = f"output_padding {extra} is not smaller than stride {stride}"
     elif operators.is_traced():
-        reason = "torch.jit.trace takes no operator that has sizes among its arguments"
-    if reason is not None:
+        refusal = "torch.jit.trace takes no operator that has sizes among its arguments"
+    if refusal is not None:
         if not c.fallback or sides[::2] != sides[1::2]:
             raise UnsupportedError(
-                f'{name}: {reason}; fallback="torch" takes it where padding is the same on both '
+                f'{name}: {refusal}; fallback="torch" takes it where padding is the same on both '
                 "sides"
             )
         function = getattr(torch.nn.functional, name)

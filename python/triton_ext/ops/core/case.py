@@ -62,17 +62,17 @@ class Case:
 
     def __post_init__(self) -> None:
         """Refuses what is no case; others find its fields as they should be."""
-        problems = []
+        wrong = []
         if self.direction not in DIRECTIONS:
-            problems.append(f"direction is {self.direction!r}: expected {' or '.join(DIRECTIONS)}")
+            wrong.append(f"direction is {self.direction!r}: expected {' or '.join(DIRECTIONS)}")
         kinds = {"problem": ConvProblem, "dtype": torch.dtype, "epilogue": EpilogueSpec}
         for name, wanted in kinds.items():
             if not isinstance(value := getattr(self, name), wanted):
-                problems.append(f"{name} is {value!r}: expected a {wanted.__name__}")
+                wrong.append(f"{name} is {value!r}: expected a {wanted.__name__}")
         if self.out_dtype is not None and not isinstance(self.out_dtype, torch.dtype):
-            problems.append(f"out_dtype is {self.out_dtype!r}: expected a dtype, or None")
-        if problems:
-            raise TypeError("Case: " + "; ".join(problems))
+            wrong.append(f"out_dtype is {self.out_dtype!r}: expected a dtype, or None")
+        if wrong:
+            raise TypeError("Case: " + "; ".join(wrong))
 
     @property
     def operator(self) -> str:

@@ -11,7 +11,7 @@ begins where a tensor of the call begins is that tensor, in every call with this
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -198,9 +198,53 @@ class LaunchGroup:
         return self._launch(tensors)
 
 
-# Calls that are recorded at most: where two tensors are one or kernels are not prepared yet, none
-# shows what a replay needs.
+# Calls that may try to group their launches: kernels are prepared after their first launch, never
+# in the interpreter, and two tensors of a recorded call may be one.
 _MOST_TRIES = 3
+
+# A launcher, and names of tensors that it gets in place of others.
+Step = tuple[Launcher, Mapping[str, str]]
+
+
+class Launches:
+    """Kernels in sequence, with the same arguments at every launch but for their tensors.
+
+    ``order`` are the names of a call's tensors, as the kernels' parameters are named; calls have
+    tensors and ``None`` in the same places.
+    """
+
+    __slots__ = ("_group", "_steps", "_tries")
+
+    def __init__(self, order: Sequence[str], steps: Sequence[Step]) -> None:
+        self._steps = []
+        for launcher, instead in steps:
+            names = [name[:-4] for name in launcher.kernel.arg_names if name.endswith("_ptr")]
+            pick = itemgetter(*[order.index(instead.get(name, name)) for name in names])
+            self._steps.append((launcher, pick))
+        self._group: LaunchGroup | None = None
+        self._tries = _MOST_TRIES
+
+    def launch(self, tensors: Tensors, is_aligned: bool) -> None:
+        """Launches the kernels on the device of the first tensor.
+
+        With ``is_aligned``, all tensors begin on 16-byte boundaries.
+        """
+        x: Any = tensors[0]
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                return self.launch(tensors, is_aligned)
+        if is_aligned and self._group is not None and self._group(tensors):
+            return None
+        launches = []
+        for launcher, pick in self._steps:
+            picked = pick(tensors)
+            launcher.launch(picked)
+            launches.append(((launcher, picked), pick))
+        if is_aligned and launches and self._tries and self._group is None:
+            self._tries -= 1
+            self._group = LaunchGroup.of(launches)
+        return None
+
 
 _EMPTY = (
     torch.ops.aten.empty.memory_format,

@@ -386,7 +386,7 @@ class Lookup:
                 self._added.clear()
                 self._origins.clear()
 
-    def tell(self, gpu: str, key: str, reason: object) -> None:
+    def tell(self, gpu: str, key: str, refusal: object) -> None:
         """Warns, once, that an entry is not used, and says where it stands."""
         with self._lock:
             if (gpu, key) in self._told:
@@ -397,7 +397,7 @@ class Lookup:
         else:
             place = str(user_path(gpu) if key in self._users[gpu] else shipped_path(gpu))
         warnings.warn(
-            f"{place}: entry '{key}' is not used: {reason}; the model chooses, until the entry is "
+            f"{place}: entry '{key}' is not used: {refusal}; the model chooses, until the entry is "
             "removed or triton-ext tune measures it again",
             TuningWarning,
             stacklevel=4,

@@ -45,7 +45,7 @@ _PARTS_AT_A_TIME, _REDUCED_CHANNELS = 16, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseConfig:
-    """One way to compile the kernel of fprop and dgrad."""
+    """Tile configuration of fprop and dgrad."""
 
     qw: int  # neighbouring output pixels of a position
     block_p: int  # positions of a program, in wgrad at a time
@@ -77,7 +77,7 @@ class DepthwiseConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseWgradConfig(DepthwiseConfig):
-    """One way to compile the kernel of wgrad, whose positions are of dy."""
+    """Tile configuration of wgrad, whose positions are of dy."""
 
     lines: int  # rows of the filter of a program
     taps: int  # taps of each
@@ -168,7 +168,7 @@ class Depthwise(Family[Any]):
                 sampling.positions(config.qw),
                 three(sampling.in_size),
                 three(sampling.out_size, 1),
-                three((*sampling.class_rows, 0))[:2],
+                three((*sampling.phase_rows, 0))[:2],
                 math.ceil(sampling.out_size[-1] / config.qw),
                 three((*sampling.low[:-1], sampling.low[-1] // up)),
                 strides.scalars,

@@ -98,8 +98,8 @@ class Sampling:
         return (self.batch, self.in_channels, *self.in_size)
 
     @property
-    def class_rows(self) -> tuple[int, ...]:
-        """Output rows, ([D, [H]]), of each class of those that read through the same taps."""
+    def phase_rows(self) -> tuple[int, ...]:
+        """Output rows, ([D, [H]]), of each phase of those that read through the same taps."""
         return tuple(
             math.ceil(size / up) for size, up in zip(self.out_size[:-1], self.up, strict=False)
         )
@@ -110,8 +110,8 @@ class Sampling:
         return self.batch * math.prod(self.out_size)
 
     def positions(self, qw: int) -> int:
-        """Returns the positions, of ``qw`` pixels of a row, of one class of rows."""
-        return self.batch * math.prod(self.class_rows) * math.ceil(self.out_size[-1] / qw)
+        """Returns the positions, of ``qw`` pixels of a row, of one phase of rows."""
+        return self.batch * math.prod(self.phase_rows) * math.ceil(self.out_size[-1] / qw)
 
     def is_wide(self, pixel_stride: int, qw: int) -> bool:
         """Tells whether offsets in elements may need 64 bits; what is masked counts as well."""
@@ -171,7 +171,7 @@ class PixelStrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectConfig:
-    """One way to compile the kernel without tensor cores."""
+    """Tile configuration of the kernel without tensor cores."""
 
     block_m: int  # output pixels per tile
     block_n: int  # output channels per tile

@@ -84,7 +84,7 @@ def _case_refusals(case: Case, found: list[str]) -> Refusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherConfig:
-    """One way to compile and launch the kernel."""
+    """Tile configuration of the few-channel implicit GEMM."""
 
     block_m: int  # output pixels per tile
     block_n: int  # output channels per tile
@@ -312,7 +312,7 @@ class Kn2RowShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Col2ImConfig:
-    """One way to compile and launch the kernel."""
+    """Tile configuration of kn2row."""
 
     block_m: int  # pixels of a row of x per step, the halo of the segment included
     rows: int  # output rows of a program, or segments over one dimension

@@ -31,7 +31,7 @@ from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families import gemm_config
 from triton_ext.ops.families.gemm_config import ConvConfig, OutputTile, Product
-from triton_ext.ops.kernels.gemm import Classes, DgradProblem, conv_dgrad_kernel, conv_fprop_kernel
+from triton_ext.ops.kernels.gemm import DgradProblem, Phases, conv_dgrad_kernel, conv_fprop_kernel
 from triton_ext.ops.kernels.row_copy import RowCopies, fill_channels
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
@@ -346,7 +346,7 @@ class GemmDgrad(_Gemm):
             constants={
                 "DIMS": problem.dims,
                 "FILTER": three(problem.filter_size, 1),
-                "CLASSES": Classes.of(dims),
+                "PHASES": Phases.of(dims),
                 "GROUPS": groups,
                 "CHANNEL_UNIT": math.gcd(ci, 8),
                 "W_IS_NK": is_nk,
@@ -383,7 +383,7 @@ def dy_descriptor(
         block,
         pixel_box_lower_corner=[dim.lower for dim in dims],
         pixel_box_upper_corner=[
-            dim.lower + dim.walk_size - out
+            dim.lower + dim.phase_size - out
             for dim, out in zip(dims, problem.output_size, strict=True)
         ],
         **({"round_f32_to_tf32": True} if case.dtype == torch.float32 else {}),

@@ -28,7 +28,7 @@ from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Product
 from triton_ext.ops.families.gluon_config import TileConfig, expected_times
-from triton_ext.ops.kernels.gemm import Classes, DgradProblem
+from triton_ext.ops.kernels.gemm import DgradProblem, Phases
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
@@ -263,7 +263,7 @@ class GluonDgrad(_Gluon):
             launcher(
                 gluon_conv.conv_dgrad_kernel, product_of(case).programs(config, device.num_sms),
                 DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
-                CONFIG=config, CLASSES=Classes.of(dims),
+                CONFIG=config, PHASES=Phases.of(dims),
             ),
             outputs=lambda dx: (out(dx), dx),
         )  # fmt: skip

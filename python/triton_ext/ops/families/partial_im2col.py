@@ -37,7 +37,7 @@ from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.rewrite import Rewrite
-from triton_ext.ops.families.wgrad import WGRAD, WgradPlan, filling_dy_us, way_us
+from triton_ext.ops.families.wgrad import WGRAD, WgradPlan, filling_dy_us, packing_us
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
@@ -52,18 +52,18 @@ _HOPELESS = 1.5
 # Refusals, times and the plan of one case ask for it.
 @lru_cache(maxsize=256)
 def _packed(case: Case, device: Device, *, is_copied: bool = False) -> Case | Refusals:
-    """Returns a case of fprop or wgrad with x's pixels packed in the fastest expected way.
+    """Returns a case of fprop or wgrad with the packing of x that is expected to be fastest.
 
-    Refusals say why there is no way, or with ``is_copied`` none that copies them.
+    Refusals say why there is no packing, or with ``is_copied`` none that copies x.
     """
     problem, is_wgrad = case.problem, case.direction == "wgrad"
     times = {
-        way: way_us(way, case, device) if is_wgrad else way.cost(device.num_sms)[0]
-        for way in RowPacking.ways(problem, case.strides_of_x, case.dtype.itemsize)
-        if way.is_copied >= is_copied and (problem.batch or not is_wgrad)
+        each: packing_us(each, case, device) if is_wgrad else each.cost(device.num_sms)[0]
+        for each in RowPacking.candidates(problem, case.strides_of_x, case.dtype.itemsize)
+        if each.is_copied >= is_copied and (problem.batch or not is_wgrad)
     }
     if times:
-        return replace(case, packing=min(times, key=lambda way: times[way]))
+        return replace(case, packing=min(times, key=times.__getitem__))
     return packing_refusals(problem) or refused(
         "im2col does not walk packed rows either", in_key=False
     )

@@ -289,8 +289,8 @@ class RowCopies:
         channels = packing.problem.in_channels
         of_filter, *of_rows, _ = packed_strides(packing.weight_shape)
         # Planes have a dimension of 1 in front; a pixel's channels hold a column.
-        of_walked = of_rows[1:] if packing.planes else of_rows[: packing.walked]
-        of_taps = (*of_walked, *((channels,) if packing.columns else ()), packing.channels)
+        of_im2col = of_rows[1:] if packing.planes else of_rows[: packing.im2col_dims]
+        of_taps = (*of_im2col, *((channels,) if packing.columns else ()), packing.channels)
         strides = (1, *of_taps, of_filter) if is_swapped else (of_filter, *of_taps, 1)
         row = RowCopy(taps[-1] * dw.shape[-1], dw.shape[-1], is_turned=is_swapped)
         copy_rows((row, packed.as_strided(dw.shape, strides), dw))

@@ -344,7 +344,7 @@ class Warmup(contextlib.AbstractContextManager["Warmup"]):
         if self._observe in lookup.observers:
             lookup.observers.remove(self._observe)
 
-    def _observe(self, case: Case, machine: Device, is_known: bool) -> None:
+    def _observe(self, case: Case, device: Device, is_known: bool) -> None:
         # Functions are compiled into their kernel, and do not go to other processes.
         if not is_known and case.epilogue.function is None:
             self._met[case] = None

@@ -114,10 +114,10 @@ def _unwritable(path: pathlib.Path, error: OSError) -> CommandError:
 
 def _dry_run(arguments: argparse.Namespace) -> int:
     """Lists what would be measured, on the GPU here or an H200; compiles and writes nothing."""
-    machine, note = KNOWN["h200"], ", which is assumed: there is no GPU"
+    device, note = KNOWN["h200"], ", which is assumed: there is no GPU"
     if torch.cuda.is_available():
-        machine, note = device_of(torch.device("cuda"), "tune"), ""
-    found = survey(_cases(arguments), machine, arguments.candidates, arguments.force)
+        device, note = device_of(torch.device("cuda"), "tune"), ""
+    found = survey(_cases(arguments), device, arguments.candidates, arguments.force)
     for each in found:
         lines = [f"  {kind_of(config):<16}{fields_of(config)}" for config in each.configs]
         sys.stdout.write("\n".join([str(each), *lines]) + "\n")
@@ -126,7 +126,7 @@ def _dry_run(arguments: argparse.Namespace) -> int:
     seconds = math.ceil(sum(counts) / jobs) * COMPILE_SECONDS
     sys.stdout.write(
         f"{len(counts)} of {len(found)} convolutions to measure, {sum(counts)} configurations to "
-        f"compile, about {seconds:.0f} s with --jobs {jobs}; for {machine.name}{note}\n"
+        f"compile, about {seconds:.0f} s with --jobs {jobs}; for {device.name}{note}\n"
     )
     return 0
 
@@ -221,8 +221,8 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
         for case in (*met.cases, *met.refused):
             if case.direction in directions:
                 calls.add(case)
-    for case, reason in calls.refused.items():
-        sys.stderr.write(for_terminal(f"not tuned: {case}: {reason}") + "\n")
+    for case, refusal in calls.refused.items():
+        sys.stderr.write(for_terminal(f"not tuned: {case}: {refusal}") + "\n")
     return calls.cases
 
 
