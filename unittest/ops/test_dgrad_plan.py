@@ -76,7 +76,7 @@ def test_arguments_are_what_their_names_say(kernel):
         "n_gemm": 24,
         "channel_blocks": 2,
         "size": (1, 11, 13),
-        "walk_size": (1, 6, 5),
+        "phase_size": (1, 6, 5),
         "filter_size": (1, 3, 2),
         "padding": (0, 1, 0),
         "dilation": (1, 1, 2),

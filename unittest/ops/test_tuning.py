@@ -383,6 +383,8 @@ def test_epilogues_are_recorded():
     ("text", "expected"),
     [
         ("32x64x56x56_128_k3x3_s2x2", (32, 64, 128, (56, 56), (3, 3), (2, 2), ((1, 1),) * 2, 1)),
+        ("32,64, 56,56 -> 128 k3x3  s2x2", (32, 64, 128, (56, 56), (3, 3), (2, 2), ((1, 1),) * 2, 1)),
+        ("1x8x9x9->16 k3 d2 g4", (1, 8, 16, (9, 9), (3, 3), (1, 1), ((2, 2),) * 2, 4)),
         ("1x8x9_16_k3", (1, 8, 16, (9,), (3,), (1,), ((1, 1),), 1)),
         ("1x8x9x9_16_k3_d2_g4", (1, 8, 16, (9, 9), (3, 3), (1, 1), ((2, 2),) * 2, 4)),
         ("1x8x9x9_16_k3x5_p0-1x2", (1, 8, 16, (9, 9), (3, 5), (1, 1), ((0, 1), (2, 2)), 1)),
@@ -404,6 +406,19 @@ def test_shapes_as_texts(text, expected):
 )  # fmt: skip
 def test_texts_that_are_no_shapes(text):
     with pytest.raises(ValueError, match="shape"):
+        parse_shape(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "grammar"),
+    [
+        ("1x8x9_16", "NxCixSIZE_Co_kTAPS"),
+        ("1,8,9", "N,Ci,SIZE -> Co kTAPS"),
+        ("1x8x9 -> 16", "N,Ci,SIZE -> Co kTAPS"),
+    ],
+)
+def test_errors_show_the_grammar_that_a_text_has(text, grammar):
+    with pytest.raises(ValueError, match=f"shape '{re.escape(text)}': expected {grammar}"):
         parse_shape(text)
 
 

@@ -1,6 +1,6 @@
 """Convolutions of any number of dimensions, from the arguments of the public functions to a call.
 
-A call with a function key whose plan is kept runs it at once; any other call is checked, and goes
+A call whose function key is cached runs its plan at once; any other call is checked and goes
 through torch's dispatcher.
 """
 
@@ -67,7 +67,7 @@ def convolve(
 ) -> Tensor:
     """Convolves without an epilogue, as the public function of so many dimensions does.
 
-    The filter is transposed where there is output padding, 0 included.
+    With output padding, 0 included, the convolution is transposed.
     """
     name = _CONV[dims]
     every: tuple[object, ...] = given
@@ -107,10 +107,10 @@ def _compute(
     words: Mapping[str, str] = _NONE,
     given: tuple[object, ...] | None = None,
 ) -> Tensor:
-    """Computes a call, and keeps what computes calls with its function key, if it has one.
+    """Computes a call and caches its plan under its function key, if it has one.
 
-    Refusals have the name and the words of the function, if it has some.  ``given`` are all numbers
-    of the call, where autograd may record calls with this key.
+    Errors have the name of the function, and its ``words`` for those of operators.  ``given`` are
+    all numbers of the call, where autograd may record calls with this key.
     """
     if key is not None and how[1] != "ours":
         from triton_ext.ops.tuning.runs import is_torch_faster  # it measures such calls itself
@@ -127,7 +127,7 @@ def _compute(
 
 
 def _transposed(name: str, c: ConvCall, output_padding: Numbers) -> ConvCall | Tensor:
-    """Returns a transposed call with its output size, or the output of one that is none of ours."""
+    """Returns a transposed call with its output size, or torch's output without one."""
     x, weight, parameters = c.first, c.second, c.parameters
     stride, sides, dilation, groups = parameters
     extra = numbers("output_padding", output_padding, weight.dim() - 2)

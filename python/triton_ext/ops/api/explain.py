@@ -1,6 +1,6 @@
-"""Why a convolution is computed as it is: what kernels refuse, and what every family has for it.
+"""Explains the planner's choices: the refusals of kernels, and the candidates of every family.
 
-Nothing is computed and no GPU is needed: the planner is asked, which only counts.
+Nothing is computed and no GPU is needed: the planner evaluates models.
 """
 
 from __future__ import annotations

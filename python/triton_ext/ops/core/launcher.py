@@ -46,34 +46,34 @@ def _collecting(variable: ContextVar[list[Any] | None]) -> Iterator[list[Any]]:
 
 
 def compiling() -> contextlib.AbstractContextManager[list[Any]]:
-    """Within, launches compile their kernels, which the list collects, and launch nothing.
+    """Within the context, launches only compile; the list collects the compiled kernels.
 
-    Kernels that were launched before bypass Triton's front door and are launched.
+    Kernels that were launched before are launched.
     """
     return _collecting(_compiled)
 
 
 def recording() -> contextlib.AbstractContextManager[list[Launched]]:
-    """Within, the list collects what is launched by this thread."""
+    """Within the context, the list collects the launches of this thread."""
     return _collecting(_recorded)
 
 
 class _Bypass(NamedTuple):
-    """A compiled kernel, launched without Triton's front door."""
+    """A compiled kernel, launched without ``JITFunction.run``."""
 
     run: Callable[..., Any]  # launches it through Triton's launcher
-    # Launches it with the addresses of tensors, False where nothing was launched; None where that
-    # cannot be.  ``prepared.together`` launches others after it.
+    # Launches it with the addresses of tensors; returns False where it launched nothing.  None
+    # where no launch can be prepared.  ``prepared.together`` launches others after it.
     prepared: Any
 
 
 @dataclass(slots=True, kw_only=True)
 class Launcher:
-    """Launches through Triton's front door once, then the compiled kernel itself.
+    """Launches through ``JITFunction.run`` once, then the compiled kernel itself.
 
-    The front door specializes a kernel on its arguments: types, integers that are 1 or a multiple
-    of 16, pointers on 16-byte boundaries.  A plan fixes all of them but those of tensors.
-    Bypassing the front door saves 25 us of 70 a call (H200 machine, 2026-11-20).
+    ``JITFunction.run`` specializes a kernel on its arguments: types, integers that are 1 or a
+    multiple of 16, pointers on 16-byte boundaries.  A plan fixes all of them but those of tensors.
+    Bypassing it saves 25 us of 70 a call (host of an H200, 2026-11-20).
 
     A compiled kernel is launched with all its parameters prepared but the addresses of the tensors
     (docs/adr/0016-prepared-launches.md), or through Triton's launcher where that has more to do.
@@ -169,7 +169,7 @@ class LaunchGroup:
 
     @classmethod
     def of(cls, launches: Sequence[tuple[Launched, Pick]]) -> LaunchGroup | None:
-        """Returns the group of launches, each with a function that picks its tensors of a call's.
+        """Returns the group of launches; functions pick the tensors of each from those of a call.
 
         ``None`` where a launch was not prepared.
         """

@@ -200,7 +200,7 @@ class RowPacking:
 
     @property
     def copy_us(self) -> float:
-        """Time in which one launch packs x and the weight; of a weight alone, within the error."""
+        """Time of the launch that packs x and the weight; 0 where only the weight is packed."""
         problem, rate = self.problem, H200.copy_bytes_per_us
         if not self.is_copied:
             return 0.0
@@ -209,9 +209,9 @@ class RowPacking:
         return H200.launch_us + copied_bytes / (rate * _COLUMN_COPY_RATE if self.columns else rate)
 
     def cost(self, num_sms: int) -> tuple[float, float]:
-        """Returns the expected times, packed and tap by tap, on so many multiprocessors.
+        """Returns the expected times in us, packed and tap by tap: copies and k iterations.
 
-        That is copies and steps of the K loop; tap by tap infinite where im2col has no such stride.
+        The second is infinite where im2col has no such stride.
         """
         problem, size = self.problem, self.element_bytes
         tiles = math.ceil(problem.geometry.m_gemm / _STEP_PIXELS)
@@ -234,7 +234,7 @@ class RowPacking:
 
 
 def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
-    """Returns the time of filling channels up to whole 16 bytes, of x or dy; 0 where they are."""
+    """Returns the time of the copy that pads channels of x or dy to whole 16 bytes, or 0."""
     aligned = _up(channels, ROW_BYTES // element_bytes)
     copied_bytes = pixels * (channels + aligned) * element_bytes
     return 0.0 if aligned == channels else H200.launch_us + copied_bytes / H200.copy_bytes_per_us
@@ -273,7 +273,7 @@ def packing_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
 
 
 def geometry_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
-    """Returns what neither im2col nor partial im2col can express of a forward convolution.
+    """Returns why neither im2col nor partial im2col can express a forward convolution.
 
     An empty batch counts as one image.
     """

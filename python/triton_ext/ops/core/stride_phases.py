@@ -30,8 +30,7 @@ _MAX_INT32 = (1 << 31) - 1
 _MAX_TILES = _MAX_INT32 - (1 << 16)
 # The smallest tile that a configuration may have.
 _LEAST_ROWS, _LEAST_COLUMNS = 16, 8
-# More are counted alike: a model looks at all of them for every configuration, and 1024 take
-# it 6 ms.
+# More are not listed: a model takes 6 ms for all configurations over 1024 phases.
 _MOST_PHASES = 1024
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
@@ -109,11 +108,11 @@ def three_dims(dims: Sequence[StridePhases]) -> list[StridePhases]:
 
 
 def phase_taps(dims: Sequence[StridePhases]) -> tuple[int, tuple[float, ...], int]:
-    """Returns the pixels of an image in a phase, the taps of phases, and how often there are such.
+    """Returns the pixels of a phase per image, the taps of each phase, and their repeats.
 
-    Up to 1024 phases are there once each, by residue, the last dimension's fastest, as the Gluon
-    kernel walks them; by the model of the ``@triton.jit`` kernel no choice depends on the order.
-    More are one phase with the mean of the taps.
+    Up to 1024 phases are listed by residue, the last dimension fastest, as the Gluon kernel
+    computes them; no choice of the ``@triton.jit`` kernel depends on this order.  More phases are
+    given as one, with the mean of their taps, which repeats.
     """
     pixels = math.prod(dim.phase_size for dim in dims)
     count = math.prod(dim.stride for dim in dims)
@@ -124,7 +123,7 @@ def phase_taps(dims: Sequence[StridePhases]) -> tuple[int, tuple[float, ...], in
 
 
 def geometry_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
-    """Returns what TMA cannot express of the gradient of a convolution's input."""
+    """Returns why TMA cannot express the gradient of a convolution's input."""
     values = {
         "filter size": problem.filter_size, "stride": problem.stride,
         "dilation": problem.dilation, "input size": problem.input_size,
@@ -156,7 +155,7 @@ def phase_refusals(
 ) -> tuple[Refusal, ...]:
     """Returns why no kernel computes the phases of a convolution: TMA's limits, and int32."""
     letters = _LETTERS[len(dims)]
-    # Before anything that looks at the phases one by one.
+    # First: what follows lists all phases.
     found = [
         f"stride {dim.stride} in {name}: must be at most {_largest_stride(dim.low)} with a padding "
         f"of {dim.low}, int32 arithmetic of residues overflows"

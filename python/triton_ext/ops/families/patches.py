@@ -64,7 +64,7 @@ def _covering(problem: ConvProblem) -> tuple[int, ...]:
 
 
 class Patches(Family[PatchConfig]):
-    """dgrad."""
+    """dgrad of patches that do not overlap, as one matrix product."""
 
     kind = "patches"
     direction = "dgrad"

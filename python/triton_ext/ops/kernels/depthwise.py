@@ -84,7 +84,7 @@ def conv_depthwise_kernel(
     y_ptr,  # the output, packed
     operands,  # Operands of the epilogue
     positions,  # of one phase of rows
-    size,  # input pixels; tuples are (d, h, w), None for dimensions that are not there
+    size,  # input pixels; tuples are (d, h, w), None for missing dimensions
     output_size,  # 1 where there is no dimension
     phase_rows,  # rows of the output of one phase, (d, h)
     groups_w,  # positions in a row
@@ -258,7 +258,7 @@ def depthwise_wgrad_kernel(
     parts_ptr,  # fp32 [parts, T * R * S, C]
     positions,
     tiles_of_part,
-    size,  # pixels of x; tuples are (d, h, w), None for dimensions that are not there
+    size,  # pixels of x; tuples are (d, h, w), None for missing dimensions
     output_size,
     groups_w,  # positions in a row
     low,

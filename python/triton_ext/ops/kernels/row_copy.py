@@ -84,7 +84,7 @@ def _copy_tile(program, source_ptr, target_ptr, sizes, TILE: tl.constexpr):
     n = row // sizes.target_h // size_d
     images = n.to(tl.int64) * stride_n + d.to(tl.int64) * stride_d + sizes.start
     in_pixel = element % TARGET_CHANNELS
-    # Said twice, because the compiler would not see that neighbours are neighbours in memory.
+    # Two expressions: in the second, the compiler does not see that elements are neighbours.
     channel = in_pixel if COLUMN == 1 else in_pixel % CHANNELS
     w = element // TARGET_CHANNELS - sizes.low[1]
     is_source = (element < target_elements) & (w >= 0) & (w < size_w)

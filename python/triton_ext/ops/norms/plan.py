@@ -1,4 +1,4 @@
-"""How kernels compute a normalization: tiles, launches in sequence, tensors of a call.
+"""Plans of normalizations: tiles, launches in sequence, tensors of a call.
 
 BatchNorm is one image of N * pixels rows whose groups are single channels, GroupNorm N images of
 pixels rows (``kernels.py``).

@@ -65,10 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Runs ``triton-ext explain``; returns 1 where no kernel takes a direction."""
-    before, _, after = arguments.shape.partition("->")
-    words = ["x".join(number.strip() for number in before.split(",")), *after.split()]
     try:
-        dtype, problem = _dtype(arguments.dtype), _problem("_".join(words))
+        dtype, problem = _dtype(arguments.dtype), _problem(arguments.shape)
     except CommandError as error:
         sys.stderr.write(f"triton-ext explain: error: {for_terminal(error)}\n")
         return 2
