@@ -155,7 +155,7 @@ def _inside(arguments: argparse.Namespace) -> int:
     import torch
     from triton_ext.ops.core.device import device_of
     from triton_ext.ops.core.planner import make_plan
-    from triton_ext.ops.tuning.measure import make_tensors, run_plan
+    from triton_ext.ops.tuning.measure import make_tensors
 
     device = torch.device("cuda", torch.cuda.current_device())
     machine = device_of(device, "memcheck")
@@ -166,7 +166,7 @@ def _inside(arguments: argparse.Namespace) -> int:
         tensors = make_tensors(case, device)
         configs = kinds(case, machine)
         for config in configs:
-            result = run_plan(case, make_plan(case, device, config), tensors)
+            result = make_plan(case, device, config).run(*tensors)
             torch.cuda.synchronize()
             if not bool(torch.isfinite(result).all()):
                 emit(f"{case} {config}: a result that is not finite")

@@ -49,7 +49,7 @@ from triton_ext.ops.core.problem import ConvParameters
 from triton_ext.ops.families.by_torch import TORCH, TorchConfig
 
 Function = Callable[[], object]
-Tensors = tuple[torch.Tensor, ...]
+Operands = tuple[torch.Tensor, torch.Tensor, EpilogueArguments]
 
 # A configuration takes one to ten seconds.
 _JOB_SECONDS = 120.0
@@ -65,8 +65,8 @@ _ROUNDING_UNITS = 8.0
 _OPERATORS = {each.direction: each for each in (FPROP, DGRAD, WGRAD)}
 
 
-def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArguments]:
-    """Returns the operands of a case, drawn without touching torch's generators.
+def make_tensors(case: Case, device: torch.device) -> Operands:
+    """Returns what a plan of a case runs over, drawn without touching torch's generators.
 
     On ``meta`` they have no values.
     """
@@ -89,7 +89,7 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArg
 
     problem, spec, dtype = case.problem, case.epilogue, case.dtype
     if case.direction == "wgrad":
-        return (draw(problem.x_shape, dtype), draw(problem.y_shape, dtype)), EpilogueArguments()
+        return draw(problem.x_shape, dtype), draw(problem.y_shape, dtype), EpilogueArguments()
     first = problem.x_shape if case.direction == "fprop" else problem.y_shape
     residual_dtype = dtype if dtype.itemsize > 1 else torch.float16
     residual_shape = problem.y_shape
@@ -102,14 +102,7 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArg
         out_scale=torch.ones(1, device=device) if spec.out_scale else None,
         amax=torch.zeros(1, device=device) if spec.amax else None,
     )
-    return (draw(first, dtype), draw(problem.w_shape, dtype)), operands
-
-
-def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueArguments]) -> torch.Tensor:
-    """Runs a plan once; returns its output."""
-    operands, epilogue = tensors
-    y: torch.Tensor = plan.run(*operands, epilogue)
-    return y
+    return draw(first, dtype), draw(problem.w_shape, dtype), operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ def agreeing(
         try:
             if not error:
                 plan = planner.make_plan(case.dense, device, config)
-                trial = Trial(case, config, partial(run_plan, case, plan, tensors))
+                trial = Trial(case, config, partial(plan.run, *tensors))
                 result = trial()
         except torch.OutOfMemoryError:
             raise
@@ -158,7 +151,8 @@ def torch_trials(case: Case, machine: Device, tensors: Any) -> list[Trial]:
     """Returns the trial of torch's own convolution; none where torch is not compared."""
     if TORCH[case.direction].refusals(case, machine):
         return []
-    problem, (first, second), bias = case.problem, tensors[0], tensors[1].bias
+    problem, (first, second, epilogue) = case.problem, tensors
+    bias = epilogue.bias
     sides = tuple(side for pair in problem.padding for side in pair)
     parameters = ConvParameters(problem.stride, sides, problem.dilation, problem.groups)
     size = {"fprop": None, "dgrad": problem.input_size, "wgrad": problem.filter_size}
@@ -213,7 +207,7 @@ def compile_kernels(case: Case, config: Any, machine: Device) -> list[Any]:
         # A plan that was made before could hold kernels that were compiled for another machine.
         planner.make_plan.cache_clear()
         plan = planner.make_plan(case.dense, meta, config)
-        run_plan(case, plan, make_tensors(case, meta))
+        plan.run(*make_tensors(case, meta))
     return kernels
 
 
