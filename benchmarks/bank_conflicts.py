@@ -38,10 +38,10 @@ from benchmarks.harness import (
     add_out_argument,
     collect_environment,
     emit,
+    has_gpu,
     read_count,
     write_rows,
 )
-from benchmarks.options import has_gpu
 
 __all__ = ["CASES", "WIDTHS", "Case", "Counted", "Prediction", "add_arguments",
            "compiled", "count", "cycles_of", "expected", "first_addresses", "patterns",

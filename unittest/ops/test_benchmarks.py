@@ -275,7 +275,8 @@ def test_a_file_that_cannot_be_written_is_said_at_the_start(case, tmp_path, caps
     ("case", "option", "value"),
     [
         ("compare", "--rounds", "0"),
-        ("compare", "--target-ms", "-1"),
+        ("compare", "--time-limit", "-1"),
+        ("reproduce", "--budget", "0"),
         ("compare", "--jobs", "1.5"),
         ("norms", "--time-limit", "nan"),
         ("calls", "--rounds", "-2"),
@@ -288,7 +289,7 @@ def test_numbers_that_measure_nothing_are_refused(case, option, value, capsys):
 
     with pytest.raises(SystemExit, match="2"):
         main([case, option, value])
-    is_time = option in ("--target-ms", "--time-limit")
+    is_time = option in ("--budget", "--time-limit")
     expected = "a positive number" if is_time else "an integer of at least 1"
     problem = f"argument {option}: expected {expected}, found '{value}'\n"
     assert capsys.readouterr().err.endswith(problem)

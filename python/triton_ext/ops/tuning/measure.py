@@ -348,9 +348,19 @@ def _event() -> torch.cuda.Event:
 
 
 class EventClock:
-    """The clock of a GPU; it prepares a function's calls and the milliseconds of its launch."""
+    """The clock of a GPU; it prepares a function's calls and the milliseconds of its launch.
 
-    def __init__(self, device: torch.device) -> None:
+    A measurement takes ``target_ms`` on the GPU, with ``calls`` at least and at most.
+    ``host_bound`` tells whether the GPU waited for the host in the last one.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        target_ms: float = _TARGET_MS,
+        calls: tuple[int, int] = _CALLS,
+    ) -> None:
+        self._target_ms, self._calls, self.host_bound = target_ms, calls, False
         properties = torch.cuda.get_device_properties(device)
         # Twice what it holds: half of it could stay in the cache.
         flush_bytes = max(2 * properties.L2_cache_size, 1 << 25)
@@ -377,7 +387,8 @@ class EventClock:
         end.record()
         end.synchronize()
         ms = max(start.elapsed_time(end) / 3, 1e-3)
-        calls = min(_CALLS[1], max(_CALLS[0], math.ceil(_TARGET_MS / ms)))
+        least, most = self._calls
+        calls = min(most, max(least, math.ceil(self._target_ms / ms)))
         return function, calls, host_ms
 
     def _spin(self, milliseconds: float) -> None:
@@ -396,9 +407,9 @@ class EventClock:
                 start.record()
                 function()
                 end.record()
-            caught_up = events[0][0].query()
+            self.host_bound = events[0][0].query()
             torch.cuda.synchronize()
-            if not caught_up:
+            if not self.host_bound:
                 break
             # The GPU did not wait for the host to be done: again, with more of a lead.
             spin_ms *= 2
