@@ -25,7 +25,6 @@ from benchmarks.harness import (
     EventTimer,
     FakeTimer,
     Function,
-    GraphTimer,
     Timer,
     Timing,
     add_out_argument,
@@ -91,9 +90,6 @@ def add_timing_arguments(
         "--time-limit", type=read_positive, default=480.0, metavar="S",
         help="seconds to stop after (480)",
     )  # fmt: skip
-    parser.add_argument(
-        "--graph", action="store_true", help="repeat through CUDA graphs (warm L2, no launch gaps)"
-    )
     add_out_argument(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
@@ -397,14 +393,11 @@ def run_rows(
             return 2
         prepare_torch()
     environment, deadline = collect_environment(arguments.dry_run), Deadline(arguments.time_limit)
-    timer: Timer = FakeTimer()
-    if not arguments.dry_run:
-        timer = (GraphTimer if arguments.graph else EventTimer)(target_ms)
+    timer: Timer = FakeTimer() if arguments.dry_run else EventTimer(target_ms)
     for line in environment.lines():
         emit(line)
-    how = "CUDA events per call, L2 flushed before each, host time hidden"
-    how = "CUDA graphs of many calls, warm L2" if arguments.graph else how
-    emit("DRY RUN: every time below is invented" if arguments.dry_run else f"timing:     {how}")
+    how = "timing:     CUDA events per call, L2 flushed before each, host time hidden"
+    emit("DRY RUN: every time below is invented" if arguments.dry_run else how)
     emit(f"inputs:     {arguments.dtype}; x normal(0, 1), weight normal(0, 1/(R*S*Ci))")
     emit(f"rounds:     {arguments.rounds}, interleaved; a round is the median over its calls")
     emit(f"formula:    {FORMULA}")

@@ -4,8 +4,7 @@ Method.  A round measures every variant once, in rotating order and every other 
 measurement is the median of CUDA-event times over many calls, by the clock of the package's own
 tuning (``triton_ext.ops.tuning.measure.EventClock``): before each call the L2 is flushed, and a
 spin kernel keeps the GPU busy until the host has enqueued all of a measurement, so that host time
-does not leak into kernels that are shorter than their own launch.  :class:`GraphTimer` replays many
-calls from one CUDA graph instead: no launch gaps, warm L2.  Clocks are left as they are.
+does not leak into kernels that are shorter than their own launch.  Clocks are left as they are.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["TABLES", "Deadline", "Environment", "Errors", "EventTimer", "FakeTimer", "GraphTimer",
+__all__ = ["TABLES", "Deadline", "Environment", "Errors", "EventTimer", "FakeTimer",
            "Timer", "Timing", "add_out_argument", "collect_environment", "complain", "cpu_seconds",
            "emit",
            "end_group", "geometric_mean", "has_gpu", "machine_line", "measure_each",
@@ -260,7 +259,7 @@ class Timing:
     """Times of one variant, one per round."""
 
     rounds_ms: tuple[float, ...]  # median time of a call in each round, in milliseconds
-    host_us: float  # time that the host needs to enqueue a call, in microseconds; 0 in a CUDA graph
+    host_us: float  # time that the host needs to enqueue a call; 0 in a CUDA graph
     # Whether the GPU had to wait for the host, so that the times are too long.
     host_bound: bool = False
 
@@ -338,48 +337,6 @@ class EventTimer:
         us = self._clock.measure(plan.prepared)
         plan.host_bound = self._clock.host_bound
         return us / 1e3
-
-
-class GraphTimer:
-    """Many calls in one CUDA graph, back to back, warm L2; one replay takes ``target_ms``."""
-
-    def __init__(self, target_ms: float, replays: int = 5, least_calls: int = MIN_CALLS) -> None:
-        import torch
-
-        self._cuda = torch.cuda
-        self._target_ms, self._replays, self._least_calls = target_ms, replays, least_calls
-
-    def _elapsed_ms(self, call: Function, count: int) -> float:
-        """Returns the time of a call, the mean of several in a row."""
-        start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(count):
-            call()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / count
-
-    def plan(self, function: Function) -> Plan:
-        stream = self._cuda.Stream()
-        stream.wait_stream(self._cuda.current_stream())
-        with self._cuda.stream(stream):
-            for _ in range(3):
-                function()
-            ms = max(self._elapsed_ms(function, 5), 1e-3)
-        self._cuda.current_stream().wait_stream(stream)
-        self._cuda.synchronize()
-        calls = min(MAX_CALLS, max(self._least_calls, round(self._target_ms / ms)))
-        graph = self._cuda.CUDAGraph()
-        with self._cuda.graph(graph):
-            for _ in range(calls):
-                function()
-        graph.replay()
-        self._cuda.synchronize()
-        return Plan(function, calls, prepared=graph)
-
-    def measure(self, plan: Plan) -> float:
-        times = [self._elapsed_ms(plan.prepared.replay, 1) for _ in range(self._replays)]
-        return statistics.median(times) / plan.calls
 
 
 class FakeTimer:

@@ -7,10 +7,12 @@ them.
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from benchmarks.suites import sections
 from examples.models.zoo import (
     NETWORKS as EXAMPLES,
 )
@@ -48,48 +50,17 @@ class Network:
 _BOTH = ("bfloat16", "float32")
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
+_WORDS = sections(pathlib.Path(__file__).with_suffix(".txt"))
 
 
 # ---- Images ------------------------------------------------------------------------------------
 
-_TORCHVISION = _words("""
-alexnet convnext_tiny convnext_large densenet121 densenet161 densenet201 efficientnet_b0
-efficientnet_b2 googlenet mnasnet1_0 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small
-regnet_x_800mf regnet_x_3_2gf regnet_x_16gf regnet_y_400mf regnet_y_1_6gf regnet_y_3_2gf
-regnet_y_16gf regnet_y_32gf resnet18 resnet34 resnet50 resnet101 resnext50_32x4d resnext101_32x8d
-resnext101_64x4d shufflenet_v2_x1_0 shufflenet_v2_x2_0 squeezenet1_1 swin_t swin_v2_s vgg11_bn
-vgg16 vit_b_16 vit_l_32 wide_resnet50_2 wide_resnet101_2 maxvit_t
-""")
 
 _TORCHVISION_SIZES = {
     "inception_v3": 299, "efficientnet_b4": 380, "efficientnet_b6": 528, "efficientnet_v2_s": 384,
     "efficientnet_v2_l": 480,
 }  # fmt: skip
 
-_TIMM = _words("""
-caformer_s18 coatnet_0_224 convnextv2_nano crossvit_small_240@240 davit_small deit3_base_patch16_224
-vit_base_patch14_dinov2@518 dla102x dpn68 dpn92 ecaresnet50d edgenext_small@256
-efficientformer_l3 efficientformerv2_s2 efficientvit_b2@256 efficientvit_l2 ese_vovnet39b
-ese_vovnet57b fasternet_m fastvit_sa24@256 fbnetv3_d@256 focalnet_small_srf gernet_m ghostnet_100
-ghostnetv2_160 hardcorenas_f hgnet_small hgnetv2_b4 hrnet_w18 hrnet_w48 inception_next_small
-inception_resnet_v2@299 inception_v4@299 lcnet_100 legacy_senet154 levit_conv_256 mixnet_l mixnet_xl
-mobilenetv4_conv_medium@256 mobilenetv4_conv_large@384 mobileone_s1 mobileone_s4 mobilevit_s@256
-mobilevitv2_200@256 nasnetalarge@331 pnasnet5large@331 nextvit_base nf_resnet50@256 nfnet_f0@256
-dm_nfnet_f2@352 eca_nfnet_l1@320 poolformer_m36 pvt_v2_b2 regnetx_032 regnetx_064 regnety_032@288
-regnety_120 regnety_320 regnetz_c16@256 regnetz_e8@320 regnetv_064@288 repvgg_a2 repvgg_b2g4
-repvit_m1_5 res2net50_26w_8s res2next50 resnest50d resnest101e@256 resnet26t@256 resnet50d@288
-resnet50x4_clip@288 resnet50_gn resnetaa50 resnetblur50 resnetrs101@288 resnetrs200@320
-resnetv2_101x1_bit@448 rexnet_150 sam2_hiera_small@1024 selecsls60 semnasnet_100 seresnext50_32x4d
-seresnext101_32x8d@288 seresnextaa101d_32x8d@288 skresnet34 skresnext50_32x4d starnet_s4
-swiftformer_l1 swin_base_patch4_window7_224 tf_efficientnet_b3@300 tf_efficientnet_b5@456
-tf_efficientnet_b7@600 tf_efficientnet_lite4@380 efficientnet_el@300 tf_efficientnetv2_b3@300
-tf_efficientnetv2_m@480 efficientnet_b3_g8_gn@320 tresnet_l visformer_small volo_d1_224
-xception41@299 xception65@299 legacy_xception@299 xcit_small_12_p16_224 cs3darknet_l@288
-cs3sedarknet_x@288 darknet53@288 cspresnext50@256 cspnext_m rdnet_small convmixer_768_32
-mambaout_tiny dla60_res2net densenetblur121d@288 vovnet57a samvit_base_patch16@1024
-""")
 
 _LARGE_SIDE = 320
 
@@ -104,12 +75,12 @@ def _by_side(side: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _classifiers() -> Iterator[Network]:
-    sides = dict.fromkeys(_TORCHVISION, 224) | _TORCHVISION_SIZES
+    sides = dict.fromkeys(_WORDS["torchvision"], 224) | _TORCHVISION_SIZES
     for name, side in sides.items():
         inference, training = _by_side(side)
         entry = torchvision_entry(name, side)
         yield Network(name=name, entry=entry, inference=inference, training=training)
-    for word in _TIMM:
+    for word in _WORDS["timm"]:
         name, _, side_text = word.partition("@")
         side = int(side_text or 224)
         inference, training = _by_side(side)
@@ -117,21 +88,8 @@ def _classifiers() -> Iterator[Network]:
         yield Network(name=f"timm {name}", entry=entry, inference=inference, training=training)
 
 
-# Encoder, decoder and side of networks of segmentation_models_pytorch.
-_SEGMENTATION = _words("""
-Unet-resnet34-512 Unet-resnet50-512 Unet-efficientnet-b0-512 Unet-mobilenet_v2-512
-Unet-timm-regnety_032-512 Unet-se_resnext50_32x4d-512 Unet-vgg16_bn-512 Unet-densenet121-512
-UnetPlusPlus-resnet34-512 UnetPlusPlus-efficientnet-b3-512 Linknet-resnet34-512 FPN-resnet50-512
-FPN-resnext50_32x4d-512 FPN-efficientnet-b5-640 PSPNet-resnet50-480 PSPNet-resnet101-480
-DeepLabV3-resnet50-512 DeepLabV3-efficientnet-b4-512 DeepLabV3Plus-resnet50-512
-DeepLabV3Plus-mobilenet_v2-768 DeepLabV3Plus-tu-regnetx_032-512 MAnet-resnet34-512
-MAnet-efficientnet-b2-512 PAN-resnet50-512 UPerNet-resnet50-512 UPerNet-mit_b2-512
-Segformer-mit_b0-512 Segformer-mit_b3-512 Unet-dpn92-512 Unet-inceptionv4-512 FPN-xception-512
-""")
-
-
 def _segmentation() -> Iterator[Network]:
-    for word in _SEGMENTATION:
+    for word in _WORDS["segmentation"]:
         decoder, _, rest = word.partition("-")
         encoder, _, side = rest.rpartition("-")
         entry = segmentation_entry(decoder, encoder, int(side))
@@ -424,19 +382,6 @@ def _clip(name: str) -> Entry:
     return Entry("torchvision", make, 1)
 
 
-# Name, model and side of networks of transformers, over images.
-_TRANSFORMERS = _words("""
-segformer-SegformerModel-512 mobilevit-MobileViTModel-256 mobilenet_v1-MobileNetV1Model-224
-poolformer-PoolFormerModel-224 cvt-CvtModel-224 regnet-RegNetModel-224 bit-BitModel-224
-levit-LevitModel-224 swiftformer-SwiftFormerModel-224 pvt_v2-PvtV2Model-224
-focalnet-FocalNetModel-224 convnextv2-ConvNextV2Model-224 dpt-DPTForDepthEstimation-384
-depth_anything-DepthAnythingForDepthEstimation-518 glpn-GLPNForDepthEstimation-480
-swin2sr-Swin2SRForImageSuperResolution-64 upernet-UperNetForSemanticSegmentation-512
-clip-CLIPVisionModel-224 siglip-SiglipVisionModel-224 rt_detr-RTDetrModel-640 detr-DetrModel-800
-zoedepth-ZoeDepthForDepthEstimation-384
-""")
-
-
 def _mel(model: str, config: str, shape: tuple[int, ...], call: str = "") -> Entry:
     """An encoder of transformers, over mel spectrograms of 30 s."""
 
@@ -484,7 +429,7 @@ def _language_and_speech() -> Iterator[Network]:
             name=name, entry=entry, inference=(1, 16), training=(8,), format="contiguous",
             dtypes=_BOTH if codec else ("bfloat16",),
         )  # fmt: skip
-    for word in _TRANSFORMERS:
+    for word in _WORDS["transformers"]:
         name, model, side_text = word.split("-")
         side, config = int(side_text), re.sub("Model$|For[A-Z].*$", "Config", model)
         more = {"image_size": side} if name == "dpt" else {}

@@ -28,7 +28,6 @@ from triton_ext import nn as ours
 
 from benchmarks.harness import (
     Errors,
-    GraphTimer,
     add_out_argument,
     collect_environment,
     emit,
@@ -38,7 +37,7 @@ from benchmarks.harness import (
     write_rows,
 )
 from examples.models import options
-from examples.models.measure import StepTimer, synchronize
+from examples.models.measure import GraphTimer, StepTimer, synchronize
 
 __all__ = [
     "NETWORKS",
