@@ -1,11 +1,8 @@
 """Convolutions of networks that people run, by kind of network.  Needs no GPU.
 
-Every row is a layer as the network has it at a usual size: ResNet-50 and ConvNeXt-T at 224x224, a
-latent-diffusion U-Net at 64x64 and 128x128 latents, the decoder of its VAE up to 1024x1024 pixels,
-a video VAE and a 3-D ResNet, and 1-D convolutions of audio codecs and speech encoders.  "all"
-leaves out the suites of one kind: "groups" of a few to 112 channels (ResNeXt, RegNet, wav2vec 2.0),
-"depthwise" layers, layers over "few" channels, and the 2-D "shapes" that the Gluon examples and
-epilogues are timed with, of which those of 256 channels and more are "wide".
+``suites.txt`` has them, each as the network has it at a usual size.  "all" leaves out the suites of
+one kind: "groups", "depthwise", layers over "few" channels, and the 2-D "shapes" that the Gluon
+examples and epilogues are timed with, of which those of 256 channels and more are "wide".
 """
 
 from __future__ import annotations

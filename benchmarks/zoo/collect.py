@@ -67,7 +67,7 @@ def collect(out: pathlib.Path, names: Sequence[str] = (), partial: bool = False)
         partial: Whether the file is written without the networks that fail or whose library is
             missing.
     """
-    from benchmarks.zoo.networks import networks
+    from examples.models.library import networks
 
     found = networks()
     if names and out == ZOO:
