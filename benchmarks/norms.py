@@ -151,7 +151,9 @@ def _measure(layer: Layer, arguments: argparse.Namespace, timer: Timer) -> Row:
         return invented(layer, (*FORWARDS,), timer, arguments.rounds)
     tensors = _tensors(layer, getattr(torch, arguments.dtype))
     plain = {name: tensor.detach() for name, tensor in tensors.items()}
-    wide = {name: tensor.float().requires_grad_(name != "dy") for name, tensor in plain.items()}
+    wide = {name: tensor.detach().float() for name, tensor in plain.items()}
+    for name in wide.keys() - {"dy"}:
+        wide[name].requires_grad_()
     expected = _both(_torch_forward, layer, wide)
     found = {name: _both(forward, layer, tensors) for name, forward in FORWARDS.items()}
     wrong: tuple[str, ...] = ()
