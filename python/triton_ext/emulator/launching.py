@@ -117,9 +117,12 @@ class EmulatedKernel(ABC):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arguments by name, in the kernel's order, and the options."""
         name = self.kernel.fn.__name__
-        named = dict(kwargs)
-        options = {each: named.pop(each) for each in self.OPTIONS if each in named}
-        ignored = {each: named.pop(each) for each in self.IGNORED if each in named}
+        options = {each: kwargs[each] for each in self.OPTIONS if each in kwargs}
+        ignored = {each: kwargs[each] for each in self.IGNORED if each in kwargs}
+        # A parameter of the same name gets the value as well, as Triton's launches do it.
+        parameters = self.kernel.arg_names
+        taken = {each for each in (*options, *ignored) if each not in parameters}
+        named = {each: value for each, value in kwargs.items() if each not in taken}
         _refuse(name, [*_option_problems(options, self.OPTIONS), *_flag_problems(ignored)])
         try:
             bound = inspect.signature(self.kernel.fn).bind(*args, **named)

@@ -120,7 +120,7 @@ def _start_load(
         races.note_write(barrier.agent, op, buffer, is_async=True)
 
     size = buffer.data.size * buffer.element.size_bytes
-    barrier.copies.append(InFlight(op, size, land))
+    barrier.launch(InFlight(op, size, land))
 
 
 # ---- stores
