@@ -164,6 +164,36 @@ def test_keyword_arguments_of_the_forward():
         ours(x, other=1)
 
 
+class Conditioned(TORCH.Conv2d):
+    """Takes more than an input."""
+
+    def forward(self, condition, x, *others, gain=1, **rest):
+        y = super().forward(x * condition + sum(others))
+        return {**rest, "y": y * gain}
+
+
+class Paired(TORCH.Conv2d):
+    """Takes a pair and returns one."""
+
+    def forward(self, pair):
+        x, mask = pair
+        return self._conv_forward(x * mask, self.weight, self.bias), mask
+
+
+def test_forwards_of_another_signature():
+    x, mask = image(), torch.rand(2, 1, 6, 6)
+    for kind, call in (
+        (Conditioned, lambda m: m(2, x, x, x, gain=3, more=4)),
+        (Paired, lambda m: m((x, mask))),
+    ):
+        theirs = TORCH.Sequential(kind(4, 6, 3))
+        ours = nn.convert(copy.deepcopy(theirs), report=False)
+        torch.testing.assert_close(call(ours[0]), call(theirs[0]))
+        assert nn.report(ours).torch == 1
+        folded = nn.convert(theirs.eval(), report=False, fold=True)
+        torch.testing.assert_close(call(folded[0]), call(ours[0]))
+
+
 def test_parametrized_subclasses():
     theirs = TORCH.utils.parametrizations.weight_norm(Named(4, 6, 3))
     ours = nn.convert(copy.deepcopy(theirs), report=False)

@@ -21,6 +21,8 @@ from triton_ext.ops.core.device import IS_INTERPRETED
 
 __all__ = ["CALLS", "Calls", "count", "no_gpu_line", "timed"]
 
+Tensor = torch.Tensor
+
 #: The attribute of a converted module that holds its :class:`Calls`.
 CALLS = "_calls"
 
@@ -94,7 +96,7 @@ class Calls:
         found.count += 1
         return found
 
-    def add(self, y: torch.Tensor, plan: Any, before: int) -> None:
+    def add(self, y: Tensor, plan: Any, before: int) -> None:
         """Counts a call that the dispatch cache did not have.
 
         Args:
@@ -108,7 +110,7 @@ class Calls:
             self.add_torch(torch_calls.refusal)
         node = y.grad_fn
         if isinstance(node, torch.autograd.function.BackwardCFunction):
-            node.calls = self  # type: ignore[attr-defined]
+            node.calls = self
 
     def add_torch(self, refusal: str) -> None:
         """Counts a call of torch's; the first one is logged as a warning where there is a GPU.
@@ -155,7 +157,7 @@ class Calls:
             else:
                 self._kernels[0][_kernel(bound)] += bound.count
 
-    def timed(self, call: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def timed(self, call: Callable[[], Tensor]) -> Tensor:
         """Makes a call between CUDA events; events before and after its backward follow."""
         if self.events is None or torch.cuda.is_current_stream_capturing():
             return call()
@@ -216,8 +218,8 @@ def timed(every: Sequence[Calls]) -> Iterator[list[tuple[float, float]]]:
 
 
 def count(
-    calls: Calls, operator: Callable[..., torch.Tensor], *arguments: Any, **keywords: Any
-) -> torch.Tensor:
+    calls: Calls, operator: Callable[..., Tensor], *arguments: Any, **keywords: Any
+) -> Tensor:
     """Calls an operator of :mod:`triton_ext.ops` and counts who computed it.
 
     Args:

@@ -218,8 +218,9 @@ class _Forward(_Convolution):
                 how = (self.fallback, "ours")
                 if not epilogue:
                     return self._counted(convolve, input, weight, bias, parameters, how, None)
-                fused = (bias, epilogue["scale"], epilogue["residual"], None, None)
-                fused += (epilogue["activation"], None, None, None, None)
+                scale, residual = epilogue["scale"], epilogue["residual"]
+                rest = (None, None, epilogue["activation"], None, None, None, None)
+                fused = (bias, scale, residual, *rest)
                 return self._counted(convolve_fused, input, weight, fused, parameters, how)
         arguments = (input, weight, bias, *parameters)
         return _call(type(self)._operator, arguments, fallback=self.fallback, **epilogue)
