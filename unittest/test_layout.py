@@ -18,9 +18,20 @@ from triton_ext import backends
 # A <- B means that B may import A; CONTRIBUTING.md says it in words.
 COMPILER = {"errors", "markers", "ir", "llvm_ir", "analysis", "passes"}
 RULES: dict[str, tuple[set[str], set[str]]] = {
-    # Packages and the vendor's class only to tell type checkers what __getattr__ returns.
+    # Packages, the vendor's class and the emulator's door only to tell type checkers what
+    # __getattr__ returns.
     "": (
-        COMPILER | {"backends", "backends.V.backend", "gluon", "language", "nn", "ops", "plugin"},
+        COMPILER
+        | {
+            "backends",
+            "backends.V.backend",
+            "emulator",
+            "gluon",
+            "language",
+            "nn",
+            "ops",
+            "plugin",
+        },
         set(),
     ),
     "__main__": ({"tools"}, set()),
@@ -115,7 +126,7 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     ),
     "backends.V.gluon": (
         {"errors", "host", "backends.V.backend", "backends.V.dialect", "backends.V.gluon"}
-        | {"backends.V.language", "emulator"},
+        | {"backends", "backends.V.language", "emulator"},
         {"numpy", "triton"},
     ),
     "backends.V.language": (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NoReturn
 
+from triton_ext import backends
 from triton_ext.emulator.launching import EmulatedKernel, Problem, Schedule
 from triton_ext.errors import LaunchError, UnsupportedError
 from triton_ext.host import features
 from triton_ext.host.sources import compile_kernel
 
-from ..analysis.lds import Lds
 from . import hosts
 
 __all__ = ["Emulated", "emulated"]
@@ -67,7 +67,7 @@ class Emulated(EmulatedKernel):
         self.arch = arch
 
     def _limit(self) -> tuple[int | None, str]:
-        lds = Lds.of(self.arch)
+        lds = backends.load("amd", "shared-memory")(self.arch)
         return lds.bytes if lds is not None else None, f"a workgroup of {self.arch}"
 
     def _target(self) -> tuple[str, int | str, int]:
