@@ -140,7 +140,7 @@ def table_of(layers: Sequence[Layer]) -> tuple[Any, set[str]]:
         ran = [layer for layer in found if best in _timed(layer)]
         if not any(_is_worth(layer, best) for layer in ran):
             continue
-        # Of several layers the one that torch is best at.
+        # The entry has the times of the layer that torch is best at.
         layer = min(ran, key=lambda each: each.row["cudnn_us"] / _timed(each)[best]["us"])
         row, result, model = layer.row, _timed(layer)[best], _models_choice(layer)
         date = layer.environment["date"].removesuffix(" UTC")
