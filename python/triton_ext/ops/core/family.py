@@ -127,8 +127,10 @@ def ranked(times: Mapping[Config, Expected]) -> dict[Config, Expected]:
     return dict(sorted(times.items(), key=lambda item: item[1].counted_us))
 
 
-#: All families, which ``planner.py`` lists.
+#: All families of kernels, which ``families/__init__.py`` lists.
 FAMILIES: list[Family[Any]] = []
+#: torch's own convolution as a family, by direction.
+TORCH: dict[Direction, Family[Any]] = {}
 
 
 def families_of(direction: Direction) -> tuple[Family[Any], ...]:
