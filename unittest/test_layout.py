@@ -18,22 +18,35 @@ from triton_ext import backends
 # A <- B means that B may import A; CONTRIBUTING.md says it in words.
 COMPILER = {"errors", "markers", "ir", "llvm_ir", "analysis", "passes"}
 RULES: dict[str, tuple[set[str], set[str]]] = {
-    # Packages and the vendor's class only to tell type checkers what __getattr__ returns.
+    # Packages, the vendor's class and the emulator's door only to tell type checkers what
+    # __getattr__ returns.
     "": (
-        COMPILER | {"backends", "backends.V.backend", "gluon", "language", "nn", "ops", "plugin"},
+        COMPILER
+        | {
+            "backends",
+            "backends.V.backend",
+            "emulator",
+            "gluon",
+            "language",
+            "nn",
+            "ops",
+            "plugin",
+        },
         set(),
     ),
     "__main__": ({"tools"}, set()),
     "errors": (set(), set()),
     "markers": (set(), set()),
     "strings": (set(), set()),
+    # The compiler side and the host show lines of sources by the same rule.
+    "source_files": (set(), set()),
     "ir": ({"errors", "ir", "strings"}, set()),
     "llvm_ir": ({"errors", "llvm_ir", "strings"}, set()),
     # The table of memory effects finds the vendors' rows by name.
     "analysis": ({"errors", "ir", "analysis", "backends"}, set()),
     # The registry finds the vendors' tables of passes by name.
-    "passes": (COMPILER | {"backends"}, set()),
-    "host": ({"errors", "host", "strings"}, {"triton"}),
+    "passes": (COMPILER | {"backends", "source_files"}, set()),
+    "host": ({"errors", "host", "source_files", "strings"}, {"triton"}),
     "own_passes": ({"", "backends", "errors", "host", "markers", "passes"}, set()),
     "plugin": (
         {"", "backends", "errors", "host", "ir", "markers", "own_passes", "passes"},
@@ -115,7 +128,7 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     ),
     "backends.V.gluon": (
         {"errors", "host", "backends.V.backend", "backends.V.dialect", "backends.V.gluon"}
-        | {"backends.V.language", "emulator"},
+        | {"backends", "backends.V.language", "emulator"},
         {"numpy", "triton"},
     ),
     "backends.V.language": (

@@ -123,6 +123,11 @@ def refused(error, match, function, *given, **keywords):
             r"stride: expected one integer or \(h, w\), below 2\*\*31, got '1'",
         ),
         ({"stride": (1, 2, 3)}, ValueError, r"stride: expected one integer or \(h, w\)"),
+        ({"stride": (1, 1 << 31)}, ValueError, r"stride: expected .* got \(1, 2147483648\)"),
+        ({"padding": 1 << 62}, ValueError, f"padding: expected .* got {1 << 62}"),
+        ({"padding": ((1 << 63, 0), (0, 0))}, ValueError, "padding: expected .* below"),
+        ({"dilation": -1 << 70}, ValueError, f"dilation: expected .* got -{1 << 70}"),
+        ({"groups": 1 << 70}, ValueError, f"groups must be an integer .* got {1 << 70}"),
         ({"dilation": 1.5}, ValueError, "dilation: expected one integer .* got 1.5"),
         ({"padding": (1, 2, 3)}, ValueError, r'\(\(top, bottom\), \(left, right\)\), "same" or'),
         ({"padding": "full"}, ValueError, "padding: expected .* got 'full'"),
@@ -282,6 +287,7 @@ def test_gradients_name_their_own_arguments():
     match = r"conv2d_input: expected input_size of 4 integers below 2\*\*31, got "
     for size, found in ((6, "6"), (None, "NoneType"), (X, "Tensor"), ((2, 8, 6.0, 5), "")):
         refused(ValueError, match + found, ops.conv2d_input, size, WEIGHT, DY)
+    refused(ValueError, match, ops.conv2d_input, (2, 8, 1 << 70, 5), WEIGHT, DY)
     match = r"conv2d_weight: expected weight_size of 4 integers below 2\*\*31, got 3"
     refused(ValueError, match, ops.conv2d_weight, X, 3, DY)
     match = "conv2d_weight: grad_output must be a tensor, got NoneType"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import pathlib
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -155,6 +158,18 @@ def test_a_family_that_supersedes_others_is_not_compared_with_them():
     found = {each.family.kind: each for each in planner.offers(wide, H200)}
     assert "packed rows take" in found["as_fprop"].passed_over
     assert not found["gemm"].superseded_by
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="Linux has /dev/full")
+@pytest.mark.parametrize("words", [["explain", "1,8,9,9 -> 8 k3"], ["doctor"]], ids=str)
+def test_a_full_output_is_an_error_without_a_traceback(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "triton_ext", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    expected = "<stdout>: error: cannot be written: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 def test_a_configuration_of_another_direction_is_refused():

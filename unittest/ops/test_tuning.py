@@ -374,7 +374,7 @@ def test_epilogues_are_recorded():
         ops.conv2d(x, w, padding=1, residual=y[:, :, :1, :1])
     classes = [case.epilogue_class for case in calls.cases]
     assert classes == ["residual", "", "image-residual"]
-    per_image = make_tensors(calls.cases[2], torch.device("meta"))[1].residual
+    per_image = make_tensors(calls.cases[2], torch.device("meta"))[2].residual
     assert per_image.shape == (2, 32, 1, 1)
     assert calls.cases[0].epilogue.activation == "relu"
 
@@ -383,7 +383,10 @@ def test_epilogues_are_recorded():
     ("text", "expected"),
     [
         ("32x64x56x56_128_k3x3_s2x2", (32, 64, 128, (56, 56), (3, 3), (2, 2), ((1, 1),) * 2, 1)),
-        ("32,64, 56,56 -> 128 k3x3  s2x2", (32, 64, 128, (56, 56), (3, 3), (2, 2), ((1, 1),) * 2, 1)),
+        (
+            "32,64, 56,56 -> 128 k3x3  s2x2",
+            (32, 64, 128, (56, 56), (3, 3), (2, 2), ((1, 1),) * 2, 1),
+        ),
         ("1x8x9x9->16 k3 d2 g4", (1, 8, 16, (9, 9), (3, 3), (1, 1), ((2, 2),) * 2, 4)),
         ("1x8x9_16_k3", (1, 8, 16, (9,), (3,), (1,), ((1, 1),), 1)),
         ("1x8x9x9_16_k3_d2_g4", (1, 8, 16, (9, 9), (3, 3), (1, 1), ((2, 2),) * 2, 4)),

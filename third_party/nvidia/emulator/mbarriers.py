@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from triton_ext.emulator.clusters import cga_bases, shared_bits
 from triton_ext.emulator.faults import EmulationError, Waiting, at_place, fault
+from triton_ext.emulator.fibers import Flight
 from triton_ext.emulator.memory import LdsView
 from triton_ext.emulator.races import Agent, Races
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
@@ -45,12 +46,20 @@ class InFlight:
         size_bytes: Bytes that it copies.
         land: Carries it out.
         arrivals: Arrivals at the mbarrier when it lands.
+        barrier: The mbarrier.
+        flights: All that is in flight.
     """
 
     op: Operation
     size_bytes: int
     land: Callable[[], None]
-    arrivals: int = 0
+    arrivals: int
+    barrier: Mbarrier
+    flights: list[Flight]
+
+    def complete(self) -> None:
+        """Lands at the mbarrier."""
+        self.barrier.land_one(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -131,10 +140,20 @@ class Mbarrier:
         """Returns whether the phase of a parity is complete."""
         return self.phases % 2 != parity
 
-    def launch(self, copy: InFlight) -> InFlight:
+    def launch(
+        self,
+        op: Operation,
+        group: Workgroup,
+        land: Callable[[], None],
+        *,
+        size_bytes: int = 0,
+        arrivals: int = 0,
+    ) -> InFlight:
         """Puts a copy or a commit into flight."""
-        self.copies.append(copy)
-        return copy
+        flight = InFlight(op, size_bytes, land, arrivals, self, group.fibers.flights)
+        self.copies.append(flight)
+        flight.flights.append(flight)
+        return flight
 
     def land(self, group: Workgroup, parity: int) -> bool:
         """Lands copies until the phase of a parity is complete; returns whether it is."""
@@ -148,6 +167,7 @@ class Mbarrier:
         """Lands a copy or a commit."""
         copy.land()
         self.copies.remove(copy)
+        copy.flights.remove(copy)
         self.tx_bytes -= copy.size_bytes
         if copy.arrivals > self.pending:
             self.surplus = copy.op

@@ -126,7 +126,7 @@ class _Pipe:
             barrier.agent.learn(known)
             barrier.agent.learn(self.agent.hand_on())
 
-        commit.copy = barrier.launch(InFlight(op, 0, land, arrivals=1))
+        commit.copy = barrier.launch(op, self.group, land, arrivals=1)
         self.queue.append(commit)
 
     def _finish(self, issued: _Issued | _Commit) -> None:

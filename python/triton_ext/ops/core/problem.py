@@ -296,8 +296,8 @@ def _padding_sides(
             pairs *= dims
     if [len(pair) for pair in pairs] != [2] * dims:
         raise ValueError(
-            f"padding: expected one integer, ({_letters(dims)}), {_SIDES[dims]}, below 2**31, "
-            f'"same" or "valid", got {padding!r}'
+            f'padding: expected one integer, ({_letters(dims)}), {_SIDES[dims]}, "same" or '
+            f'"valid", integers below 2**31, got {padding!r}'
         )
     sides = [side for pair in pairs for side in pair]
     if min(sides) < 0:
