@@ -228,8 +228,8 @@ def test_steps_of_nothing_are_refused():
 
 
 def test_an_endless_stride_is_refused_and_not_walked():
-    found = ops.support(X.to("meta"), WEIGHT.to("meta"), stride=1 << 40)
-    assert f"stride {1 << 40} in H: must be at most 46340" in "".join(found.dgrad)
+    found = ops.support(X.to("meta"), WEIGHT.to("meta"), stride=1 << 30)
+    assert f"stride {1 << 30} in H: must be at most 46340" in "".join(found.dgrad)
 
 
 def test_padding_as_an_array():

@@ -295,6 +295,6 @@ def test_the_command(capsys):
     assert main(["explain", shape, "--direction", "dgrad", "--dtype", "int8"]) == 1
     assert "refused: dtype torch.int8" in capsys.readouterr().out
     assert main(["explain", "32,96 -> 7"]) == 2
-    assert "shape '32x96_7': expected NxCixSIZE" in capsys.readouterr().err
+    assert "shape '32,96 -> 7': expected N,Ci,SIZE -> Co kTAPS" in capsys.readouterr().err
     assert main(["explain", shape, "--dtype", "float12"]) == 2
     assert "dtype 'float12': expected one of float16" in capsys.readouterr().err
