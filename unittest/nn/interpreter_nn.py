@@ -17,6 +17,7 @@ import torch
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
 
+from channel_norms import LayerNorm2d, RmsNorm2d, WanRMS_norm
 from norm_act import NormActBlock
 from recorded_graphs import recording
 from torch.nn import functional as F
@@ -406,6 +407,84 @@ def test_counts_do_not_keep_the_plans_of_many_sizes(monkeypatch):
                 model(torch.zeros(1, size, 8).mT)
     assert len(model.counts()._followed) <= 2
     assert nn.report(model).modules[0].ours == 8
+
+
+CHANNEL_NORMS = {
+    "layer": (lambda: LayerNorm2d(12, eps=1e-6), 2),
+    "layer, no terms": (lambda: LayerNorm2d(12, elementwise_affine=False), 2),
+    "rms": (lambda: RmsNorm2d(12), 2),
+    "wan": (lambda: WanRMS_norm(12, images=False, bias=True), 3),
+    "wan, images": (lambda: WanRMS_norm(12), 2),
+}
+
+
+def pixels(dims, dtype, channels=12):
+    x = torch.randn(2, *(5, 4, 3)[:dims], channels, generator=torch.Generator().manual_seed(1))
+    return (3 * x + 1).to(dtype).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("act", [None, TORCH.SiLU(), TORCH.GELU()], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, FLOAT], ids=str)
+@pytest.mark.parametrize("name", CHANNEL_NORMS)
+def test_norms_over_channels(name, dtype, act, monkeypatch):
+    make, dims = CHANNEL_NORMS[name]
+    torch.manual_seed(0)
+    model = TORCH.Sequential(make(), *([] if act is None else [act])).to(dtype)
+    for parameter in model.parameters():
+        parameter.data.uniform_(-1, 1.5)
+    x = pixels(dims, dtype)
+    ours = nn.convert(copy.deepcopy(model), report=False, norms=True)
+    monkeypatch.setattr(type(model[0]), "forward", None)
+    found = gradients(ours, x)
+    if act is not None:
+        monkeypatch.setattr(type(act), "forward", None)  # part of the kernel
+    assert torch.equal(ours(x), found[0])
+    monkeypatch.undo()
+    exact = gradients(copy.deepcopy(model).double(), x.double())
+    for each in zip(found, gradients(model, x), exact, strict=True):
+        as_exact(*each)
+    assert found[0].stride(1) == found[1].stride(1) == 1
+
+
+@pytest.mark.parametrize("channels", [1, 200, 3000])
+def test_norms_over_few_and_many_channels(channels):
+    model = WanRMS_norm(channels).half()
+    x = pixels(2, torch.float16, channels)
+    exact = gradients(copy.deepcopy(model).double(), x.double())
+    ours = gradients(nn.convert(copy.deepcopy(model), report=False, norms=True), x)
+    for each in zip(ours, gradients(model, x), exact, strict=True):
+        one, other = ((t.double() - each[2]).norm() for t in each[:2])
+        assert one <= 2 * other + 1e-3 * each[2].norm() + 1e-6
+    x[:, :, 0, 0] = 0  # less than the least norm
+    norm = nn.convert(copy.deepcopy(model), report=False, norms=True)
+    with torch.no_grad():
+        torch.testing.assert_close(norm(x), model(x), rtol=2e-3, atol=1e-5)
+
+
+def test_second_derivatives_of_norms_over_channels():
+    norm = nn.convert(WanRMS_norm(12).double().float(), report=False, norms=True)
+    x = pixels(2, FLOAT).requires_grad_()
+    (dx,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
+    (found,) = torch.autograd.grad(dx.square().sum(), x)
+    wide = x.detach().double().requires_grad_()
+    theirs = nn.revert(copy.deepcopy(norm)).double()
+    (dx,) = torch.autograd.grad(theirs(wide).square().sum(), wide, create_graph=True)
+    (right,) = torch.autograd.grad(dx.square().sum(), wide)
+    torch.testing.assert_close(found.double(), right, rtol=1e-3, atol=1e-3)
+
+
+def test_what_torch_computes_of_norms_over_channels():
+    norm = nn.convert(LayerNorm2d(12), report=False, norms=True)
+    x = pixels(2, FLOAT)
+    assert norm.normalized(x, None, "none") is not None
+    for other in (x.contiguous(), x.double(), x[:, :8], x[0], x[..., ::2], x[:0], x.to("meta")):
+        assert norm.normalized(other, None, "none") is None
+    torch.testing.assert_close(norm(x.contiguous()), norm(x))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert norm.normalized(x, None, "none") is None
+    assert torch.vmap(norm)(x[None]).shape == (1, *x.shape)
+    norm.weight.data = norm.weight.data.half()
+    assert norm.normalized(x, None, "none") is None
 
 
 def test_gradients_through_redirected_functions():

@@ -94,7 +94,9 @@ def class_for(kind: Any, ours: Any = None) -> Any:
         return (_empty, (kind, ours, *arguments[1:]), *rest)
 
     namespace: dict[str, Any] = {"__reduce_ex__": reduce, _BASE: kind}
-    if hasattr(ours, "normalized"):
+    if hasattr(ours, "forward_for"):
+        namespace["forward"] = functools.wraps(kind.forward)(ours.forward_for(kind))
+    elif hasattr(ours, "normalized"):
         namespace["forward"] = functools.wraps(kind.forward)(_activated(kind))
     elif ours is None or _calls_functions(kind):
         namespace["forward"] = functools.wraps(kind.forward)(_redirected(kind))
