@@ -11,7 +11,6 @@ forward: other memory orders, mixed dtypes, autocast, and what ``torch.compile``
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 from collections.abc import Callable
@@ -104,7 +103,6 @@ _READERS: dict[tuple[str, str], Callable[[Any], _Norm | None]] = {
 }
 
 
-@functools.cache
 def _reader_of(kind: Any) -> Callable[[Any], _Norm | None] | None:
     return _READERS.get((kind.__module__, kind.__qualname__))
 
