@@ -6,6 +6,7 @@ and frozen weights, optimizers and names are what they were.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from triton_ext.nn.outcome import (
     Report,
     show,
 )
+from triton_ext.nn.padding import PAD_MODULES, PadsConvolution
 from triton_ext.nn.patterns import Recipe, find_recipe
 from triton_ext.nn.steps import has_hooks, own_activation, within
 from triton_ext.nn.subclasses import base_of, class_for, is_plain, pads, refusal_of
@@ -152,6 +154,11 @@ def convert(
         kind = type(module)
         if name not in recipes and pads(module) and not refusal_of(kind):
             module.__class__ = class_for(kind)
+        elif kind.forward is torch.nn.Sequential.forward:
+            for child, behind in itertools.pairwise(module.children()):
+                if type(child) in PAD_MODULES and is_plain(type(behind), CONVOLUTIONS):
+                    kind = type(child)
+                    child.__class__ = class_for(kind, PadsConvolution)
     if report:
         show(found, sys.stdout)
         if any(not layer.reason for layer in found.layers):

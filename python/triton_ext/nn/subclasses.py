@@ -24,6 +24,7 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from triton_ext.nn.accelerate import Redirect
+from triton_ext.nn.padding import unpadded
 from triton_ext.nn.steps import drops_nothing, is_watched, name_of, own_activation
 
 __all__ = ["base_of", "class_for", "derived", "is_plain", "pads", "refusal_of"]
@@ -131,8 +132,10 @@ def _redirected(kind: Any) -> Any:
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if torch.compiler.is_compiling():
             return kind.forward(self, *arguments, **keywords)
-        with Redirect(self.fallback, self.counts()) if is_convolution else Redirect():
-            return kind.forward(self, *arguments, **keywords)
+        how = (self.fallback, self.counts()) if is_convolution else ()
+        with Redirect(*how, pads=True):
+            result = unpadded(kind.forward(self, *arguments, **keywords))
+        return result
 
     return forward
 
@@ -176,7 +179,9 @@ def _calls_functions(kind: type) -> bool:
     if not _own_forwards(kind):
         return False
     names = {name for each in _own(kind) for code in _codes(each) for name in code.co_names}
-    return bool(names & _FUNCTIONS) or not ("_conv_forward" in names or "forward" in names)
+    return bool(names & {*_FUNCTIONS, "pad"}) or not (
+        "_conv_forward" in names or "forward" in names
+    )
 
 
 def _own(kind: type) -> list[type]:
