@@ -1,4 +1,4 @@
-"""What ``ttng`` and ``ttg`` operations do to mbarriers and shared memory, as events.
+"""Reads ``ttng`` and ``ttg`` operations as events on mbarriers and shared memory.
 
 The units and what is assumed of them: docs/async-waits.md.
 """

@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def is_proved(self) -> bool:
-        """Whether the kernel is right."""
+        """True for a kernel that is right."""
         return self.violation is None and self.undecided is None
 
 
@@ -174,8 +174,8 @@ class _Explorer:
                     self._deadlock(state)
                 state.turn += 1
             elif state.has_news:
-                # Whoever waits for it goes on first: partitions stay as close as they can, and
-                # fewer states differ.
+                # Partitions that wait for it go on first: all stay as close as they can, and fewer
+                # states differ.
                 state.has_news, state.turn = False, 0
                 if state.parts[0].pc == DONE:
                     return []

@@ -322,7 +322,7 @@ class Memory:
             ended |= facts.waited(slot, each)
         is_seen = not barrier.has_copies and not state.live & arrivals & ~mine
         before, now = facts.complete_before(slot), facts.complete(slot)
-        # Whoever knew of the last phase now knows of the one before; a fact that is not live is
+        # Those who knew of the last phase now know of the one before; a fact that is not live is
         # known to all.
         is_live = state.live & now
         kept = ~(before | now | arrivals | ended)
@@ -332,7 +332,7 @@ class Memory:
         if is_live:
             last[before.bit_length() - 1] = last[now.bit_length() - 1]
         last[now.bit_length() - 1] = event
-        # Who arrives in the next phase knows all that this one knows (rule 1).
+        # Arrivals of the next phase know all that this one knows (rule 1).
         know[barrier.gathers + 1] = (know[barrier.gathers] | now | before) & state.live
         know[barrier.gathers] = 0
         if is_seen:

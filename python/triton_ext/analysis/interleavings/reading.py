@@ -528,7 +528,7 @@ def _counts(argument: Value, source: Value) -> bool:
 
 
 def _is_followed(op: Operation) -> bool:
-    """Whether the results of an operation are computed from its operands."""
+    """Tells whether the results of an operation are computed from its operands."""
     return op.name.startswith("arith.") or op.name in MEMORY_VIEWS
 
 

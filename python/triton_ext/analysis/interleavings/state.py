@@ -156,7 +156,7 @@ class Barrier:
     gathers: int = 0
 
     def key(self) -> tuple[object, ...]:
-        """What matters of it."""
+        """Returns the state that decides how it goes on."""
         seen = 2 + self.phases % 2 if self.phases else 0
         return (self.count, self.pending, self.tx_bytes, seen, self.has_copies, self.gathers)
 
@@ -178,7 +178,7 @@ class Domain:
     base: int = 0
 
     def key(self) -> tuple[object, ...]:
-        """What matters of it."""
+        """Returns the state that decides how it goes on."""
         return (self.modulus, self.low, self.high)
 
 
@@ -254,7 +254,7 @@ class Part:
 
     @property
     def is_over(self) -> bool:
-        """Whether it does nothing any more, or not yet."""
+        """True for a partition that does nothing any more, or not yet."""
         return self.pc < 0
 
     def instance(self) -> tuple[Counted, ...]:
@@ -480,7 +480,7 @@ class State:
             part.visits = {moved(term): count for term, count in part.visits.items()}
 
     def key(self) -> tuple[object, ...]:
-        """What decides how the kernel goes on."""
+        """Returns all that decides how the kernel goes on."""
         return (
             self.turn,
             self.guesses,
