@@ -56,6 +56,7 @@ class Family(ABC, Generic[Config]):
         reads_packed: Whether it takes cases with a packing, which rewrites make.
         supersedes: Kinds of its direction that are not compared with it where it takes a case:
             models of both are not made to be compared.
+        is_interpreted: Whether Triton's interpreter runs its kernels; it runs no Gluon kernels.
         is_gemm: Whether it multiplies tap by tap.  Two such kernels of a direction are one
             algorithm, of which tuning tries both.
         tile_fields: Fields of its configurations, or of the one in them, that say which tile is
@@ -67,6 +68,7 @@ class Family(ABC, Generic[Config]):
     config_type: ClassVar[type[Any]]
     reads_packed: ClassVar[bool] = False
     supersedes: ClassVar[tuple[str, ...]] = ()
+    is_interpreted: ClassVar[bool] = True
     is_gemm: ClassVar[bool] = False
     tile_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -127,8 +129,10 @@ def ranked(times: Mapping[Config, Expected]) -> dict[Config, Expected]:
     return dict(sorted(times.items(), key=lambda item: item[1].counted_us))
 
 
-#: All families, which ``planner.py`` lists.
+#: All families of kernels, which ``families/__init__.py`` lists.
 FAMILIES: list[Family[Any]] = []
+#: torch's own convolution as a family, by direction.
+TORCH: dict[Direction, Family[Any]] = {}
 
 
 def families_of(direction: Direction) -> tuple[Family[Any], ...]:

@@ -20,7 +20,7 @@ from typing import NoReturn
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.family import Expected, Family
@@ -137,7 +137,7 @@ def _expected_us(case: Case, device: Device) -> float:
     return launch_us + float((multiply_us**3 + dram_us**3) ** (1 / 3))
 
 
-class _Torch(Family[TorchConfig]):
+class Torch(Family[TorchConfig]):
     """torch's convolution of a direction."""
 
     kind = "torch"
@@ -170,7 +170,3 @@ class _Torch(Family[TorchConfig]):
 
     def bind(self, config: TorchConfig, case: Case, device: Device) -> NoReturn:
         raise UnsupportedError(f"{case.operator}: torch's convolution is called, it has no plan")
-
-
-#: By direction.
-TORCH: dict[Direction, Family[TorchConfig]] = {each: _Torch(each) for each in DIRECTIONS}

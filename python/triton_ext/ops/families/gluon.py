@@ -23,7 +23,7 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
 from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusals, refuse, refused
+from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Product
@@ -128,6 +128,7 @@ class _Gluon(Family[TileConfig]):
     """Both directions."""
 
     kind = "gluon"
+    is_interpreted = False
     config_type = TileConfig
     is_gemm = True
     tile_fields = ("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest")
@@ -147,10 +148,6 @@ class _Gluon(Family[TileConfig]):
                 correction = 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
             found[config] = Expected.of(us, copies_us, correction)
         return ranked(found)
-
-    def _refuse(self, config: TileConfig, case: Case, device: Device) -> None:
-        found = self.refusals(case, device, config)
-        refuse(f"{case.operator}: the Gluon kernel does not take it", found)
 
 
 def _columns(
@@ -192,7 +189,6 @@ class GluonFprop(_Gluon):
         return found
 
     def bind(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
-        self._refuse(config, case, device)
         from triton_ext.ops.kernels import gluon_conv
 
         problem, x_strides = _read(case)
@@ -243,7 +239,6 @@ class GluonDgrad(_Gluon):
         return common_refusals(case.problem, case.dtype, device)
 
     def bind(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
-        self._refuse(config, case, device)
         from triton_ext.ops.kernels import gluon_conv
 
         problem, dims = case.problem, phases_of(case.problem)

@@ -16,8 +16,9 @@ from triton_ext.host import capabilities
 from triton_ext.ops.core import refusals
 from triton_ext.ops.core.device import SMEM_BYTES
 from triton_ext.ops.core.loads import FITTED_BYTES, LINE_BYTES
+from triton_ext.ops.core.packing import channel_block
 from triton_ext.ops.core.refusals import Refusals, refused
-from triton_ext.ops.families.gemm_config import Cost, Product, channel_block
+from triton_ext.ops.families.gemm_config import Cost, Product
 
 RESERVED_BYTES = 1024  # Triton's own: alignment of the buffers, a few words for the warp groups
 ELEMENT_BYTES = 2  # of fp16 and bf16

@@ -45,6 +45,8 @@ from triton_ext.ops.kernels.gemm import tap_offsets
 
 # Bytes of an element of x and dy: WGMMA transposes 16-bit types only.
 ELEMENT_BYTES = 2
+#: Channels of a block of the Gluon kernel: one 128-byte swizzle row, and the rows of a consumer.
+BLOCK_C = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
