@@ -57,15 +57,10 @@ _NONE: Final[dict[str, str]] = {}
 
 
 def convolve(
-    dims: int,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    given: GivenParameters,
-    how: How,
+    dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, given: GivenParameters, how: How,
     output_padding: Numbers | None = None,
     calls: Any = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Convolves without an epilogue, as the public function of so many dimensions does.
 
     With output padding, 0 included, the convolution is transposed.  ``calls`` counts the calls of
@@ -108,14 +103,10 @@ def convolve(
 
 
 def _compute(
-    key: Hashable,
-    c: ConvCall,
-    how: How,
-    name: str = "",
-    words: Mapping[str, str] = _NONE,
+    key: Hashable, c: ConvCall, how: How, name: str = "", words: Mapping[str, str] = _NONE,
     given: tuple[object, ...] | None = None,
     calls: Any = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Computes a call and caches its plan under its function key, if it has one.
 
     Errors have the name of the function, and its ``words`` for those of operators.  ``given`` are
@@ -199,14 +190,10 @@ def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
 
 
 def convolve_fused(
-    dims: int,
-    x: Tensor,
-    weight: Tensor,
-    fused: tuple[Any, ...],
-    given: GivenParameters,
+    dims: int, x: Tensor, weight: Tensor, fused: tuple[Any, ...], given: GivenParameters,
     how: How,
     calls: Any = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Convolves with an epilogue, as the public function of so many dimensions does.
 
     ``fused`` are the fields of :class:`EpilogueArguments`; a tuple is made in less time.  ``calls``
@@ -292,14 +279,10 @@ def _convolve_into(name: str, c: ConvCall) -> Tensor:
 
 
 def gradient(
-    operator: Operator,
-    dims: int,
-    first: Tensor,
-    second: Tensor,
-    size: Sequence[int],
+    operator: Operator, dims: int, first: Tensor, second: Tensor, size: Sequence[int],
     given: GivenParameters,
     how: How,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Computes a gradient of a convolution, as the public function of so many dimensions does.
 
     It has the shape ``size``.  The operands are the gradient of y and weight for dgrad, x and the

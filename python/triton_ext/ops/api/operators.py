@@ -100,42 +100,28 @@ _EPILOGUE = (
 _FUNCTION = ("str activation", "ScalarType? out_dtype", "str? function")
 
 FPROP = Operator(
-    name="fprop",
-    differentiable="conv",
-    direction="fprop",
+    name="fprop", differentiable="conv", direction="fprop",
     tensors=("Tensor x", "Tensor weight", "Tensor? bias"),
     is_traceable=True,
-)
+)  # fmt: skip
 DGRAD = Operator(
-    name="dgrad",
-    differentiable="conv_input",
-    direction="dgrad",
+    name="dgrad", differentiable="conv_input", direction="dgrad",
     tensors=("Tensor dy", "Tensor weight", "Tensor? bias"),
     others=("SymInt[] input_size",),
-)
+)  # fmt: skip
 WGRAD = Operator(
-    name="wgrad",
-    differentiable="conv_weight",
-    direction="wgrad",
+    name="wgrad", differentiable="conv_weight", direction="wgrad",
     tensors=("Tensor x", "Tensor dy"),
     others=("SymInt[] filter_size",),
-)
+)  # fmt: skip
 FUSED = Operator(
-    name="fprop_fused",
-    differentiable="conv_fused",
-    direction="fprop",
-    tensors=_EPILOGUE,
-    others=_FUNCTION,
-    is_traceable=True,
-)
+    name="fprop_fused", differentiable="conv_fused", direction="fprop", tensors=_EPILOGUE,
+    others=_FUNCTION, is_traceable=True,
+)  # fmt: skip
 INTO = Operator(
-    name="fprop_into",
-    differentiable="",
-    direction="fprop",
-    tensors=_EPILOGUE,
-    others=_FUNCTION,
+    name="fprop_into", differentiable="", direction="fprop", tensors=_EPILOGUE, others=_FUNCTION,
     written=("Tensor(a!) out", "Tensor(b!)? amax"),
-)
+)  # fmt: skip
 OPERATORS = (FPROP, DGRAD, WGRAD, FUSED, INTO)
 
 
@@ -214,11 +200,7 @@ class ConvCall(NamedTuple):
         strides = {f"{name}_strides": each.stride() for name, each in self.pixels().items()}
         spec = self.epilogue.spec(y_shape, function) if direction == "fprop" else PLAIN
         return Case(
-            direction=direction,
-            problem=problem,
-            dtype=self.first.dtype,
-            epilogue=spec,
-            **strides,
+            direction=direction, problem=problem, dtype=self.first.dtype, epilogue=spec, **strides
         )
 
 

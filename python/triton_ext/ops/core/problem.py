@@ -216,16 +216,13 @@ class ConvParameters(NamedTuple):
     def problem(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> ConvProblem:
         """Returns the problem of x [N, Ci, *input_size] and weight [Co, Ci / groups, *taps]."""
         return ConvProblem(
-            batch=x_shape[0],
-            in_channels=x_shape[1],
-            out_channels=w_shape[0],
-            input_size=tuple(x_shape[2:]),
-            filter_size=tuple(w_shape[2:]),
+            batch=x_shape[0], in_channels=x_shape[1], out_channels=w_shape[0],
+            input_size=tuple(x_shape[2:]), filter_size=tuple(w_shape[2:]),
             stride=self.stride,
             padding=tuple(zip(self.padding[::2], self.padding[1::2], strict=True)),
             dilation=self.dilation,
             groups=self.groups,
-        )
+        )  # fmt: skip
 
 
 def is_out_of_range(value: object) -> bool:

@@ -228,18 +228,12 @@ def _shape(
 ) -> DepthwiseShape:
     """Returns the kernels' constants, for so many elements of a pixel of the input, and of dy."""
     return DepthwiseShape(
-        dims=len(sampling.taps),
-        filter_size=sampling.taps,
-        row_taps=row_taps,
-        channels=sampling.out_channels,
-        pixel=pixel[0],
-        step=three(sampling.step, 1),
-        up=three(sampling.up, 1),
-        dilation=three(sampling.dilation, 1),
-        phase=sampling.low[-1] % sampling.up[-1],
-        is_flipped=sampling.is_flipped,
+        dims=len(sampling.taps), filter_size=sampling.taps, row_taps=row_taps,
+        channels=sampling.out_channels, pixel=pixel[0], step=three(sampling.step, 1),
+        up=three(sampling.up, 1), dilation=three(sampling.dilation, 1),
+        phase=sampling.low[-1] % sampling.up[-1], is_flipped=sampling.is_flipped,
         is_wide=sampling.is_wide(max(pixel), config.qw),
-    )
+    )  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -343,15 +337,9 @@ class DepthwiseWgrad(Depthwise):
             options={"num_warps": 4},
         )
         return DepthwiseWgradPlan(
-            problem=problem,
-            config=config,
-            out_dtype=case.output_dtype,
-            parts=parts,
-            x_strides=x,
-            dy_strides=dy,
-            launcher=launcher,
-            reducer=reducer,
-        )
+            problem=problem, config=config, out_dtype=case.output_dtype, parts=parts, x_strides=x,
+            dy_strides=dy, launcher=launcher, reducer=reducer,
+        )  # fmt: skip
 
 
 def _expected_wgrad_us(config: DepthwiseWgradConfig, sampling: Sampling, num_sms: int) -> float:

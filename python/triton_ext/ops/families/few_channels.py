@@ -229,11 +229,7 @@ class FewChannels(Family[GatherConfig]):
             kernel=conv_gather_kernel,
             grid=(config.tiles(problem, device.num_sms)[2], 1, 1),
             scalars=(problem.geometry.m_gemm, problem.out_channels, reads),
-            constants={
-                "WINDOW": window,
-                "CONFIG": config,
-                "FINISH": case.epilogue.finish,
-            },
+            constants={"WINDOW": window, "CONFIG": config, "FINISH": case.epilogue.finish},
             options={"num_warps": config.num_warps, "num_stages": config.loads_ahead + 1},
         )
         return ForwardPlan.make(case, config, partial(vector_inputs, window.vector), launcher)

@@ -174,15 +174,12 @@ class Gemm(_Gemm):
             grid=(product_of(case).programs(config, device.num_sms), 1, 1),
             scalars=(conv.m_gemm, co, ConvSizes.of(conv)),
             constants={
-                "FILTER": conv.filter_size,
-                "GROUPS": groups,
-                "GROUP_CI": read.group_ci,
-                "X_IS_MATRIX": row_stride is not None,
-                "CONFIG": config,
+                "FILTER": conv.filter_size, "GROUPS": groups, "GROUP_CI": read.group_ci,
+                "X_IS_MATRIX": row_stride is not None, "CONFIG": config,
                 "FINISH": case.epilogue.finish,
             },
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
-        )
+        )  # fmt: skip
         w_block, missing = [config.block_n, 1, config.block_k], read.missing
         inputs = partial(
             described_inputs,
@@ -344,16 +341,12 @@ class GemmDgrad(_Gemm):
             grid=(product_of(case).programs(config, device.num_sms), 1, 1),
             scalars=(DgradProblem.of(dims, problem.batch, ci, math.ceil(co / config.block_k)),),
             constants={
-                "DIMS": problem.dims,
-                "FILTER": three(problem.filter_size, 1),
-                "PHASES": Phases.of(dims),
-                "GROUPS": groups,
-                "CHANNEL_UNIT": math.gcd(ci, 8),
-                "W_IS_NK": is_nk,
-                "CONFIG": config,
+                "DIMS": problem.dims, "FILTER": three(problem.filter_size, 1),
+                "PHASES": Phases.of(dims), "GROUPS": groups, "CHANNEL_UNIT": math.gcd(ci, 8),
+                "W_IS_NK": is_nk, "CONFIG": config,
             },
             options={"num_stages": config.num_stages, "num_warps": config.num_warps},
-        )
+        )  # fmt: skip
         return ForwardPlan.make(case, config, inputs, launcher, outputs=outputs)
 
 

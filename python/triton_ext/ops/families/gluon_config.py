@@ -281,9 +281,7 @@ COSTS: dict[str, dict[TileConfig, Cost]] = {
         ),
     },
     # For x that is no matrix, where WGMMAs are joined: measured so only, over seven layers.
-    "joined": {
-        ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): Cost(0.408, 1.05, 6.7),
-    },
+    "joined": {ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): Cost(0.408, 1.05, 6.7)},
     # Over one layer, of three dimensions, where the model expects too little of the other tiles.
     "few columns": {
         cooperative(128, 3, 64, 3, **_S32): Cost(0.869, 1.40, 7.0),

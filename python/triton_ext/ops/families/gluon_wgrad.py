@@ -381,13 +381,8 @@ class GluonWgrad(Family[WgradTileChoice]):
             )
         dw_shape, dw_block = [co, problem.taps, ci], [BLOCK_C, 1, BLOCK_C]
         return WgradPlan(
-            problem=problem,
-            computed=problem,
-            out_dtype=case.output_dtype,
-            tiles=tiles,
-            x_operand=x,
-            dy_operand=dy,
-            describe_x=describe_x,
+            problem=problem, computed=problem, out_dtype=case.output_dtype, tiles=tiles,
+            x_operand=x, dy_operand=dy, describe_x=describe_x,
             describe_dy=gluon.tiled(dtype, [pixels, co], dy.pixel_stride, block),
             describe_dw=gluon.tiled(case.output_dtype, dw_shape, ci, dw_block),
             launcher=gluon.launcher(kernels.conv_wgrad_kernel, programs, told, CONFIG=tiles.config),
@@ -395,7 +390,7 @@ class GluonWgrad(Family[WgradTileChoice]):
             workspace_elements=max(tiles.workspace_elements, 4),
             flags=programs * tiles.config.consumers if config.add_in_place else 0,
             reducer=reducer,
-        )
+        )  # fmt: skip
 
 
 GLUON_WGRAD: GluonWgrad = GluonWgrad()

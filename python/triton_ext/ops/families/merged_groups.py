@@ -189,17 +189,13 @@ class Merged(Rewrite[MergedConfig]):
                 grid=(programs + lookers, 1, 1),
                 scalars=(elements, programs, blocks, read - (blocks - 1) * _BLOCK),
                 constants={
-                    "TAPS": taps,
-                    "GROUP_ROWS": rows // groups,
-                    "GROUP_K": k,
-                    "FACTOR": factor,
-                    "IS_TURNED": is_turned,
-                    "BLOCK": _BLOCK,
+                    "TAPS": taps, "GROUP_ROWS": rows // groups, "GROUP_K": k, "FACTOR": factor,
+                    "IS_TURNED": is_turned, "BLOCK": _BLOCK,
                 },
                 options={"num_warps": 4},
             ),
             repairing=repairing,
-        )
+        )  # fmt: skip
 
 
 def _merged(case: Case, factor: int, family: Family[Any]) -> Case | None:

@@ -96,18 +96,12 @@ class WgradProblem(NamedTuple):
         """Returns the argument for a convolution and its tiles."""
         partition = tiles.partition
         return cls(
-            co=problem.out_channels,
-            ci=problem.in_channels,
-            dy_tiles=tiles.co_tiles,
-            steps=partition.steps,
-            waves=partition.waves,
-            rest=max(partition.rest, 1),
-            first_split=partition.waves * partition.programs,
-            splits=partition.splits,
-            parts=partition.slots,
-            add_in_place=int(tiles.add_in_place),
+            co=problem.out_channels, ci=problem.in_channels, dy_tiles=tiles.co_tiles,
+            steps=partition.steps, waves=partition.waves, rest=max(partition.rest, 1),
+            first_split=partition.waves * partition.programs, splits=partition.splits,
+            parts=partition.slots, add_in_place=int(tiles.add_in_place),
             **ring.conv_fields(problem),
-        )
+        )  # fmt: skip
 
 
 @gluon.jit

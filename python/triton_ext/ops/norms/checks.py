@@ -171,14 +171,9 @@ def _key(groups: int | None, words: tuple[object, ...], given: Given) -> Hashabl
 
 
 def norm_problem(
-    kind: Literal["batch", "group"],
-    x: Tensor,
-    groups: int | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    activation: str,
-) -> str | None:
+    kind: Literal["batch", "group"], x: Tensor, groups: int | None, weight: Tensor | None,
+    bias: Tensor | None, residual: Tensor | None, activation: str,
+) -> str | None:  # fmt: skip
     """Returns why no kernel takes a normalization; ``None`` if one does.
 
     Args:

@@ -356,10 +356,7 @@ class EventClock:
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        target_ms: float = _TARGET_MS,
-        calls: tuple[int, int] = _CALLS,
+        self, device: torch.device, target_ms: float = _TARGET_MS, calls: tuple[int, int] = _CALLS
     ) -> None:
         self._target_ms, self._calls, self.host_bound = target_ms, calls, False
         properties = torch.cuda.get_device_properties(device)

@@ -395,13 +395,9 @@ def _keep(
 
 
 def measure_case(
-    work: Outcome,
-    errors: Sequence[str],
-    device: torch.device,
-    gpu: Device,
-    clock: EventClock,
+    work: Outcome, errors: Sequence[str], device: torch.device, gpu: Device, clock: EventClock,
     rounds: int,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Measures the candidates of a case, and torch in the same rounds where it computes the same.
 
     ``errors`` say why a candidate did not compile; they are empty for the others.
