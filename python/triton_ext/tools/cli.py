@@ -22,7 +22,7 @@ from triton_ext.tools import (
 
 __all__ = ["main"]
 
-# Of a standard output that is full, closed, or a pipe without a reader.
+# A standard output that is full, closed, or a pipe without a reader raises these.
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EPIPE)
 
 

@@ -73,9 +73,9 @@ def register(family: Family[Any]) -> None:
     """Adds a family from outside the package, for this process; ours go first at equal times.
 
     Raises:
-        TypeError: ``family`` is no Family, or its ``config_type`` is no frozen dataclass.
-        ValueError: ``kind`` is no name or ``direction`` is unknown.  The direction has the kind or
-            the class already, or another direction has them in another pair: tables hold kinds.
+        TypeError: ``family`` is not a Family, or its ``config_type`` not a frozen dataclass.
+        ValueError: ``kind`` is not a name or ``direction`` is unknown.  The direction has the kind
+            or the class already, or another direction has another pair: tables hold kinds.
     """
     if not isinstance(family, Family):
         raise TypeError(f"register: expected a Family, got {type(family).__name__}")

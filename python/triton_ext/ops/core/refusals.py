@@ -99,7 +99,7 @@ def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> Refusal
 
 
 def power_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
-    """Returns a refusal for each field that is no power of two within its limits, both included."""
+    """Returns a refusal for each field that is not a power of two within its limits."""
     return refused(
         *(
             f"{name} is {value}: expected a power of two from {least} to {most}"
@@ -110,7 +110,7 @@ def power_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
 
 
 def range_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
-    """Returns a refusal for each field beyond its limits, both included."""
+    """Returns a refusal for each field beyond its limits."""
     return refused(
         *(
             f"{name} is {value}: expected {least} to {most}"

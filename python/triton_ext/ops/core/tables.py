@@ -61,7 +61,7 @@ class TuningWarning(UserWarning):
 
 
 class TableError(TritonExtError):
-    """A file that is no table of choices, or not for this GPU."""
+    """A file that is not a table of choices, or not for this GPU."""
 
 
 class KindError(ValueError):
@@ -262,7 +262,7 @@ def _rank(raw: object, tomorrow: str) -> tuple[bool, bool, str, str]:
 def read_table(path: pathlib.Path, gpu: str | None = None) -> Table | None:
     """Returns the table of a file, for a GPU or for any; ``None`` where there is no such file.
 
-    Raises TableError where it is no table, of another schema or for another GPU, or cannot be
+    Raises TableError where it is not a table, of another schema or for another GPU, or cannot be
     read, which an OSError caused; trying again may succeed.
     """
 

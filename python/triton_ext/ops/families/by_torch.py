@@ -6,7 +6,7 @@ matrix product: a launch, and the longer of the tiles of all multiprocessors and
 Factors stand for the kinds of layers that take longer, fitted by direction to the zoo's rows (H100,
 cuDNN 9.19, bf16, 2026-11-27; ``python -m benchmarks zoo fit``).  Half of the layers predict the
 other half within 21 to 29 % (standard deviation).  Groups of several channels, and channels that
-are no multiple of 8, have no model.  Kinds of layers that cuDNN computes several times slower are
+are not multiples of 8, have no model.  Kinds of layers that cuDNN computes several times slower are
 refused.
 """
 
@@ -56,7 +56,7 @@ class Fitted:
     multiply: float  # factor of the multiplications of all layers
     dram: float  # factor of DRAM's time
     taps: float  # of several filter taps
-    in_channels: float  # of input channels that are no multiple of 64
+    in_channels: float  # of input channels that are not multiples of 64
     out_channels: float  # likewise of output channels
     stride: float  # of a stride
     few: float  # of fewer than 16 channels

@@ -280,7 +280,7 @@ COSTS: dict[str, dict[TileConfig, Cost]] = {
             Cost(0.800, 1.36, 7.8, (0.775, 1.50))
         ),
     },
-    # For x that is no matrix, where WGMMAs are joined: measured so only, over seven layers.
+    # For x that is not a matrix, where WGMMAs are joined: measured so only, over seven layers.
     "joined": {ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): Cost(0.408, 1.05, 6.7)},
     # Over one layer, of three dimensions, where the model expects too little of the other tiles.
     "few columns": {

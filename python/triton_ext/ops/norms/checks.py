@@ -90,7 +90,7 @@ def is_operator(kind: Kind) -> bool:
 def check_kinds(
     name: str, given: tuple[object, ...], numbers: Mapping[str, object], activation: object
 ) -> None:
-    """Raises TypeError where an argument is no tensor or no number, ValueError for an activation.
+    """Raises TypeError where an argument is not a tensor or a number, ValueError for an activation.
 
     Tensors but x may be None.
     """
@@ -157,7 +157,7 @@ def plan_of(
 
 
 def _key(groups: int | None, words: tuple[object, ...], given: Given) -> Hashable:
-    """Returns the call key of an operator; ``None`` for what is no tensor or has no hash."""
+    """Returns the call key of an operator; ``None`` for what is not a tensor or has no hash."""
     # Equal numbers of other types are the same key.
     if groups is not None and type(groups) is not int:
         return None

@@ -218,7 +218,7 @@ def batch_norm(
         UnsupportedError: A normalization that no kernel takes; :func:`norm_problem` says why.
         ValueError: Sizes or devices that do not fit each other; an activation that there is not;
             no statistics: not training, and a running one is None; ``eps`` is negative.
-        TypeError: A value that is no dense tensor; ``training`` that is no bool; ``eps`` or
+        TypeError: A value that is not a dense tensor; ``training`` that is not a bool; ``eps`` or
             ``momentum`` that is not a number; mixed dtypes.
     """
     given = (x, weight, bias, running_mean, running_var, residual)

@@ -254,10 +254,10 @@ def tune(
             an error that it raises ends the tuning.
 
     Raises:
-        TypeError: ``cases`` holds something other than a ``Case``, or ``save`` is no path.
+        TypeError: ``cases`` holds something other than a ``Case``, or ``save`` is not a path.
         UnsupportedError: There is no GPU that runs the kernels, or a CUDA graph is being captured.
-        ValueError: There is no such device, or it is no GPU and no ``clock`` is given; ``rounds``,
-            ``count`` or ``jobs`` is less than 1, or ``seconds`` is not positive.
+        ValueError: There is no such device, or it is not a GPU and ``clock`` is missing;
+            ``rounds``, ``count`` or ``jobs`` is less than 1, or ``seconds`` is not positive.
     """
     begin = time.perf_counter()
     cases = _checked_cases(cases)

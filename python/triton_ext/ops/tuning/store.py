@@ -190,8 +190,8 @@ def check_writable(path: pathlib.Path) -> None:
 def update_table(path: pathlib.Path, table: Table) -> Table:
     """Merges entries into a file and returns the table that it then holds.
 
-    The file need not exist; one that is no table for this GPU is set aside.  A link is followed to
-    a table for this GPU alone.  Raises OSError where it cannot be read or written, it is a link to
+    The file need not exist; one that is not a table for this GPU is set aside.  A link is followed
+    to a table for this GPU alone.  Raises OSError where it cannot be read or written, it is a link to
     something else, or another process holds its lock.
     """
     link, path = path, pathlib.Path(os.path.realpath(path))
@@ -240,8 +240,8 @@ def use(path: pathlib.Path | str) -> int:
         path: A file that ``triton-ext tune --out`` wrote, for any GPU.
 
     Raises:
-        TableError: There is no such file, or it is no table.
-        TypeError: It is no path.
+        TableError: There is no such file, or it is not a table.
+        TypeError: It is not a path.
     """
     if not isinstance(path, (str, pathlib.PurePath)):
         raise TypeError(f"use: expected the path of a file, got {type(path).__name__}")
