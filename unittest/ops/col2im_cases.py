@@ -11,14 +11,14 @@ from fprop_cases import Case
 from fprop_cases import draw as draw_any
 from triton_ext.ops.core.family import config_refusals
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.few_channels import KN2ROW, Col2ImConfig
+from triton_ext.ops.families.few_channels import KN2ROW, Kn2RowConfig
 
 __all__ = ["DTYPES", "draw", "draw_config", "draw_problem"]
 
 DTYPES = (torch.float16, torch.bfloat16)
 
 # Only the problem can be refused with these.
-_WIDE = Col2ImConfig(block_m=256, rows=1)
+_WIDE = Kn2RowConfig(block_m=256, rows=1)
 _LARGE = replace(H200, smem_bytes=1 << 30)
 
 
@@ -58,9 +58,9 @@ def draw(rng: random.Random, *, pixels: int, activations: tuple[str, ...]) -> Ca
     return replace(case, problem=draw_problem(rng, pixels=pixels))
 
 
-def draw_config(rng: random.Random) -> Col2ImConfig:
+def draw_config(rng: random.Random) -> Kn2RowConfig:
     """A configuration, often of a few rows, of which a problem needs many programs."""
-    return Col2ImConfig(
+    return Kn2RowConfig(
         block_m=rng.choice((64, 64, 128)),
         rows=rng.choice((1, 2, 3, 7, 40)),
         num_warps=rng.choice((4, 4, 8)),

@@ -9,7 +9,7 @@ import torch
 from fprop_cases import Case
 from fprop_cases import draw as draw_any
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.few_channels import GatherConfig
+from triton_ext.ops.families.few_channels import FewChannelsConfig
 
 __all__ = ["DTYPES", "draw", "draw_config", "draw_problem"]
 
@@ -52,11 +52,11 @@ def draw(rng: random.Random, *, pixels: int, activations: tuple[str, ...]) -> Ca
     return replace(case, problem=draw_problem(rng, pixels=pixels))
 
 
-def draw_config(rng: random.Random) -> GatherConfig | None:
+def draw_config(rng: random.Random) -> FewChannelsConfig | None:
     """A configuration, often a small one, of which a problem needs many tiles and steps."""
     if rng.random() < 0.3:
         return None
-    return GatherConfig(
+    return FewChannelsConfig(
         block_m=rng.choice((64, 64, 128)),
         block_n=rng.choice((16, 32, 64)),
         block_k=rng.choice((16, 16, 32, 64)),

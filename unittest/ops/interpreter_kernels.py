@@ -25,7 +25,12 @@ from triton_ext.ops.core.device import device_of
 from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.launcher import recording
 from triton_ext.ops.families.depthwise import DepthwiseWgradConfig
-from triton_ext.ops.families.few_channels import FEW_CHANNELS, KN2ROW, Col2ImConfig, GatherConfig
+from triton_ext.ops.families.few_channels import (
+    FEW_CHANNELS,
+    KN2ROW,
+    FewChannelsConfig,
+    Kn2RowConfig,
+)
 from triton_ext.ops.families.partial_im2col import SwappedConfig
 from triton_ext.ops.families.wgrad import WgradConfig
 
@@ -159,8 +164,8 @@ def test_an_operand_swap_makes_two_copies():
 
 STEM = problem_of(n=2, ci=3, co=24, size=(10, 12), stride=2, padding=1)
 LAST = problem_of(n=2, ci=16, co=3, size=(10, 12), padding=1)
-GATHER = GatherConfig(block_m=64, block_n=16, block_k=16, programs_per_sm=1)
-SHIFT = Col2ImConfig(block_m=64, rows=3)
+GATHER = FewChannelsConfig(block_m=64, block_n=16, block_k=16, programs_per_sm=1)
+SHIFT = Kn2RowConfig(block_m=64, rows=3)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from triton_ext.ops.core.plan import Plan
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Table, TuningWarning, read_table
 from triton_ext.ops.families import gemm
-from triton_ext.ops.families.few_channels import GatherConfig
+from triton_ext.ops.families.few_channels import FewChannelsConfig
 from triton_ext.ops.tuning import measure, runs
 from triton_ext.ops.tuning.collect import parse_shape
 from triton_ext.ops.tuning.measure import make_tensors
@@ -331,15 +331,15 @@ def test_what_has_no_candidates():
 def test_rows_that_can_be_packed_are_tried_both_ways():
     asked = case(shape="1x3x16x16_32_k7x7_s2x2")
     kinds = {type(config).__name__ for config in configs_of(asked)}
-    assert kinds == {"PackedConfig", "ConvConfig", "GatherConfig"}
+    assert kinds == {"PackedConfig", "ConvConfig", "FewChannelsConfig"}
     for wanted, is_packed in (("PackedConfig", True), ("ConvConfig", False)):
         clock = MadeUpClock(lambda t, w=wanted: 1.0 + (type(t.config).__name__ != w))
         (outcome,) = tune([asked], clock=clock, force=True).outcomes
         assert not outcome.failures
         assert (make_plan(asked, CPU).row_copies is not None) == is_packed
-    clock = MadeUpClock(lambda t: 1.0 + (type(t.config).__name__ != "GatherConfig"))
+    clock = MadeUpClock(lambda t: 1.0 + (type(t.config).__name__ != "FewChannelsConfig"))
     assert not tune([asked], clock=clock, force=True).outcomes[0].failures
-    assert isinstance(make_plan(asked, CPU).config, GatherConfig)
+    assert isinstance(make_plan(asked, CPU).config, FewChannelsConfig)
 
 
 def test_epilogues_have_choices_of_their_own():

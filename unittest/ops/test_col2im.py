@@ -27,7 +27,7 @@ from triton_ext.ops import tuning
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import assumed_device
-from triton_ext.ops.families.few_channels import KN2ROW, Col2ImConfig, Kn2RowShape, Schedule
+from triton_ext.ops.families.few_channels import KN2ROW, Kn2RowConfig, Kn2RowShape, Schedule
 
 HALF = torch.float16
 META = torch.device("meta")
@@ -107,12 +107,12 @@ def test_what_is_chosen():
     with assumed_device(H200):
         for problem in (VAE, VAE_512):
             plan = plan_fprop(problem, dense(problem), HALF, META)
-            assert isinstance(plan.config, Col2ImConfig)
+            assert isinstance(plan.config, Kn2RowConfig)
             assert plan.config == configs_of(KN2ROW, problem)[0]
         # Not by so much faster that a model which was not measured is believed.
         for problem in (UNET, UNET_128):
             assert not isinstance(
-                plan_fprop(problem, dense(problem), HALF, META).config, Col2ImConfig
+                plan_fprop(problem, dense(problem), HALF, META).config, Kn2RowConfig
             )
     assert kind_chosen(VAE, dtype=torch.bfloat16) == "col2im"
     assert kind_chosen(VAE, dtype=torch.float32) != "col2im"
@@ -126,13 +126,13 @@ def test_what_is_chosen():
 
 
 def test_a_tables_choice_is_for_loads_of_16_bytes(monkeypatch):
-    config = Col2ImConfig(block_m=64, rows=34)
+    config = Kn2RowConfig(block_m=64, rows=34)
     monkeypatch.setattr("triton_ext.ops.core.planner.find", lambda *_: config)
     planner.make_plan.cache_clear()
     image, channel, _, _ = dense(UNET)
     with assumed_device(H200):
         plan = plan_fprop(UNET, (image, channel, 328 * 64, 328), HALF, META)
-        assert isinstance(plan.config, Col2ImConfig)
+        assert isinstance(plan.config, Kn2RowConfig)
         # As where nothing was measured.
         with pytest.raises(DescriptorError, match=r"stride of dim 2 .* is 648 bytes"):
             plan_fprop(UNET, (image, channel, 324 * 64, 324), HALF, META)
@@ -142,13 +142,13 @@ def test_a_tables_choice_is_for_loads_of_16_bytes(monkeypatch):
 def test_a_tuner_tries_it():
     first, *rest = tuning.candidates(VAE, "fprop", HALF, H200)
     assert first == configs_of(KN2ROW, VAE)[0]
-    assert any(not isinstance(config, Col2ImConfig) for config in rest)
+    assert any(not isinstance(config, Kn2RowConfig) for config in rest)
     first, *rest = tuning.candidates(UNET, "fprop", HALF, H200)
-    assert not isinstance(first, Col2ImConfig)
+    assert not isinstance(first, Kn2RowConfig)
     assert configs_of(KN2ROW, UNET)[0] in rest
     wide = problem_of(n=8, ci=128, co=128, size=(28, 28), padding=1)
     for config in tuning.candidates(wide, "fprop", HALF, H200):
-        assert not isinstance(config, Col2ImConfig)
+        assert not isinstance(config, Kn2RowConfig)
     for config in configs_of(KN2ROW, VAE):
         assert not KN2ROW.refusals(case_of(KN2ROW, VAE), H200, config)
     assert tuning.candidates(replace(VAE, batch=0), "fprop", HALF, H200) == []
@@ -187,7 +187,7 @@ def test_pixels_are_loaded_once(problem, dtype, tmp_path, fresh_triton_cache):
 
 
 def test_filters_stay_where_rows_are_prefetched(fresh_triton_cache):
-    config = Col2ImConfig(block_m=64, rows=16)
+    config = Kn2RowConfig(block_m=64, rows=16)
     (kernel,) = compiled(KN2ROW, config, VAE)
     before, loop = kernel.asm["ttgir"].split("scf.for", 1)
     assert before.count("ttg.local_alloc") == 6

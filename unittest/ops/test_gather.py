@@ -25,7 +25,7 @@ from problem_cases import problem_of
 from triton_ext.ops import tuning
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.families.few_channels import FEW_CHANNELS, GatherConfig, Window
+from triton_ext.ops.families.few_channels import FEW_CHANNELS, FewChannelsConfig, Window
 
 HALF = torch.float16
 EFFICIENTNET = problem_of(n=32, ci=3, co=32, size=(224, 224), stride=2, padding=1)
@@ -110,7 +110,7 @@ def test_a_tuner_tries_it():
     first, *_ = tuning.candidates(VAE, "fprop", HALF, H200)
     assert first == configs_of(FEW_CHANNELS, VAE)[0]
     kinds = Counter(type(c).__name__ for c in tuning.candidates(RESNET, "fprop", HALF, H200))
-    assert kinds["GatherConfig"] >= 1
+    assert kinds["FewChannelsConfig"] >= 1
     assert kinds["PackedConfig"] >= 2
     for config in configs_of(FEW_CHANNELS, RESNET):
         assert not config.refusals()
@@ -155,8 +155,8 @@ def test_loads_are_as_wide_as_pixels_allow(
 
 def test_loads_that_are_ahead_fit_in_their_bound(fresh_triton_cache):
     for config in (
-        GatherConfig(block_m=128, block_n=64, block_k=32, num_warps=8, loads_ahead=1),
-        GatherConfig(block_m=64, block_n=32, block_k=64, loads_ahead=2),
+        FewChannelsConfig(block_m=128, block_n=64, block_k=32, num_warps=8, loads_ahead=1),
+        FewChannelsConfig(block_m=64, block_n=32, block_k=64, loads_ahead=2),
     ):
         (kernel,) = compiled(FEW_CHANNELS, config, RESNET)
         assert "cp.async" in kernel.asm["ptx"]

@@ -56,7 +56,7 @@ from triton_ext.ops.core.tables import (  # noqa: E402
 from triton_ext.ops.families import gemm_config, gluon_config, wgrad  # noqa: E402
 from triton_ext.ops.families.depthwise import DepthwiseConfig, DepthwiseWgradConfig  # noqa: E402
 from triton_ext.ops.families.direct import DirectConfig  # noqa: E402
-from triton_ext.ops.families.few_channels import Col2ImConfig, GatherConfig  # noqa: E402
+from triton_ext.ops.families.few_channels import FewChannelsConfig, Kn2RowConfig  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad import WgradTileChoice, WgradTileConfig  # noqa: E402
 from triton_ext.ops.families.partial_im2col import AsFpropConfig, PackedConfig  # noqa: E402
 from triton_ext.ops.families.patches import PatchConfig  # noqa: E402
@@ -206,8 +206,8 @@ def every_config():
     yield AsFpropConfig(gluon_config.CONFIGS[0])
     yield PatchConfig(gemm_config.CONFIGS[0])
     yield DirectConfig(block_m=64, block_n=32)
-    yield GatherConfig(block_m=64, block_n=32, block_k=32)
-    yield Col2ImConfig(block_m=64, rows=20)
+    yield FewChannelsConfig(block_m=64, block_n=32, block_k=32)
+    yield Kn2RowConfig(block_m=64, rows=20)
     for config in wgrad.CONFIGS:
         yield wgrad.WgradChoice(config=config, part_rounds=3)
 
@@ -741,9 +741,9 @@ IMPOSSIBLE = {
         DirectConfig(block_m=64, block_n=64), {"block_n": 65}, "block_n is 65: expected a power",
     ),
     "gather": (
-        GatherConfig(block_m=64, block_n=64, block_k=32), {"block_k": 8}, "channels: from 16 bytes",
+        FewChannelsConfig(block_m=64, block_n=64, block_k=32), {"block_k": 8}, "channels: from 16",
     ),
-    "col2im": (Col2ImConfig(block_m=64, rows=9), {}, "columns, taps of a row and output channels"),
+    "col2im": (Kn2RowConfig(block_m=64, rows=9), {}, "columns, taps of a row and output channels"),
 }  # fmt: skip
 
 

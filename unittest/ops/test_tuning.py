@@ -1120,7 +1120,7 @@ def test_what_was_measured_is_what_plans_are_made_of(direction, monkeypatch, tmp
     lookup.forget(added=True)
     tuning.reload()
     expected = {
-        "fprop": {"ConvConfig", "PackedConfig", "GatherConfig", "DepthwiseConfig"},
+        "fprop": {"ConvConfig", "PackedConfig", "FewChannelsConfig", "DepthwiseConfig"},
         "dgrad": {"ConvConfig", "DepthwiseConfig"},
         "wgrad": {"WgradChoice", "PackedConfig", "DepthwiseWgradConfig"},
     }

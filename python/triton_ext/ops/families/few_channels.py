@@ -83,7 +83,7 @@ def _case_refusals(case: Case, found: list[str]) -> Refusals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatherConfig:
+class FewChannelsConfig:
     """Tile configuration of the few-channel implicit GEMM."""
 
     block_m: int  # output pixels per tile
@@ -170,7 +170,7 @@ class Window:
         return self.lines * self.row
 
 
-class FewChannels(Family[GatherConfig]):
+class FewChannels(Family[FewChannelsConfig]):
     """fprop over few input channels, as an implicit GEMM through pointers.
 
     Its model needs no correction, though models of other families expect less than those take
@@ -179,7 +179,7 @@ class FewChannels(Family[GatherConfig]):
 
     kind = "gather"
     direction = "fprop"
-    config_type = GatherConfig
+    config_type = FewChannelsConfig
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
@@ -194,7 +194,7 @@ class FewChannels(Family[GatherConfig]):
             found.append(f"dilation {problem.dilation[-1]} in W: taps are not neighbours")
         return _case_refusals(case, found)
 
-    def fit_refusals(self, config: GatherConfig, case: Case, device: Device) -> Refusals:
+    def fit_refusals(self, config: FewChannelsConfig, case: Case, device: Device) -> Refusals:
         # Columns depend on strides.
         smem_bytes = config.smem_bytes(Window.make(case).columns)
         return beyond_keys(smem_refusals(smem_bytes, device, reserved_bytes=0))
@@ -204,7 +204,7 @@ class FewChannels(Family[GatherConfig]):
         text = f"{columns} columns of a filter: chosen up to {_MOST_K}"
         return "" if columns <= _MOST_K else text
 
-    def candidates(self, case: Case, device: Device) -> Mapping[GatherConfig, Expected]:
+    def candidates(self, case: Case, device: Device) -> Mapping[FewChannelsConfig, Expected]:
         problem, window, num_sms = case.problem, Window.make(case), device.num_sms
         elements = sum(map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape)))
         bytes_us = elements * _ELEMENT_BYTES / (H200.copy_bytes_per_us * _COPY_RATE)
@@ -220,7 +220,7 @@ class FewChannels(Family[GatherConfig]):
                 times[config] = Expected.of(us)
         return ranked(times)
 
-    def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
+    def bind(self, config: FewChannelsConfig, case: Case, device: Device) -> ForwardPlan:
         problem, window, strides = case.problem, Window.make(case), case.strides_of_x
         # Taps and pixels of W are neighbours, which WINDOW says.
         reads = Sampling.of(case).reads(strides)
@@ -235,7 +235,7 @@ class FewChannels(Family[GatherConfig]):
         return ForwardPlan.make(case, config, partial(vector_inputs, window.vector), launcher)
 
 
-def _tiles(problem: ConvProblem, window: Window) -> list[GatherConfig]:
+def _tiles(problem: ConvProblem, window: Window) -> list[FewChannelsConfig]:
     """Returns tiles for the channels and the columns; wide ones get more warps, fewer registers."""
     is_uneven = window.columns > 64 and window.columns % 64
     block_k = 32 if is_uneven else _power(window.columns, 64)
@@ -246,7 +246,7 @@ def _tiles(problem: ConvProblem, window: Window) -> list[GatherConfig]:
         for block_m in (128, 64):
             is_large = block_m * max(block_n, 2 * block_k) > 128 * 64
             num_warps = 8 if block_m == 128 and (is_large or steps > 1) else 4
-            config = GatherConfig(
+            config = FewChannelsConfig(
                 block_m=block_m, block_n=block_n, block_k=block_k,
                 num_warps=num_warps, programs_per_sm=_WARPS_AT_ONCE // num_warps,
             )  # fmt: skip
@@ -307,7 +307,7 @@ class Kn2RowShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Col2ImConfig:
+class Kn2RowConfig:
     """Tile configuration of kn2row."""
 
     block_m: int  # pixels of a row of x per step, the halo of the segment included
@@ -343,7 +343,7 @@ class Schedule(NamedTuple):
     steps: int  # of a program at most
 
     @classmethod
-    def make(cls, config: Col2ImConfig, problem: ConvProblem) -> Schedule:
+    def make(cls, config: Kn2RowConfig, problem: ConvProblem) -> Schedule:
         """Returns the schedule of a configuration whose block holds the taps of a row."""
         out_w = problem.output_size[-1]
         halo = (problem.filter_size[-1] - 1) * problem.dilation[-1]
@@ -362,12 +362,12 @@ class Schedule(NamedTuple):
         return cls(segment, segments, strips, programs, steps)
 
 
-class Kn2Row(Family[Col2ImConfig]):
+class Kn2Row(Family[Kn2RowConfig]):
     """fprop to few output channels by kn2row."""
 
     kind = "col2im"
     direction = "fprop"
-    config_type = Col2ImConfig
+    config_type = Kn2RowConfig
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
@@ -398,7 +398,7 @@ class Kn2Row(Family[Col2ImConfig]):
             )
         )
 
-    def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> Refusals:
+    def fit_refusals(self, config: Kn2RowConfig, case: Case, device: Device) -> Refusals:
         shape = Kn2RowShape.of(case)
         found = smem_refusals(config.smem_bytes(shape), device, reserved_bytes=0)
         if config.block_m > shape.halo:
@@ -409,7 +409,7 @@ class Kn2Row(Family[Col2ImConfig]):
     def passed_over(self, case: Case, device: Device) -> str:
         return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
 
-    def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
+    def candidates(self, case: Case, device: Device) -> Mapping[Kn2RowConfig, Expected]:
         """Returns the longer of the times of bytes, halos included, and of steps."""
         problem, shape, times = case.problem, Kn2RowShape.of(case), {}
         products = shape.r * shape.steps
@@ -428,11 +428,11 @@ class Kn2Row(Family[Col2ImConfig]):
             times[config] = Expected.of(us, correction=_CORRECTION)
         return ranked(times)
 
-    def _configs(self, case: Case, device: Device) -> list[Col2ImConfig]:
+    def _configs(self, case: Case, device: Device) -> list[Kn2RowConfig]:
         """Returns configurations whose programs fill the multiprocessors once or a few times."""
         problem, shape, found = case.problem, Kn2RowShape.of(case), {}
         for block_m, num_stages in ((64, 1), (64, 3), (128, 3)):
-            one = Col2ImConfig(block_m=block_m, rows=1, num_stages=num_stages)
+            one = Kn2RowConfig(block_m=block_m, rows=1, num_stages=num_stages)
             thread_elements = block_m * shape.padded_ci // (32 * one.num_warps)
             is_large = num_stages == 1 and thread_elements > _PREFETCHED
             if is_large or self.fit_refusals(one, case, device):
@@ -446,7 +446,7 @@ class Kn2Row(Family[Col2ImConfig]):
                     found[config] = config
         return list(found)
 
-    def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
+    def bind(self, config: Kn2RowConfig, case: Case, device: Device) -> ForwardPlan:
         problem, shape = case.problem, Kn2RowShape.of(case)
         schedule = Schedule.make(config, problem)
         launcher = Launcher(
@@ -480,7 +480,7 @@ def _are_pixels_aligned(case: Case) -> bool:
     return is_dense and math.gcd(ci, *outer) % _VECTOR == 0
 
 
-def _at_once(config: Col2ImConfig, shape: Kn2RowShape, device: Device) -> int:
+def _at_once(config: Kn2RowConfig, shape: Kn2RowShape, device: Device) -> int:
     """Returns how many programs run at once."""
     fitting = device.smem_bytes // (config.smem_bytes(shape) + _RESERVED_BYTES)
     # Larger tiles take twice the registers.

@@ -117,7 +117,7 @@ def conv_gather_kernel(
     co,
     reads,  # PixelReads
     WINDOW: tl.constexpr,  # Window
-    CONFIG: tl.constexpr,  # GatherConfig
+    CONFIG: tl.constexpr,  # FewChannelsConfig
     FINISH: tl.constexpr,  # Finish
 ):
     # Assigning a tuple makes its type anew, as in gemm.py.

@@ -191,8 +191,8 @@ def update_table(path: pathlib.Path, table: Table) -> Table:
     """Merges entries into a file and returns the table that it then holds.
 
     The file need not exist; one that is not a table for this GPU is set aside.  A link is followed
-    to a table for this GPU alone.  Raises OSError where it cannot be read or written, it is a link to
-    something else, or another process holds its lock.
+    to a table for this GPU alone.  Raises OSError where it cannot be read or written, it is a link
+    to something else, or another process holds its lock.
     """
     link, path = path, pathlib.Path(os.path.realpath(path))
     if link.is_symlink():
