@@ -105,7 +105,7 @@ class Workgroup:
         if self.races is not None and self.agent is not None:
             self.races.check_read(self.agent, op, view)
             self.races.note_read(self.agent, op, view)
-        return view.data.copy()
+        return view.contents().copy()
 
     def write_lds(self, op: Operation, view: LdsView, values: Any) -> None:
         """Writes a buffer.
@@ -116,7 +116,7 @@ class Workgroup:
         self.check_refill(op, view)
         if self.races is not None and self.agent is not None:
             self.races.note_write(self.agent, op, view)
-        view.data[...] = values
+        view.data[...] = np.reshape(values, view.data.shape) if view.folded else values
 
     def check_refill(self, op: Operation, view: LdsView) -> None:
         """Refuses to overwrite a buffer that a copy in flight fills or reads.

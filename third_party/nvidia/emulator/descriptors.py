@@ -82,6 +82,22 @@ class Tiled:
         return addresses, np.broadcast_to(inside, addresses.shape)
 
 
+    def rows(self, rows: Array, start: int, width: int) -> tuple[Array, Array]:
+        """Addresses of rows by their numbers, and which of their elements are inside.
+
+        Args:
+            rows: Numbers of the rows.
+            start: The first column.
+            width: Columns.
+        """
+        if len(self.shape) != 2:
+            raise ValueError(f"rows of a tensor of rank {len(self.shape)}")
+        row, column = rows.astype(np.int64)[:, None], np.arange(start, start + width)[None, :]
+        offsets = row * self.strides[0] + column * self.strides[1]
+        inside = (row >= 0) & (row < self.shape[0]) & (column >= 0) & (column < self.shape[1])
+        return self.address + offsets * self.element.size_bytes, inside
+
+
 @dataclass(frozen=True, slots=True)
 class Im2Col:
     """A descriptor in im2col mode.

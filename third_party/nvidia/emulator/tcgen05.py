@@ -7,6 +7,7 @@ must not be touched, but by what the same part issues later.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation, Value
 
 from ..dialect import mma
+from .block_scales import numbers_of, scales_of, unpacked_scales
 from .copies import check_async_read
 from .mbarriers import InFlight, Mbarrier, agent_of, barrier_of, races_of
 from .tensor_memory import TmemView, check_alone
@@ -174,7 +176,7 @@ def _commit(op: Operation, context: Context) -> Step:
 
 
 def _values(buffer: LdsView | TmemView) -> Array:
-    return buffer.read() if isinstance(buffer, TmemView) else buffer.data
+    return buffer.read() if isinstance(buffer, TmemView) else buffer.contents()
 
 
 def _mma(op: Operation, context: Context) -> Step:
@@ -237,7 +239,71 @@ def _commit_all(
             _Pipe.of(group).commit(op, barrier_of(op, group, group.values[barrier]))
 
 
+_KINDS = re.compile(r"\blhs\s*=\s*(\w+)\s+rhs\s*=\s*(\w+)", re.ASCII)
+
+
+def _mma_scaled(op: Operation, context: Context) -> Step:
+    view = mma.TcGen5MmaScaledOp.match(op)
+    found = _KINDS.search(op.text)
+    assert view is not None
+    assert found is not None
+    lhs, rhs = found.groups()
+    element = context.element(view.d)
+    # fp4 comes in pairs.
+    depth = context.shape(view.a)[-1] * (2 if lhs == "e2m1" else 1)
+    rows, columns = context.shape(view.a)[0], context.shape(view.b)[1]
+
+    def scaled(
+        buffer: LdsView | TmemView, kind: str, dim: int, scale: LdsView | TmemView, size: int
+    ) -> Array:
+        numbers = numbers_of(_values(buffer), buffer.element, kind, depth, dim)
+        count = _values(scale).size // size
+        factors = scales_of(unpacked_scales(_values(scale), (size, count)), scale.element)
+        factors = np.repeat(factors, depth // count, axis=1)
+        return numbers * (factors if dim == 1 else factors.T)
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        if view.token is not None:
+            values[view.token] = None
+        if not values[view.pred]:
+            return
+        group.fibers.pause()
+        a, b, d = values[view.a], values[view.b], values[view.d]
+        a_scale, b_scale = values[view.a_scale], values[view.b_scale]
+        adds = bool(values[view.use_d])
+
+        def execute() -> None:
+            left = scaled(a, lhs, 1, a_scale, rows)
+            right = scaled(b, rhs, 0, b_scale, columns)
+            product = matmul(left, right)
+            d.write(element.rounded(product + d.read() if adds else product))
+
+        _issue(op, group, execute, [a, b, a_scale, b_scale], d, adds=adds)
+        _commit_all(op, group, view.barriers, view.barrier_preds)
+
+    return step
+
+
+def _copy(op: Operation, context: Context) -> Step:
+    """A copy from shared memory (``tcgen05.cp``); scales are put into the order of their rows."""
+    source, target = op.operands
+
+    def step(group: Workgroup) -> None:
+        group.fibers.pause()
+        buffer, tmem = group.values[source], group.values[target]
+
+        def execute() -> None:
+            tmem.write(unpacked_scales(_values(buffer), tmem.shape))
+
+        _issue(op, group, execute, [buffer], tmem, adds=False)
+
+    return step
+
+
 TCGEN05: dict[str, Prepare] = {
+    "ttng.tmem_copy": _copy,
+    mma.TcGen5MmaScaledOp.NAME: _mma_scaled,
     mma.TcGen5CommitOp.NAME: _commit,
     mma.TcGen5MmaOp.NAME: _mma,
 }
