@@ -62,6 +62,8 @@ class Workgroup:
         self.cluster: Cluster | None = None
         self.rank = 0
         self.buffers: dict[Operation, LdsView] = {}
+        #: Workgroups of the grid that have not started, in their order.
+        self.pending: list[tuple[int, int, int]] = []
         self.lds = LdsBytes(lds_bytes)
         self.program_id = program_id
         self.grid = grid

@@ -19,7 +19,7 @@ from ..dialect import tma
 from .descriptors import Descriptor, Tiled
 from .mbarriers import Mbarrier, agent_of, barrier_of, races_of
 
-__all__ = ["COPIES", "check_async_read"]
+__all__ = ["COPIES", "check_async_read", "ranks_of", "start_load"]
 
 
 def check_async_read(op: Operation, group: Workgroup, view: LdsView) -> None:
@@ -52,8 +52,8 @@ def _load(op: Operation, context: Context) -> Step:
     assert view is not None
     bases = cga_bases(context.type_of(view.result))
     shared = shared_bits(bases) if view.multicast else 0
-    if shared_bits(cga_bases(context.type_of(view.barrier))):
-        raise fault(op, "the emulator does not support copies on an mbarrier that CTAs share")
+    # CTAs that share an mbarrier count their bytes at the one of the first of them.
+    leads = ~shared_bits(cga_bases(context.type_of(view.barrier)))
 
     def step(group: Workgroup) -> None:
         values = group.values
@@ -67,15 +67,15 @@ def _load(op: Operation, context: Context) -> Step:
         _shift(coord, bases, group.rank, buffer.shape)
         addresses, inside = _block(op, desc, buffer, coord, offsets)
         found = _read(op, group, desc, addresses, inside)
-        for rank in _ranks(group.rank, shared):
+        for rank in ranks_of(group.rank, shared):
             owner, target = group, buffer
             if group.cluster is not None:
                 owner = group.cluster.groups[rank]
                 target = group.cluster.twin(buffer, group.rank, rank)
-            barrier = barrier_of(op, group, values[view.barrier], rank)
+            barrier = barrier_of(op, group, values[view.barrier], rank & leads)
             group.check_refill(op, target)
             races_of(group).check_fence(op, target, writes=True)
-            _start_load(op, owner, target, found, barrier)
+            start_load(op, owner, target, found, barrier)
 
     return step
 
@@ -102,7 +102,7 @@ def _gather(op: Operation, context: Context) -> Step:
         barrier = barrier_of(op, group, values[view.barrier])
         group.check_refill(op, buffer)
         races_of(group).check_fence(op, buffer, writes=True)
-        _start_load(op, group, buffer, found, barrier)
+        start_load(op, group, buffer, found, barrier)
 
     return step
 
@@ -123,7 +123,7 @@ def _rows(
         raise fault(op, f"the TMA unit cannot do this: {error}") from error
 
 
-def _ranks(rank: int, shared: int) -> list[int]:
+def ranks_of(rank: int, shared: int) -> list[int]:
     """The CTAs that differ from one in some of these bits, itself in front."""
     found = [rank]
     for bit in range(shared.bit_length()):
@@ -145,7 +145,7 @@ def _shift(
                 coord[dim - len(basis)] += step * shape[dim]
 
 
-def _start_load(
+def start_load(
     op: Operation, group: Workgroup, buffer: LdsView, found: Array, barrier: Mbarrier
 ) -> None:
     """Puts a load into flight: the buffer is poison until it lands."""

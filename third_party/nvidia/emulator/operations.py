@@ -9,6 +9,7 @@ from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation
 
 from ..dialect.cluster import CTA_RANK_ASM
+from .clc import CLC
 from .copies import COPIES
 from .cp_async import CP_ASYNC
 from .mbarriers import MBARRIERS
@@ -73,7 +74,7 @@ def _for_cuda(prepare: Prepare) -> Prepare:
     return prepared
 
 
-_FOR_CUDA = MBARRIERS | COPIES | CP_ASYNC | WGMMA | TENSOR_MEMORY | TCGEN05 | PACKED
+_FOR_CUDA = MBARRIERS | COPIES | CP_ASYNC | WGMMA | TENSOR_MEMORY | TCGEN05 | PACKED | CLC
 
 OPERATIONS: dict[str, Prepare] = {
     **{name: _for_cuda(prepare) for name, prepare in _FOR_CUDA.items()},
