@@ -7,6 +7,10 @@ The kernels are those of the checkout, unmodified, compiled by the installed Tri
 are imported and their own tests are called, which compare with torch.  What asks for a CUDA device
 there finds the CPU: ``device="cuda"`` makes tensors of the CPU, and a launch goes to
 ``triton_ext.emulated``.  Sizes are the smallest that the tests have, or smaller.
+
+Where the emulator finds a fault, the table has it.  Then the kernel runs once more, with what some
+of them lack added to its TTGIR: a fence in front of every store through the TMA unit, and a wait
+for stores at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
-import os
 import pathlib
 import signal
 import sys
@@ -200,12 +203,14 @@ class Row:
         run: The run.
         kernels: Names of the kernels that were launched.
         problem: The reason that it does not run, or the error; empty if it ran as expected.
+        is_mended: Whether the results are as expected with fences and waits added.
         seconds: How long it took, compiles included.
     """
 
     run: Run
     kernels: tuple[str, ...]
     problem: str
+    is_mended: bool
     seconds: float
 
 
@@ -216,10 +221,11 @@ class _Device:
         target: The GPU.
         seed: Seed of the order.
         schedule: The schedule.
+        edit: Changes the TTGIR of kernels.
     """
 
-    def __init__(self, target: str, seed: int, schedule: str) -> None:
-        self.target, self.seed, self.schedule = target, seed, schedule
+    def __init__(self, target: str, seed: int, schedule: str, edit: Any = None) -> None:
+        self.target, self.seed, self.schedule, self.edit = target, seed, schedule, edit
         self.capability = int(target.removeprefix("sm_"))
         self.launched: list[str] = []
 
@@ -251,6 +257,7 @@ class _Device:
             self.target,
             seed=self.seed,
             schedule=self.schedule,  # type: ignore[arg-type]
+            edit=self.edit,
         )
         launcher[grid](*args, **kwargs)
 
@@ -350,11 +357,35 @@ def _load(path: pathlib.Path) -> types.ModuleType:
 
 def run_one(checkout: pathlib.Path, run: Run, seed: int = 0, schedule: str = "late") -> Row:
     """Runs one call."""
+    from triton_ext.emulator import EmulationError
+
+    start = time.perf_counter()
+    device = _Device(run.target, seed, schedule)
+    error = _attempt(checkout, run, device)
+    is_mended = isinstance(error, EmulationError) and "not support" not in str(error)
+    if is_mended:
+        is_mended = _attempt(checkout, run, _Device(run.target, seed, schedule, _mended)) is None
+    kernels = tuple(dict.fromkeys(device.launched))
+    problem = "" if error is None else _first_line(error)
+    return Row(run, kernels, problem, is_mended, time.perf_counter() - start)
+
+
+def _mended(text: str) -> str:
+    """TTGIR with fences in front of stores through the TMA unit and a wait at the end."""
+    lines = []
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("ttng.async_tma_copy_local_to_global"):
+            lines.append("ttng.fence_async_shared {bCluster = false}\n")
+        if line.lstrip().startswith("tt.return"):
+            lines.append("ttng.async_tma_store_wait {pendings = 0 : i32, read_only}\n")
+        lines.append(line)
+    return "".join(lines)
+
+
+def _attempt(checkout: pathlib.Path, run: Run, device: _Device) -> BaseException | None:
+    """Runs one call on a device; returns what was raised."""
     import torch
 
-    device = _Device(run.target, seed, schedule)
-    start = time.perf_counter()
-    problem = ""
     torch.manual_seed(0)
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(_LIMIT_SECONDS)
@@ -365,15 +396,10 @@ def run_one(checkout: pathlib.Path, run: Run, seed: int = 0, schedule: str = "la
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        problem = _first_line(error)
-        if os.environ.get("TRITON_EXT_TRACEBACK"):
-            import traceback
-
-            traceback.print_exc()
+        return error
     finally:
         signal.alarm(0)
-    seconds = time.perf_counter() - start
-    return Row(run, tuple(dict.fromkeys(device.launched)), problem, seconds)
+    return None
 
 
 def _stop(number: int, frame: object) -> None:
@@ -408,20 +434,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     say("| file | call | kernels | target | result | s |")
     say("| --- | --- | --- | --- | --- | --- |")
-    ran = total = 0
+    ran = mended = total = 0
     for row in run_all(options.checkout, options.only, options.seed, options.schedule):
         total += 1
         ran += not row.problem
+        mended += row.is_mended
         cells = (
             pathlib.Path(row.run.path).stem,
             f"`{row.run.call}`",
             ", ".join(row.kernels),
             row.run.target,
-            row.problem or "as expected",
+            (row.problem or "as expected") + ("; as expected when mended" if row.is_mended else ""),
             f"{row.seconds:.1f}",
         )
         say(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    say(f"\n{ran} of {total} ran as expected")
+    say(f"\n{ran} of {total} ran as expected, {mended} more when mended")
     return int(ran != total)
 
 

@@ -232,6 +232,7 @@ TENSOR: dict[str, Prepare] = {
     "tt.make_range": _make_range,
     "tt.splat": _broadcast,
     "tt.broadcast": _broadcast,
+    "tt.unsplat": _reshaped,
     "tt.expand_dims": _reshaped,
     "tt.reshape": _reshaped,
     "tt.trans": _trans,

@@ -194,8 +194,9 @@ class _Ctas:
     def told(self, group: Workgroup) -> list[int]:
         """The CTAs at whose mbarriers a commit arrives (Triton's lowering of commits)."""
         found = {group.rank}
-        for bits in self.shared or (0,):
-            found |= set(ranks_of(group.rank, bits | int(self.pairs)))
+        for shared in self.shared or (0,):
+            bits = shared | int(self.pairs)
+            found |= set(ranks_of(group.rank & ~bits, bits))
         return sorted(found)
 
     def members(self, group: Workgroup) -> list[int]:
