@@ -152,6 +152,11 @@ _BLACKWELL = {
         "test_matmul_multicta()",
     ),
 }
+#: That file's test has one size, too large for here.
+_OVERLAP = (
+    "lambda A, B, SA, SB, C: torch.testing.assert_close("
+    "C, mma_scaled_warp_specialized(A, B, SA, SB, use_overlap={}).float(), atol=2e-3, rtol=1e-3)"
+)
 _EXAMPLES = {
     "01-attention-forward": (
         "test_op(1, 1, 512, 64, False, torch.float16, False, ())",
@@ -159,26 +164,28 @@ _EXAMPLES = {
         "test_op(1, 1, 512, 64, False, torch.float16, False, ((1, 0),))",
     ),
     "02-conv-fprop": (
-        "test_op(conv2d_fprop, 1, 64, 8, 8, 64, 3, 3, 1, 1)",
-        "test_op(conv2d_fprop_autotuned, 1, 64, 8, 8, 64, 3, 3, 1, 1)",
+        "test_op(conv2d_fprop_fixed, 1, 64, 8, 8, 64, 3, 3, 1, 1)",
+        "test_op(conv2d_fprop_fixed, 1, 96, 1, 8, 128, 1, 2, (1, 2), 0)",
     ),
-    "02-conv-dgrad": ("test_op(conv2d_dgrad, 1, 64, 8, 8, 64, 3, 3, 1, 1)",),
-    "02-conv-wgrad": ("test_op(conv2d_wgrad, 1, 64, 8, 8, 64, 3, 3, 1, 1)",),
+    "02-conv-dgrad": ("test_op(conv2d_dgrad_fixed, 1, 64, 8, 8, 64, 3, 3, 1, 1)",),
+    "02-conv-wgrad": ("test_op(conv2d_wgrad_fixed, 1, 64, 8, 8, 64, 3, 3, 1, 1)",),
     "03-matmul-multicta": (
-        "test_matmul_matches_torch(128, 128, 64, 0, 8, (), 2, 2, 32, 4, 100, 200, 200)",
-        "test_matmul_matches_torch(64, 128, 64, 0, 8, ((1, 0),), 2, 2, 32, 4, 100, 200, 200)",
+        "test_matmul_matches_torch(100, 200, 200, 128, 128, 64, 0, 8, (), 2, 2, 32, 4)",
+        "test_matmul_matches_torch(100, 200, 200, 64, 128, 64, 0, 8, ((1, 0),), 2, 2, 32, 4)",
     ),
     "04-2cta-block-scale-matmul": (
         "test_mma_scaled_warp_specialized("
-        "500, 600, 640, 'mxfp8', 'mxfp8', 1, 128, 128, 3, SCHEDULER_SPS)",
+        "500, 600, 640, 'mxfp8', 'mxfp8', 1, 128, 64, 5, SCHEDULER_SPS)",
         "test_mma_scaled_warp_specialized("
-        "500, 600, 640, 'mxfp4', 'mxfp4', 1, 128, 128, 3, SCHEDULER_CLC)",
+        "500, 600, 640, 'mxfp4', 'mxfp4', 1, 128, 64, 5, SCHEDULER_CLC)",
+        "test_mma_scaled_warp_specialized("
+        "500, 600, 640, 'mxfp8', 'mxfp8', 2, 128, 64, 6, SCHEDULER_SPS)",
     ),
     "05-moe-bmm1-fused-gather": ("test_op_consan()",),
     "06-overlapping-accumulator": (
         "test_tmem_overlap_accum()",
-        "test_mma_scaled_overlap_accumulator('mxfp8', 'mxfp8', True)",
-        "test_mma_scaled_overlap_accumulator('mxfp8', 'mxfp8', False)",
+        f"({_OVERLAP.format(True)})(*make_problem(512, 512, 512, 'mxfp8', 'mxfp8'))",
+        f"({_OVERLAP.format(False)})(*make_problem(512, 512, 512, 'mxfp8', 'mxfp8'))",
     ),
 }
 #: The runs, in the order of the table.
@@ -280,7 +287,11 @@ class _Device:
                 return func(*args, **{name: _cpu(arg) for name, arg in (kwargs or {}).items()})
 
         def first_config(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-            return tuner.fn.run(*args, **kwargs, **tuner.configs[0].all_kwargs())
+            config = tuner.configs[0]
+            if config.pre_hook is not None:
+                named = dict(zip(tuner.arg_names, args, strict=False))
+                config.pre_hook({**named, **kwargs, **config.all_kwargs()})
+            return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
 
         properties = types.SimpleNamespace(
             multi_processor_count=_MULTIPROCESSORS, major=self.capability // 10

@@ -29,9 +29,8 @@ from .races import Agent
 
 __all__ = ["Cluster", "cga_bases", "check_operation", "num_ctas_of", "share_of", "shared_bits"]
 
-#: Operations whose result depends on where in the cluster's tensor an element is, or that take
-#: elements of other CTAs.
-_ACROSS = frozenset({"tt.make_range", "tt.reduce", "tt.scan", "tt.gather", "tt.histogram"})
+#: Operations that take elements of other CTAs.
+_ACROSS = frozenset({"tt.reduce", "tt.scan", "tt.gather", "tt.histogram"})
 #: Operations that keep every element in its CTA where the two sides are split alike.
 _ALIKE = frozenset({"ttg.convert_layout", "ttg.local_load", "ttg.local_store", "ttg.local_alloc"})
 #: Operations that keep every element in its CTA where only the first dimension is split.

@@ -10,6 +10,7 @@ from triton_ext.ir import Operation, Value
 from triton_ext.ir.dialects import tt
 from triton_ext.ir.dialects.view import OpReader
 
+from .clusters import cga_bases
 from .elements import Array, Element, element_of
 from .faults import fault
 from .workgroup import Context, Prepare, Step, Workgroup
@@ -49,10 +50,14 @@ def _axis(op: Operation) -> int:
 def _make_range(op: Operation, context: Context) -> Step:
     view = tt.MakeRangeOp.match(op)
     assert view is not None
-    numbers: Array = np.arange(view.start, view.end, dtype=np.int32)
+    (size,) = context.shape(view.result)
+    # A CTA of a cluster has its share of the numbers.
+    bases = cga_bases(context.type_of(view.result))
 
     def step(group: Workgroup) -> None:
-        group.values[view.result] = numbers
+        share = sum(basis[0] for bit, basis in enumerate(bases) if group.rank >> bit & 1)
+        start = view.start + share * size
+        group.values[view.result] = np.arange(start, start + size, dtype=np.int32)
 
     return step
 

@@ -49,7 +49,8 @@ def scales_of(values: Array, element: Element) -> Array:
     if element.is_float:
         return np.asarray(values, np.float32)
     codes = values.view(np.uint8).astype(np.int32)
-    return np.where(codes == 0xFF, np.nan, np.ldexp(np.float32(1), codes - 127)).astype(np.float32)
+    powers = np.ldexp(np.float32(1), np.minimum(codes, 0xFE) - 127)
+    return np.where(codes == 0xFF, np.float32(np.nan), powers)
 
 
 def unpacked_scales(values: Array, shape: tuple[int, ...]) -> Array:

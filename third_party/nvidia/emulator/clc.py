@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from triton_ext.emulator.elements import Array
 from triton_ext.emulator.faults import fault
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation
@@ -30,7 +31,7 @@ def _try_cancel(op: Operation, context: Context) -> Step:
         if group.cluster is not None and group.rank:
             # The first CTA asks, and all get the answer.
             return
-        answer = np.zeros(2, np.int64)
+        answer: Array = np.zeros(2, np.int64)
         if group.pending:
             x, y, z = group.pending.pop(0)
             answer[:] = x | y << _BITS | z << 2 * _BITS, 1
