@@ -33,7 +33,7 @@ _WORDS = {str, torch.dtype, type(None)}
 # Equal values of these are the same argument; 1.0 and True equal 1.
 _EXACT = {int, str}
 # Tuples of integers by their ids: modules have the same ones at every call.
-_exact_tuples: dict[int, tuple[int, ...]] = {}
+_exact_tuples: dict[int, tuple[Any, ...]] = {}
 _MOST_TUPLES = 4096
 
 # Looked up once: each is asked at every call.
@@ -174,12 +174,16 @@ def _is_exact(value: Any) -> bool:
     kind = type(value)
     if kind in _EXACT or kind is torch.Size:
         return True
-    if kind is not tuple or set(map(type, value)) != {int}:
+    if kind is not tuple or not (_are_integers(value) or all(map(_are_integers, value))):
         return False
     if len(_exact_tuples) >= _MOST_TUPLES:
         _exact_tuples.clear()
     _exact_tuples[id(value)] = value
     return True
+
+
+def _are_integers(value: Any) -> bool:
+    return type(value) is tuple and set(map(type, value)) == {int}
 
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
