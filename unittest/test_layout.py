@@ -38,13 +38,15 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "markers": (set(), set()),
     "strings": (set(), set()),
+    # The compiler side and the host show lines of sources by the same rule.
+    "source_files": (set(), set()),
     "ir": ({"errors", "ir", "strings"}, set()),
     "llvm_ir": ({"errors", "llvm_ir", "strings"}, set()),
     # The table of memory effects finds the vendors' rows by name.
     "analysis": ({"errors", "ir", "analysis", "backends"}, set()),
     # The registry finds the vendors' tables of passes by name.
-    "passes": (COMPILER | {"backends"}, set()),
-    "host": ({"errors", "host", "strings"}, {"triton"}),
+    "passes": (COMPILER | {"backends", "source_files"}, set()),
+    "host": ({"errors", "host", "source_files", "strings"}, {"triton"}),
     "own_passes": ({"", "backends", "errors", "host", "markers", "passes"}, set()),
     "plugin": (
         {"", "backends", "errors", "host", "ir", "markers", "own_passes", "passes"},

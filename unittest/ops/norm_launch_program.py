@@ -1,6 +1,6 @@
 """What BatchNorm and GroupNorm launch together, beside one by one: test_norm_calls.py.
 
-Needs a process whose libcuda is the stand-in (``benchmarks.stand_in_driver.environment_of``).
+Needs a process whose libcuda is the stand-in (``stand_in_driver.environment_of``).
 Prints a JSON object: the name of a call to how many kernels each of its groups of launches has.
 """
 

@@ -27,7 +27,7 @@ from triton_ext.ops.families.merged_groups import (
     MergedPlan,
     merge_factors,
 )
-from triton_ext.ops.tuning.measure import make_tensors, run_plan
+from triton_ext.ops.tuning.measure import make_tensors
 from triton_ext.ops.tuning.runs import candidates
 
 from benchmarks.suites import select_layers
@@ -228,7 +228,7 @@ def run(case):
     with assumed_device(H200):
         plan, tensors = make_plan(case, META), make_tensors(case, META)
         with _MemoryRecorder() as recorder:
-            run_plan(case, plan, tensors)
+            plan.run(*tensors)
     return plan, recorder
 
 

@@ -367,7 +367,7 @@ def test_epilogues_are_recorded():
         ops.conv2d(x, w, padding=1, residual=y[:, :, :1, :1])
     classes = [case.epilogue_class for case in calls.cases]
     assert classes == ["residual", "", "image-residual"]
-    per_image = make_tensors(calls.cases[2], torch.device("meta"))[1].residual
+    per_image = make_tensors(calls.cases[2], torch.device("meta"))[2].residual
     assert per_image.shape == (2, 32, 1, 1)
     assert calls.cases[0].epilogue.activation == "relu"
 

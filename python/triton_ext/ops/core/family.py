@@ -56,6 +56,7 @@ class Family(ABC, Generic[Config]):
         reads_packed: Whether it takes cases with a packing, which rewrites make.
         supersedes: Kinds of its direction that are not compared with it where it takes a case:
             models of both are not made to be compared.
+        is_interpreted: Whether Triton's interpreter runs its kernels; it runs no Gluon kernels.
         is_gemm: Whether it multiplies tap by tap.  Two such kernels of a direction are one
             algorithm, of which tuning tries both.
         tile_fields: Fields of its configurations, or of the one in them, that say which tile is
@@ -67,6 +68,7 @@ class Family(ABC, Generic[Config]):
     config_type: ClassVar[type[Any]]
     reads_packed: ClassVar[bool] = False
     supersedes: ClassVar[tuple[str, ...]] = ()
+    is_interpreted: ClassVar[bool] = True
     is_gemm: ClassVar[bool] = False
     tile_fields: ClassVar[tuple[str, ...]] = ()
 

@@ -128,6 +128,7 @@ class _Gluon(Family[TileConfig]):
     """Both directions."""
 
     kind = "gluon"
+    is_interpreted = False
     config_type = TileConfig
     is_gemm = True
     tile_fields = ("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest")

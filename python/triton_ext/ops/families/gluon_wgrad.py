@@ -318,6 +318,7 @@ class GluonWgrad(Family[WgradTileChoice]):
     """The kernels of ``kernels/gluon_wgrad.py``."""
 
     kind = "gluon_wgrad"
+    is_interpreted = False
     direction = "wgrad"
     config_type = WgradTileChoice
     is_gemm = True
