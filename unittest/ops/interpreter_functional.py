@@ -305,7 +305,7 @@ def test_support_knows_views(view):
     ]
     filters = weight.transpose(0, 1)
     found = ops.support(x, filters, transposed=True)
-    calls.append((found.reasons, lambda: ops.conv_transpose2d(x, filters)))
+    calls.append((found.refusals, lambda: ops.conv_transpose2d(x, filters)))
     for reasons, call in calls:
         if reasons:
             with pytest.raises((TritonExtError, ValueError)) as error:

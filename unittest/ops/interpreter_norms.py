@@ -32,8 +32,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import batch_norm, group_norm, norm_problem
+from triton_ext.ops.core.launcher import Launches
 from triton_ext.ops.norms.checks import IS_OPERATOR
-from triton_ext.ops.norms.plan import Launches
 
 HALF = torch.float16
 

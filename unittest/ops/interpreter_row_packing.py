@@ -98,7 +98,7 @@ def test_both_copies_of_one_launch_are_those_of_two(number, launches):
     weight = channels_last((ci, co, *taps) if is_turned else problem.w_shape, dtype, 2)
     if number % 2:
         weight = weight.contiguous()
-    way = rng.choice(RowPacking.ways(problem, x.stride(), dtype.itemsize))
+    way = rng.choice(RowPacking.candidates(problem, x.stride(), dtype.itemsize))
     way = replace(way, is_turned=is_turned)
     copies = RowCopies(way)
     both = copies.pack(x, weight)

@@ -59,7 +59,7 @@ def case(direction="fprop", shape="1x64x8x8_32_k3x3", **changes) -> tuning.Case:
 
 def tune(cases, **options) -> tuning.Report:
     plain = {
-        "machine": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
+        "gpu": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
         "progress": False, "device": "cpu",
     }  # fmt: skip
     return tuning.tune(cases, **{**plain, **options})
@@ -370,7 +370,7 @@ def step_of(batch: int) -> None:
 
 def warmup(steps, **options):
     plain = {
-        "machine": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
+        "gpu": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
         "progress": False, "device": "cpu",
     }  # fmt: skip
     return tuning.warmup_steps(steps, **{**plain, **options})

@@ -58,7 +58,9 @@ def dense(problem):
 
 def packing_of(problem, element_bytes=2, columns=False):
     """Of a dense channels-last x; of rows if there are no columns."""
-    ways = [w for w in RowPacking.ways(problem, dense(problem), element_bytes) if not w.planes]
+    ways = [
+        w for w in RowPacking.candidates(problem, dense(problem), element_bytes) if not w.planes
+    ]
     return ways[-1 if columns else 0] if ways else None
 
 
@@ -136,7 +138,7 @@ VIT = problem_of(n=64, ci=3, co=768, size=(224, 224), taps=(16, 16), stride=16)
 
 
 def planes_of(problem):
-    ways = RowPacking.ways(problem, dense(problem), 2)
+    ways = RowPacking.candidates(problem, dense(problem), 2)
     return next((way for way in ways if way.planes), None)
 
 
@@ -222,7 +224,7 @@ def test_a_slice_of_channels_is_copied():
     # Its windows would hold the channels beside it.
     problem = problem_of(ci=8, size=(20, 20), taps=(3, 3))
     strides = (20 * 20 * 16, 1, 20 * 16, 16)
-    assert RowPacking.ways(problem, strides, 2)[0].is_copied
+    assert RowPacking.candidates(problem, strides, 2)[0].is_copied
 
 
 @pytest.mark.parametrize(
