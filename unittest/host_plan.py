@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import random
 from collections.abc import Mapping
 
 import pytest
@@ -61,7 +62,6 @@ FIRST = (
     "ops/test_benchmarks.py",
     "gluon/test_hopper_conv.py",
     "test_support.py",
-    "ops/test_interpreted.py",
     "ops/test_hopper_dgrad.py",
     "ops/test_dgrad_compile.py",
     "ops/test_col2im.py",
@@ -86,8 +86,18 @@ def drawn(count: int) -> int:
     return count // 4 if is_later_host() else count
 
 
-def put_in_order(items: list[pytest.Item]) -> None:
-    """Puts long files first."""
+def put_in_order(items: list[pytest.Item], seed: str | None = None) -> None:
+    """Puts long files first, or all in an order that a seed draws.
+
+    A file's tests stay together: their fixtures serve the whole file.
+    """
+    if seed is not None:
+        chance = random.Random(seed)
+        turn_of = dict.fromkeys(item.path for item in items)
+        turn_of = {path: chance.random() for path in turn_of}
+        chance.shuffle(items)
+        items.sort(key=lambda item: turn_of[item.path])
+        return
     turns = {FOLDER / name: turn for turn, name in enumerate(FIRST)}
     items.sort(key=lambda item: turns.get(item.path, len(turns)))
 

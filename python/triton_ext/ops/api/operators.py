@@ -17,6 +17,7 @@ of theirs, and checks, plans, fake tensors, derivatives and vmap read it.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -59,8 +60,8 @@ class Operator:
 
     Attributes:
         differentiable: Name of the twin; empty if there is none.
-        is_traceable: Whether torch.jit.trace records it, which sizes among the arguments, SymInt[],
-            end (torch 2.13).
+        is_traceable: Whether torch.jit.trace records it, which it does not with SymInt[] arguments
+            (torch 2.13).
     """
 
     name: str
@@ -177,7 +178,7 @@ class ConvCall(NamedTuple):
         return (*tensors, *self.parameters, *others, self.fallback, *written)
 
     def name(self) -> str:
-        """Returns the function that is named in errors."""
+        """Returns the name of the function for errors."""
         dims = self.first.dim() - 2
         names = {"fprop": "conv{}d", "dgrad": "conv_transpose{}d", "wgrad": "conv{}d_weight"}
         return names[self.operator.direction].format(dims)
@@ -205,7 +206,7 @@ class ConvCall(NamedTuple):
         return tuple(first), w_shape, w_shape
 
     def case(self, function: Any = None) -> Case:
-        """Returns what is to be planned; ``function`` is that of the epilogue's handle."""
+        """Returns the case to plan; ``function`` is that of the epilogue's handle."""
         x_shape, w_shape, y_shape = self.shapes()
         direction = self.operator.direction
         # An empty batch has a geometry as well: that of one image.
@@ -253,6 +254,21 @@ def gradient_call(
 #: ``library.py`` fills it.
 functions: dict[str, tuple[type[torch.autograd.Function], type[torch.autograd.Function]]] = {}
 
+
+class _TorchCalls(threading.local):
+    """Calls of this thread that torch computed in place of a kernel: how many, and why the last."""
+
+    count: int = 0
+    refusal: str = ""
+
+    def add(self, refusal: str) -> None:
+        self.count += 1
+        self.refusal = refusal
+
+
+#: ``nn`` counts the calls of modules by it.
+torch_calls = _TorchCalls()
+
 # torch.compile can ask for transforms with torch 2.13, not with 2.11.
 _SEES_LAYERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
@@ -270,7 +286,7 @@ def is_traced() -> bool:
 def is_transformed() -> bool:
     """Tells whether a transform of torch.func is at work, which does not show in requires_grad."""
     if torch.compiler.is_compiling() and not _SEES_LAYERS:
-        # The operator's own refusal is what is left to say there.
+        # There, the operator refuses.
         return False
     return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
 
@@ -307,6 +323,7 @@ def call(c: ConvCall) -> Tensor:
         if c.fallback and _is_forward_mode(tensors):
             if c.epilogue.function is not None or extra:
                 raise NotImplementedError("epilogue= has no derivative of forward mode")
+            torch_calls.add("derivatives of forward mode are torch's")
             return by_torch(cast(c))
         if operator.is_traceable and is_traced() and not is_transformed():
             name = operator.differentiable  # a caller of the graph may differentiate it

@@ -68,7 +68,7 @@ class Device:
     dram_bytes_per_us: float = _H200_DRAM_BYTES_PER_US
 
 
-#: GPUs that can be asked about where there is none, by their names on command lines.
+#: GPUs that need not be there, by their names on command lines.
 KNOWN: dict[str, Device] = {
     "h200": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H200"),
     "h100": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H100 80GB HBM3", _H100_DRAM_BYTES_PER_US),
@@ -82,7 +82,7 @@ _assumed: ContextVar[Device | None] = ContextVar("assumed_device", default=None)
 
 @contextlib.contextmanager
 def assumed_device(device: Device) -> Iterator[None]:
-    """Within, the device ``meta`` is this one: kernels can be planned and compiled for it."""
+    """Within the context, kernels for ``meta`` tensors are planned and compiled for this device."""
     token = _assumed.set(device)
     try:
         yield

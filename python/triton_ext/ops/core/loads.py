@@ -23,7 +23,7 @@ from triton_ext.ops.core.problem import ConvProblem
 if TYPE_CHECKING:
     from triton_ext.ops.core.case import Case
 
-#: Size of elements that the model knows; of others, models count multiplications alone.
+#: Size of the elements that the model was fitted to; for others, models count multiplications.
 FITTED_BYTES = 2
 # Bytes of a line of L2, and of the longest row of a box: a row of the largest swizzle.
 LINE_BYTES = 8 * ROW_BYTES

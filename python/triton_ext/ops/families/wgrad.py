@@ -22,7 +22,7 @@ from triton_ext.ops.core.descriptors import ROW_BYTES, Describe, Layout, Operand
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Expected, Family, ranked
-from triton_ext.ops.core.launcher import Launcher, zeroed_flags
+from triton_ext.ops.core.launcher import Launched, Launcher, zeroed_flags
 from triton_ext.ops.core.packing import RowPacking, filling_us
 from triton_ext.ops.core.plan import ConvSizes, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem
@@ -40,9 +40,6 @@ from triton_ext.ops.kernels.gemm_wgrad import (
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
-
-#: Launchers with their tensors, in the order of the launches.
-Launches = list[tuple[Launcher, tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,20 +130,20 @@ def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device, read_us
     return time
 
 
-def way_us(way: RowPacking, case: Case, device: Device) -> float:
-    """Returns the time by which ways to pack rows are compared: copies, and steps or reads.
+def packing_us(packing: RowPacking, case: Case, device: Device) -> float:
+    """Returns the time by which packings of a case are compared: copies, and steps or reads.
 
-    It leaves out loads, of which nobody has measured several ways of a layer.
+    It leaves out loads: no layer was measured with several packings.
     """
     # Windows overlap, and x comes from DRAM once.
-    elements = math.prod(way.problem.y_shape) + math.prod(way.memory_shape)
-    read_us = elements * way.element_bytes / 2**20 * H200.read_us_per_mib
+    elements = math.prod(packing.problem.y_shape) + math.prod(packing.memory_shape)
+    read_us = elements * packing.element_bytes / 2**20 * H200.read_us_per_mib
     times = [math.inf]
-    for tiles in fitting_tiles(way.padded, device, case.output_dtype.itemsize):
+    for tiles in fitting_tiles(packing.padded, device, case.output_dtype.itemsize):
         cost, partition = _COSTS[tiles.config], tiles.partition
         us = max(partition.most_steps * cost.step_us, read_us)
         times.append(us + partition.rounds * cost.tile_us + (1.25 if tiles.slots else 0.0))
-    return way.copy_us + min(times)
+    return packing.copy_us + min(times)
 
 
 def stores_through_tma(problem: ConvProblem, out_bytes: int) -> bool:
@@ -154,7 +151,7 @@ def stores_through_tma(problem: ConvProblem, out_bytes: int) -> bool:
     return problem.groups == 1 and problem.in_channels * out_bytes % ROW_BYTES == 0
 
 
-# The planner asks for several families, and for several ways to pack rows.
+# The planner asks for several families and several packings.
 @lru_cache(maxsize=256)
 def fitting_tiles(
     problem: ConvProblem, device: Device, out_bytes: int = ELEMENT_BYTES
@@ -255,7 +252,7 @@ class WgradPlan(FilterGradientPlan):
             self.copies.unpack(dw, rows, is_swapped=self.is_swapped)
         return rows
 
-    def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
+    def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> list[Launched]:
         """Returns the launches of a call; dw [Co, *filter_size, Ci / groups] is dense."""
         dy = self.dy_operand.rows(dy)
         if dy.data_ptr() % ROW_BYTES:
