@@ -46,7 +46,14 @@ Features = Callable[[], "frozenset[str] | None"]
 _NOTHING = (
     FUNCTIONS
     | RETURNS
-    | {"scf.yield", "tt.reduce.return", "gpu.barrier", "ttg.barrier", "ttg.local_dealloc"}
+    | {
+        "scf.yield",
+        "tt.reduce.return",
+        "tt.map_elementwise.return",
+        "gpu.barrier",
+        "ttg.barrier",
+        "ttg.local_dealloc",
+    }
     | {
         "ttg.warp_return",
         "ttg.warp_yield",

@@ -320,6 +320,7 @@ def _mma_scaled(op: Operation, context: Context) -> Step:
         found = scales_of(unpacked_scales(values, (size, count)), scale.element)
         return np.repeat(found, depth // count, axis=1)
 
+    rows_of_a = context.shape(view.a)[0]
     told = [view.a, view.b, view.a_scale, view.b_scale]
     ctas = _Ctas.of(op, context, told if "multicast" in op.attributes else [])
 
@@ -340,7 +341,12 @@ def _mma_scaled(op: Operation, context: Context) -> Step:
             # Scales of b: all columns in each CTA, or those of its own b.
             parts = [numbers_of(_values(x), x.element, rhs, depth, 0) for x in b]
             right = np.concatenate(parts, axis=1)
-            right = right * factors(b_scale[0], right.shape[1]).T
+            columns = right.shape[1]
+            if _values(b_scale[0]).size * rows_of_a == _values(a_scale[0]).size * columns:
+                scales = factors(b_scale[0], columns)
+            else:
+                scales = np.concatenate([factors(x, columns // len(b)) for x in b_scale])
+            right = right * scales.T
             for rows, scale, target in zip(a, a_scale, d, strict=True):
                 left = numbers_of(_values(rows), rows.element, lhs, depth, 1)
                 found = matmul(left * factors(scale, left.shape[0]), right)
@@ -356,15 +362,22 @@ def _mma_scaled(op: Operation, context: Context) -> Step:
 def _copy(op: Operation, context: Context) -> Step:
     """A copy from shared memory (``tcgen05.cp``); scales are put into the order of their rows."""
     source, target = op.operands
+    ctas = _Ctas.of(op, context, ())
 
     def step(group: Workgroup) -> None:
+        if not ctas.issues(group):
+            return
         group.fibers.pause()
-        buffer, tmem = group.values[source], group.values[target]
+        buffers, tmems = (
+            [_twin(op, group, group.values[each], rank) for rank in ctas.members(group)]
+            for each in (source, target)
+        )
 
         def execute() -> None:
-            tmem.write(unpacked_scales(_values(buffer), tmem.shape))
+            for buffer, tmem in zip(buffers, tmems, strict=True):
+                tmem.write(unpacked_scales(_values(buffer), tmem.shape))
 
-        _issue(op, group, execute, [buffer], [tmem], adds=False)
+        _issue(op, group, execute, buffers, tmems, adds=False)
 
     return step
 
