@@ -87,7 +87,7 @@ def _jit(operands: Operands, direction: str) -> Function | None:
     case = case_of(direction, operands.problem, dtype)
     machine = device_of(operands.x.device, "compare")
     found = planner.in_order(planner.offers(case, machine, ("gemm", "wgrad"), compared=True))
-    return call_of(case, found[0], operands) if found else None
+    return call_of(case, found[0].config, operands) if found else None
 
 
 def _gluon(operands: Operands, direction: str, config: Any = None) -> Function | None:
@@ -121,7 +121,7 @@ def cluster_config(case: Any, num_sms: int) -> Any:
     product = product_of(case)
     product = dataclasses.replace(product, pixels=math.ceil(product.pixels / 2))
     times = expected_times(product, num_sms // 2)
-    return in_cluster(min((c for c in times if not c.filter_steps), key=times.__getitem__))
+    return in_cluster(min((c for c in times if not c.filter_steps), key=lambda c: times[c].us))
 
 
 def _cluster(operands: Operands, direction: str) -> Function | None:

@@ -96,7 +96,7 @@ def _packed(
     elif pack_rows is not False:
         case = replace(case, packing=pack_rows)
     if config is None:
-        config = planner.in_order(planner.offers(case, found, TAP_BY_TAP, compared=True))[0]
+        config = planner.in_order(planner.offers(case, found, TAP_BY_TAP, compared=True))[0].config
     return planner.plan(case, found, config)
 
 
@@ -110,7 +110,8 @@ def ranking_of(
     """The configurations that fit, by their expected times; those of wgrad tap by tap."""
     case = Case(direction=direction, problem=problem, dtype=dtype, epilogue=epilogue)
     among = TAP_BY_TAP if direction == "wgrad" else None
-    return planner.in_order(planner.offers(case, device, among, compared=True))
+    found = planner.in_order(planner.offers(case, device, among, compared=True))
+    return [each.config for each in found]
 
 
 def refusals_of(

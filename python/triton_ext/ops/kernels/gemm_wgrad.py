@@ -38,13 +38,11 @@ import triton.language as tl
 
 import triton_ext.language as tle
 from triton_ext.ops.core import refusals
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.kernels import epilogue
 from triton_ext.ops.kernels.gemm import tap_offsets
-
-# Bytes of an element of x and dy: WGMMA transposes 16-bit types only.
-ELEMENT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
