@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -54,8 +55,8 @@ class Device:
     smem_bytes: int
     name: str = ""
     dram_bytes_per_us: float = 4.0e6
-    launch_us: float = 3.0
-    cycles_per_us: float = 1700.0
+    launch_us: ClassVar[float] = 3.0
+    cycles_per_us: ClassVar[float] = 1700.0
 
     def dram_us(self, moved_bytes: float, share: float = _COPY_SHARE) -> float:
         """Returns the time in which bytes are moved at a share of the DRAM rate, that of copies.

@@ -157,7 +157,7 @@ class Product:
             tiles, programs = num_m, num_sms // num_n
         part = config.block_k * self.element_bytes / loads.LINE_BYTES if counts_part else 1.0
         blocks = math.ceil(self.channels / config.block_k)
-        # Of other types, models count multiplications alone.
+        # The model counts multiplications alone for other types.
         step, tile_us, is_fitted = Step(cost.step_us), cost.tile_us, False
         if self.element_bytes == ELEMENT_BYTES:
             step, is_fitted = loads.step_of(cost.step_us * part, self._rows(config), busy), True
