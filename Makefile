@@ -5,10 +5,13 @@ PYTHON ?= python3
 ARCH ?= $(shell uname -m)
 HOSTS ?= 3.6.0 3.7.0 3.7.1 3.8.0 3.9.0
 MINUTES ?= 10
+SEED ?=
+SHUFFLED = $(if $(SEED),--shuffle $(SEED))
 
-.PHONY: help test test-hosts test-utlx nightly fuzz lint docs c-test demo wheel try-wheel clean
+.PHONY: help quick test test-hosts test-utlx nightly fuzz lint docs c-test demo wheel try-wheel clean
 
 help:
+	@echo "make quick       lint, and tests of the compiler's side and of each kernel, in a minute"
 	@echo "make test        all checks over the installed package, with Triton 3.9.0"
 	@echo "make test-hosts  pytest and lit with each Triton of HOSTS ($(HOSTS))"
 	@echo "make test-utlx   the tests beside triton-utlx, a C++ extension of Triton 3.8"
@@ -21,10 +24,14 @@ help:
 	@echo "make wheel       dist/: wheel and sdist, built twice and compared (ARCH=$(ARCH))"
 	@echo "make try-wheel   that wheel beside each Triton of HOSTS, selftest, uninstall; ARCH=aarch64 in qemu"
 	@echo "make clean       remove all that the targets made"
+	@echo "SEED=...         quick, test: run the tests in the order that a seed draws"
 	@echo "PYTHON=...       the Python to make the environments with ($(PYTHON))"
 
+quick:
+	@$(PYTHON) tools/check.py --quick $(SHUFFLED)
+
 test:
-	@$(PYTHON) tools/check.py
+	@$(PYTHON) tools/check.py $(SHUFFLED)
 
 test-hosts:
 	@$(PYTHON) tools/check.py --every-host-only $(addprefix --host ,$(HOSTS))

@@ -85,9 +85,13 @@ def _jit(operands: Operands, direction: str) -> Function | None:
 
     dtype = str(operands.x.dtype).removeprefix("torch.")
     case = case_of(direction, operands.problem, dtype)
-    machine = device_of(operands.x.device, "compare")
-    found = planner.in_order(planner.offers(case, machine, ("gemm", "wgrad"), compared=True))
-    return call_of(case, found[0].config, operands) if found else None
+    found = (
+        offer.times[0][0]
+        for offer in planner.offers(case, device_of(operands.x.device, "compare"))
+        if offer.family.kind in ("gemm", "wgrad") and offer.times
+    )
+    config = next(found, None)
+    return None if config is None else call_of(case, config, operands)
 
 
 def _gluon(operands: Operands, direction: str, config: Any = None) -> Function | None:

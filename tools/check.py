@@ -8,6 +8,7 @@ non-zero if any failed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -40,13 +41,29 @@ _BESIDE = (
 )
 
 _C_TESTS = "unittest/nvidia/c"
+# Seconds on two cores, until an environment has a record of its own.
+_RECORD = "seconds.json"
+_SECONDS = {
+    "mypy": 60.0,
+    "pytest": 780.0,
+    "pytest-slow": 1800.0,
+    "pytest-quick": 45.0,
+    "pytest-kernels": 10.0,
+    "fuzz": 600.0,
+    "lit": 60.0,
+    "docs": 20.0,
+    "c-test": 30.0,
+}
 # A file's tests stay together: their fixtures compile what all of them look at.  Files start in the
 # order that unittest/host_plan.py gives them.
 _WORKERS = str(min(os.cpu_count() or 1, 8))
 _PYTEST = (
-    *("python", "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+    *("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=20"),
     *("-n", _WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"),
 )
+# make quick: what runs in seconds and needs no kernel, and one problem of each family of kernels.
+_QUICK = tuple(f"unittest/{name}" for name in ("ir", "analysis", "passes", "llvm_ir", "tools"))
+_ONE_PER_FAMILY = ("unittest/ops/test_conformance.py", "-k", "test_dtype and -float16]")
 _PYTEST_VARIABLES = {
     "TRITON_EXT_TEST_INSTALLED": "1",
     # The interpreter multiplies small matrices: threads only wait for each other.
@@ -71,6 +88,7 @@ class Check:
         every_host: Whether ``make test-hosts`` runs it too.
         nightly: Whether only ``make nightly`` runs it.
         asked: Whether it runs only where ``--only`` names it.
+        quick: Whether ``make quick`` runs it.
         variables: More environment variables.
     """
 
@@ -79,16 +97,17 @@ class Check:
     every_host: bool = False
     nightly: bool = False
     asked: bool = False
+    quick: bool = False
     variables: dict[str, str] = field(default_factory=dict)
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("ruff-check", ("ruff", "check", ".")),
-    Check("ruff-format", ("ruff", "format", "--check", ".")),
+    Check("ruff-check", ("ruff", "check", "."), quick=True),
+    Check("ruff-format", ("ruff", "format", "--check", "."), quick=True),
     Check("mypy", ("mypy", "-p", "triton_ext")),
     Check("mypy-tools", ("mypy", "tools")),
     Check("regexes", ("python", "tools/check_regexes.py")),
-    Check("prose", ("python", "tools/check_prose.py")),
+    Check("prose", ("python", "tools/check_prose.py"), quick=True),
     Check(
         "pytest",
         (*_PYTEST, "unittest"),
@@ -106,6 +125,20 @@ CHECKS: tuple[Check, ...] = (
         (*_PYTEST, *(f"unittest/{name}" for name in _BESIDE)),
         asked=True,
         variables=_PYTEST_VARIABLES,
+    ),
+    Check(
+        "pytest-quick",
+        (*_PYTEST, "-m", "not slow and not gpu", *_QUICK),
+        asked=True,
+        quick=True,
+        variables=_PYTEST_VARIABLES,
+    ),
+    Check(
+        "pytest-kernels",
+        (*_PYTEST, *_ONE_PER_FAMILY),
+        asked=True,
+        quick=True,
+        variables={**_PYTEST_VARIABLES, "TRITON_INTERPRET": "1"},
     ),
     Check("fuzz", ("python", "tools/fuzz.py"), nightly=True),
     Check("lit", ("lit", "-v", "test"), every_host=True),
@@ -129,6 +162,28 @@ class Outcome:
         return "ok" if self.status == 0 else "FAILED"
 
 
+def expected_seconds(environment: Environment, check: Check) -> float:
+    """Returns how long a check took the last time it passed; two cores' time before that."""
+    return _recorded(environment).get(check.name, _SECONDS.get(check.name, 1.0))
+
+
+def _recorded(environment: Environment) -> dict[str, float]:
+    record = environment.folder / _RECORD
+    return dict(json.loads(record.read_text())) if record.is_file() else {}
+
+
+def _note_seconds(environment: Environment, check: Check, seconds: float) -> None:
+    recorded = {**_recorded(environment), check.name: round(seconds, 1)}
+    (environment.folder / _RECORD).write_text(json.dumps(recorded, indent=1))
+
+
+def _say_how_long(hosts: list[str], checks: tuple[Check, ...]) -> None:
+    environments = [environment_for(host) for host in hosts]
+    seconds = sum(expected_seconds(each, check) for each in environments for check in checks)
+    amount = f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    say(f"checks: {', '.join(check.name for check in checks)}: about {amount}")
+
+
 def run_checks(host: str, checks: tuple[Check, ...], beside: tuple[str, ...]) -> list[Outcome]:
     """Prepares the environment of one host and runs the checks in it."""
     start = time.monotonic()
@@ -143,10 +198,13 @@ def run_checks(host: str, checks: tuple[Check, ...], beside: tuple[str, ...]) ->
         for check in checks:
             # An empty cache of kernels: nothing that an older tree compiled is tested.
             variables = {"TRITON_CACHE_DIR": cache, **check.variables}
-            say(f"== {check.name} (triton {host})")
+            about = expected_seconds(environment, check)
+            say(f"== {check.name} (triton {host}), about {about:.0f} s")
             start = time.monotonic()
             status = environment.run(*_program(environment, check.command), **variables)
             outcomes.append(Outcome(host, check.name, status, time.monotonic() - start))
+            if status == 0:
+                _note_seconds(environment, check, outcomes[-1].seconds)
             say(
                 f"== {check.name} (triton {host}): {outcomes[-1].word}, "
                 f"{outcomes[-1].seconds:.1f} s"
@@ -166,12 +224,20 @@ def _lasting(check: Check, minutes: str) -> Check:
     return replace(check, command=(*check.command, "--minutes", minutes))
 
 
+def _shuffled(check: Check, seed: str) -> Check:
+    """Returns a check of pytest with the order of its tests; other checks as they are."""
+    if check.command[: len(_PYTEST)] != _PYTEST:
+        return check
+    return replace(check, command=(*check.command, "--shuffle", seed))
+
+
 def _part_for(host: str, check: Check) -> Check:
     """Returns a check with what is tested of it with a release."""
     if check.name != "pytest" or host not in _PART:
         return check
     say(f"note: triton {host} gets a part of pytest: {' '.join(_PART[host])}")
-    return replace(check, command=(*_PYTEST, *_PART[host]))
+    options = check.command[len(_PYTEST) + 1 :]
+    return replace(check, command=(*_PYTEST, *_PART[host], *options))
 
 
 def _program(environment: Environment, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -203,25 +269,33 @@ def main() -> int:
     parser.add_argument("--host", action="append", help=f"release of Triton ({MAIN_HOST})")
     parser.add_argument("--every-host-only", action="store_true", help="pytest and lit only")
     parser.add_argument("--nightly", action="store_true", help="the slow tests only, all of them")
+    parser.add_argument("--quick", action="store_true", help="lint, and tests of a minute")
     parser.add_argument("--all", action="store_true", help="all of pytest with every release")
     parser.add_argument("--beside", action="append", default=[], help="a package to install too")
     parser.add_argument("--only", action="append", choices=names, help="run this check only")
+    parser.add_argument("--shuffle", metavar="SEED", help="run tests in the order of a seed")
     parser.add_argument("--minutes", default="10", help="of the check fuzz (10)")
     arguments = parser.parse_args()
     if arguments.only:
         checks = tuple(check for check in CHECKS if check.name in arguments.only)
+    elif arguments.quick:
+        checks = tuple(check for check in CHECKS if check.quick)
     else:
         checks = tuple(
             check for check in CHECKS if check.nightly == arguments.nightly and not check.asked
         )
     checks = tuple(_lasting(check, arguments.minutes) for check in checks)
+    if arguments.shuffle:
+        checks = tuple(_shuffled(check, arguments.shuffle) for check in checks)
     if arguments.every_host_only:
         checks = tuple(check for check in checks if check.every_host)
         if not arguments.all:
             checks = tuple(_of_a_later_host(check) for check in checks)
     os.environ.pop("TRITON_INTERPRET", None)
     outcomes: list[Outcome] = []
-    for host in arguments.host or [MAIN_HOST]:
+    hosts = arguments.host or [MAIN_HOST]
+    _say_how_long(hosts, checks)
+    for host in hosts:
         of_host = checks if arguments.all else tuple(_part_for(host, check) for check in checks)
         outcomes.extend(run_checks(host, of_host, tuple(arguments.beside)))
     return report(outcomes)

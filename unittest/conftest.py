@@ -82,16 +82,22 @@ def pytest_configure(config):
         quick_interpreter.hasten()
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption(
+        "--shuffle", metavar="SEED", help="run files, and tests of a file, in any order"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
     import host_plan
 
-    host_plan.put_in_order(items)
-    problem = gpu_problem()
-    if problem is None:
-        return
-    for item in items:
-        if item.get_closest_marker("gpu") is not None:
-            item.add_marker(pytest.mark.skip(reason=problem))
+    host_plan.put_in_order(items, config.getoption("--shuffle"))
+    on_a_gpu = [item for item in items if item.get_closest_marker("gpu") is not None]
+    # Looking for a GPU imports torch.
+    problem = gpu_problem() if on_a_gpu else None
+    for item in on_a_gpu if problem is not None else ():
+        item.add_marker(pytest.mark.skip(reason=problem))
 
 
 @pytest.hookimpl(tryfirst=True)

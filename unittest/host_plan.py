@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import random
 from collections.abc import Mapping
 
 import pytest
@@ -86,8 +87,18 @@ def drawn(count: int) -> int:
     return count // 4 if is_later_host() else count
 
 
-def put_in_order(items: list[pytest.Item]) -> None:
-    """Puts long files first."""
+def put_in_order(items: list[pytest.Item], seed: str | None = None) -> None:
+    """Puts long files first, or all in an order that a seed draws.
+
+    A file's tests stay together: their fixtures serve the whole file.
+    """
+    if seed is not None:
+        chance = random.Random(seed)
+        turn_of = dict.fromkeys(item.path for item in items)
+        turn_of = {path: chance.random() for path in turn_of}
+        chance.shuffle(items)
+        items.sort(key=lambda item: turn_of[item.path])
+        return
     turns = {FOLDER / name: turn for turn, name in enumerate(FIRST)}
     items.sort(key=lambda item: turns.get(item.path, len(turns)))
 

@@ -14,11 +14,13 @@ from triton_ext import errors
 if TYPE_CHECKING:
     from triton_ext import analysis, gluon, ir, language, nn, ops, passes, plugin
     from triton_ext.backends.nvidia.backend.descriptors import Im2ColDescriptor
+    from triton_ext.emulator.launching import emulated
 
 __all__ = [
     "Im2ColDescriptor",
     "__version__",
     "analysis",
+    "emulated",
     "errors",
     "gluon",
     "install",
@@ -67,6 +69,8 @@ def __getattr__(name: str) -> Any:
         # Without the plugin Triton's launcher would encode it as a tiled descriptor.
         install()
         return backends.load("nvidia", name)
+    if name == "emulated":
+        return importlib.import_module(f"{__name__}.emulator.launching").emulated
     if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -134,6 +134,7 @@ def run_pass(text, provider, tmp_path, capsys):
     return parse(captured.out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_random_modules(seed, tmp_path, capsys):
     text = random_module(seed)

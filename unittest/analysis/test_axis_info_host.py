@@ -152,6 +152,7 @@ def check(seeds: range, capsys) -> None:
     assert total["wide"] > 5 * len(seeds)
 
 
+@pytest.mark.slow
 def test_no_host_knows_more(capsys):
     check(range(40), capsys)
 

@@ -47,6 +47,7 @@ def run(examples):
     property_()
 
 
+@pytest.mark.slow
 def test_random_expressions_have_what_is_claimed_of_them():
     run(500)
 

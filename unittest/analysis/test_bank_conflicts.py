@@ -98,6 +98,7 @@ def by_bytes(access, buffer, bits, model):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", MODELS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_ranks_equal_enumeration(arch, padded):

@@ -323,6 +323,7 @@ def check_pair(one: RegionSet, other: RegionSet, mine: set[Places], its: set[Pla
     assert plan.lanes == max((mask.bit_length() for mask in plan.masks), default=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "examples", [40, pytest.param(2000, marks=pytest.mark.skipif(not NIGHTLY, reason="nightly"))]
 )

@@ -67,6 +67,7 @@ def seeds(fast: int, slow: int) -> range:
     return range(slow if os.environ.get("TRITON_EXT_NIGHTLY") == "1" else fast)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_placements_are_legal(partitioned):
     for seed in seeds(250, 2500):
@@ -112,6 +113,7 @@ def total_of_triton(items, partition_size=0):
     return max((o + item.size for o, item in zip(offsets, items, strict=True)), default=0)
 
 
+@pytest.mark.slow
 def test_never_worse_than_triton_and_smaller_in_the_mean():
     ratios = []
     for seed in seeds(50, 5000):
@@ -125,6 +127,7 @@ def test_never_worse_than_triton_and_smaller_in_the_mean():
     assert sum(ratios) / len(ratios) < 0.95
 
 
+@pytest.mark.slow
 def test_never_worse_than_triton_on_small_kernels():
     for seed in seeds(150, 5000):
         items = random_items(seed, 14)

@@ -70,6 +70,7 @@ def check_many(examples: int) -> None:
     assert sum(map(bool, counts)) > examples // 2
 
 
+@pytest.mark.slow
 def test_numbers_of_random_programs_are_in_their_ranges():
     check_many(300)
 

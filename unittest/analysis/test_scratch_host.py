@@ -65,6 +65,7 @@ def compare(cases, answers, features, *, target=None):
     return compared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, *SOME_KINDS])
 def test_equals_the_host(kind, totals):
     skip_unless_there(kind)
@@ -80,6 +81,7 @@ def test_equals_the_host_in_clusters(kind, totals):
     assert compare(cases, totals(cases), host.features()) > 0.4 * COUNT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, *SOME_KINDS])
 def test_equals_the_pass_of_no_vendor(kind, totals):
     skip_unless_there(kind)

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="descriptors need tensors with an ad
 
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
+import triton_ext  # noqa: E402
 from conv_cases import Case, assert_close  # noqa: E402
 from hopper_kernels import CONFIGS, WGRAD_CONFIGS, run  # noqa: E402
 from triton.experimental import gluon  # noqa: E402
@@ -116,16 +117,16 @@ def test_wrong_options_are_named(options, message):
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"arch": 1250}, TypeError, "^emulated: arch is 1250: expected gfx1250 or gfx1251$"),
+        ({"arch": 1250}, TypeError, "^emulated: arch is 1250: expected gfx942, gfx950, "),
         (
-            {"arch": "gfx950", "edit": 3},
+            {"arch": "gfx90a", "edit": 3},
             TypeError,
-            "arch is 'gfx950': .* edit is 3: expected a fun",
+            "arch is 'gfx90a': .* edit is 3: expected a fun",
         ),
         (
             {"arch": "gfx1100"},
             UnsupportedError,
-            "^emulated: arch is 'gfx1100': expected gfx1250 or",
+            "^emulated: arch is 'gfx1100': expected gfx942, .* or gfx1251$",
         ),
         ({"types": "*bf16"}, TypeError, r"types is '\*bf16': expected types by parameter, such as"),
         (
@@ -227,6 +228,50 @@ def test_a_gpu_that_this_triton_does_not_know_is_refused_by_name():
         xamd.emulated(through_shared, "gfx1251")
 
 
-def test_tensors_of_torch_are_none_of_numpy():
-    with pytest.raises(LaunchError, match=r"^'x_ptr': got a torch.Tensor, expected a numpy array"):
-        start_through_shared(xamd.emulated, torch.ones(128, dtype=torch.int32), 1)
+# ---- the door for both vendors
+
+
+@triton.jit
+def add_one(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) + 1, mask=offs < n)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "cuda:100", "sm_100a", "gfx942", "gfx950", "gfx1250"])
+@pytest.mark.parametrize("make", [torch.zeros, np.zeros], ids=["torch", "numpy"])
+def test_one_door_for_every_target(target, make, fresh_triton_cache):
+    x, y = make(100), make(100)
+    triton_ext.emulated(add_one, target)[(2,)](x, y, 100, BLOCK=64)
+    assert (y == 1).all()
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx1250"])
+def test_one_door_for_gluon(target, fresh_triton_cache):
+    x = np.arange(128, dtype=np.int32)
+    start_through_shared(lambda kernel: triton_ext.emulated(kernel, target), x, 1)
+    assert (x == np.arange(128)).all()
+
+
+def test_types_of_arrays(fresh_triton_cache):
+    x = np.full(64, 0x3F80, np.uint16)  # 1.0 as bf16
+    y = np.zeros(64, np.uint16)
+    types = {"x_ptr": "*bf16", "y_ptr": "*bf16"}
+    for target in ("sm_100", "gfx950"):
+        triton_ext.emulated(add_one, target, types=types)[(1,)](x, y, 64, BLOCK=64)
+        assert (y == 0x4000).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"target": 90}, TypeError, "^emulated: target is 90: expected a str, such as 'sm_90'$"),
+        ({"target": "h100"}, ValueError, "target is 'h100': expected a GPU such as 'sm_90', "),
+        ({"target": "gfx1100"}, UnsupportedError, "arch is 'gfx1100': expected gfx942, "),
+        ({"schedule": "early"}, ValueError, "schedule is 'early': expected one of late, random$"),
+        ({"seed": 1.5}, TypeError, "^emulated: seed is 1.5: expected an int$"),
+        ({"types": {"z": "*bf16"}}, ValueError, "types has 'z': expected one of x_ptr, y_ptr"),
+    ],
+)
+def test_wrong_arguments_of_the_door_are_named(options, kind, message):
+    with pytest.raises(kind, match=message):
+        triton_ext.emulated(add_one, **options)

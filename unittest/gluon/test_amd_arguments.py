@@ -80,7 +80,7 @@ def test_in_a_kernel(fresh_triton_cache, number):
         (lambda: xamd.TdmStage((True,)), "TdmStage: expected a number of instructions, 1 or more"),
         (lambda: STAGE.behind(1.5), "expected numbers of stages and of operations, got 1.5 and 0"),
         (lambda: STAGE.within(None), "expected a number of instructions in flight, got None"),
-        (lambda: xamd.emulated(print), "emulated: expected a @gluon.jit function, got 'print'"),
+        (lambda: xamd.emulated(print), "emulated: expected a @gluon.jit or @triton.jit function"),
     ],
 )
 def test_on_the_host(call, message):

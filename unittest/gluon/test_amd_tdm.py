@@ -134,7 +134,7 @@ def test_bf16(fresh_triton_cache):
     ("argument", "message"),
     [
         (np.zeros((4, 4), np.complex64), "'x_ptr': the emulator has no arrays of complex64"),
-        ("text", "'x_ptr': expected a numpy array, an int or a float, got str"),
+        ("text", "'x_ptr': expected a CPU tensor, a numpy array, .* or a float, got str"),
     ],
 )
 def test_arguments_of_a_launch(argument, message):

@@ -79,6 +79,7 @@ def _run(host: ir_helpers.Host, examples: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_random_edits(host):
     _run(host, 500)
 
@@ -96,6 +97,7 @@ def test_inlined_blocks_of_large_modules(host, name):
             pytest.fail(f"{name}: the host refuses {what}: {error}")
 
 
+@pytest.mark.slow
 def test_both_verifiers_agree_about_structure(host):
     """Whatever is moved, used or erased: the host refuses what we refuse, and we what it does."""
     texts = _texts()

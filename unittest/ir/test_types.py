@@ -291,6 +291,7 @@ def values() -> st.SearchStrategy[at.Attribute]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(attribute=values())
 def test_what_is_printed_is_read(attribute):

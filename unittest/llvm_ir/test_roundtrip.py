@@ -82,6 +82,7 @@ def test_users_and_definitions():
     assert kernel.definition("%1") is None
 
 
+@pytest.mark.slow
 def test_what_this_triton_prints(printed):
     """Kernels of every kind, compiled for every target that this Triton compiles them for."""
     assert printed

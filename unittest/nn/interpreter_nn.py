@@ -22,6 +22,9 @@ from recorded_graphs import recording
 from torch.nn import functional as F
 from triton_ext import nn
 from triton_ext.nn import folding, norms
+from triton_ext.ops.api import execution
+from triton_ext.ops.core import dispatch_cache
+from triton_ext.ops.core.refusals import Refusal
 from triton_ext.ops.kernels.copies import pad_channels_last, to_channels_last
 from triton_ext.ops.norms.checks import IS_OPERATOR
 
@@ -336,6 +339,73 @@ def test_models_as_they_are_written(name, is_channels_last):
     with nn.accelerate() as redirect:
         as_exact(model(x), expected, exact)
     assert (redirect.calls.ours, redirect.calls.torch) == (len(report.modules), 0)
+
+
+def test_a_report_names_kernels_and_counts_gradients():
+    torch.manual_seed(0)
+    layers = (TORCH.Conv2d(8, 16, 3), TORCH.ConvTranspose2d(16, 8, 2, stride=2))
+    model = nn.convert(TORCH.Sequential(*layers), report=False).half()
+    for _ in range(4):
+        gradients(model, image(2, torch.float16))
+    forward, transposed = nn.report(model).modules
+    for module in (forward, transposed):
+        for counts in (module.forward, module.dgrad, module.wgrad):
+            assert (counts.ours, counts.torch) == (4, 0)
+            assert all(name.endswith("kernel") for name, _ in counts.kernels)
+    assert "dgrad: 4 by our kernels (" in forward.outcome
+    assert nn.report(model).summary == (
+        "8 calls of 2 converted convolutions: 8 by our kernels, 0 by torch; "
+        "16 gradients: 16 by our kernels, 0 by torch"
+    )
+    # The first layer's input needs no gradient.
+    model(image(2, torch.float16)).sum().backward()
+    forward, transposed = nn.report(model).modules
+    assert (forward.dgrad.ours, forward.wgrad.ours) == (4, 5)
+    assert (transposed.dgrad.ours, transposed.wgrad.ours) == (5, 5)
+
+
+def test_a_report_counts_what_torch_computes_and_why():
+    model = nn.convert(TORCH.ConvTranspose2d(8, 8, 3, dilation=2), report=False)
+    model.output_padding = (1, 1)
+    model(image(2, FLOAT))
+    ((refusal, count),) = nn.report(model).modules[0].refusals
+    assert refusal == "conv_transpose2d: output_padding (1, 1) is not smaller than stride (1, 1)"
+    assert count == 1
+    model = nn.convert(TORCH.Sequential(TORCH.Conv2d(8, 8, 1)), report=False)
+    with torch.autograd.forward_ad.dual_level():
+        model(torch.autograd.forward_ad.make_dual(image(2, FLOAT), image(2, FLOAT)))
+    assert nn.report(model).modules[0].refusals == (("derivatives of forward mode are torch's", 1),)
+
+
+def test_a_report_tells_why_torch_computed_a_gradient(monkeypatch):
+    plan = execution.plan_or_refusal
+    monkeypatch.setattr(
+        execution,
+        "plan_or_refusal",
+        lambda case, device: (
+            Refusal("not today") if case.direction == "wgrad" else plan(case, device)
+        ),
+    )
+    dispatch_cache.clear()
+    model = nn.convert(TORCH.Sequential(TORCH.Conv2d(8, 8, 3)), report=False).half()
+    for _ in range(3):
+        gradients(model, image(2, torch.float16))
+    dispatch_cache.clear()
+    (module,) = nn.report(model).modules
+    assert (module.forward.ours, module.dgrad.ours, module.wgrad.ours) == (3, 3, 0)
+    assert module.wgrad.refusals == (("not today", 3),)
+    assert module.outcome.endswith("wgrad: 3 by torch: not today (3)")
+
+
+def test_counts_do_not_keep_the_plans_of_many_sizes(monkeypatch):
+    monkeypatch.setattr(sys.modules["triton_ext.nn.calls"], "_MOST_PLANS", 2)
+    model = nn.convert(TORCH.Conv1d(8, 8, 1), report=False)
+    with torch.no_grad():
+        for _ in range(2):
+            for size in range(4, 8):
+                model(torch.zeros(1, size, 8).mT)
+    assert len(model.counts()._followed) <= 2
+    assert nn.report(model).modules[0].ours == 8
 
 
 def test_gradients_through_redirected_functions():

@@ -318,10 +318,9 @@ class Asks(Hazard):
         return self.act(self.conv(x if isinstance(x, torch.Tensor) else x[0]))
 
 
-class Optional(Hazard):
-    def forward(self, x, more=None):
-        y = self.conv(x)
-        return self.act(y if more is None else y + more)
+class Required(Hazard):
+    def forward(self, x, *, scale):
+        return self.act(self.conv(x)) * scale
 
 
 class Constant(Hazard):
@@ -379,7 +378,6 @@ LEFT = {
     Scoped: "not recorded: Scoped.forward has a with block",
     Decorated: "its module's forward is decorated",
     Asks: "not recorded: Asks.forward uses isinstance, which is not known to be recorded",
-    Optional: "its module's forward has optional arguments",
     Constant: "not recorded: Constant.forward uses torch.ones, which",
     Random: "not recorded: Random.forward uses torch.rand, which is not known",
     Tries: "not recorded: Tries.forward catches exceptions",
@@ -405,6 +403,53 @@ def test_a_forward_that_is_left_and_why(kind):
     for one, other in zip(before, after, strict=True):
         close(one, other)
     assert not any(isinstance(tensor, torch.fx.Proxy) for tensor in model.seen)
+
+
+def test_a_keyword_argument_without_a_default():
+    model, x = settled(Required()), image()
+    assert reason(model, "conv") == "its module's forward has keyword arguments without a default"
+    expected = model(x, scale=2)
+    nn.convert(model, fold=True, report=False)
+    close(model(x, scale=2), expected)
+
+
+class Optional(Hazard):
+    def forward(self, x, more=None, *others, power=1, **rest):
+        y = self.conv(x)
+        y = y if more is None else y + more
+        for other in others:
+            y = y + other
+        y = self.act(y) if power == 1 else self.act(y) ** power
+        return y * 2 if len(rest) else y
+
+
+def test_optional_arguments(monkeypatch):
+    model = settled(Optional())
+    x, more = image(), torch.full((1,), 0.5)
+    calls = [
+        ((x,), {}, True),
+        ((x, None), {}, True),
+        ((), {"x": x}, True),
+        ((), {"power": 1, "more": None, "x": x}, True),
+        ((x, more), {}, False),
+        ((x,), {"more": more}, False),
+        ((x, None, more), {}, False),
+        ((x,), {"power": 2}, False),
+        ((x,), {"power": True}, False),
+        ((x,), {"other": None}, False),
+    ]
+    with torch.no_grad():
+        expected = [model(*arguments, **keywords) for arguments, keywords, _ in calls]
+        nn.convert(model, fold=True, report=False)
+        asked, may_fold = [], folding._may_fold
+        monkeypatch.setattr(folding, "_may_fold", lambda *a: asked.append(a) or may_fold(*a))
+        for (arguments, keywords, is_folded), right in zip(calls, expected, strict=True):
+            asked.clear()
+            close(model(*arguments, **keywords), right)
+            assert bool(asked) is is_folded
+    for arguments, keywords in (((), {}), ((x, None), {"more": None}), ((), {"more": None})):
+        with pytest.raises(TypeError, match=r"Optional\.forward\(\) "):
+            model(*arguments, **keywords)
 
 
 class Shortcut(TORCH.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import logging
 import pickle
 
@@ -12,6 +13,7 @@ import torch
 from norm_act import BatchNormAct2d, NormActBlock
 from torch.nn import functional as F
 from triton_ext import nn
+from triton_ext.errors import UnsupportedError
 
 TORCH = torch.nn
 
@@ -162,6 +164,36 @@ def test_keyword_arguments_of_the_forward():
         ours(x, other=1)
 
 
+class Conditioned(TORCH.Conv2d):
+    """Takes more than an input."""
+
+    def forward(self, condition, x, *others, gain=1, **rest):
+        y = super().forward(x * condition + sum(others))
+        return {**rest, "y": y * gain}
+
+
+class Paired(TORCH.Conv2d):
+    """Takes a pair and returns one."""
+
+    def forward(self, pair):
+        x, mask = pair
+        return self._conv_forward(x * mask, self.weight, self.bias), mask
+
+
+def test_forwards_of_another_signature():
+    x, mask = image(), torch.rand(2, 1, 6, 6)
+    for kind, call in (
+        (Conditioned, lambda m: m(2, x, x, x, gain=3, more=4)),
+        (Paired, lambda m: m((x, mask))),
+    ):
+        theirs = TORCH.Sequential(kind(4, 6, 3))
+        ours = nn.convert(copy.deepcopy(theirs), report=False)
+        torch.testing.assert_close(call(ours[0]), call(theirs[0]))
+        assert nn.report(ours).torch == 1
+        folded = nn.convert(theirs.eval(), report=False, fold=True)
+        torch.testing.assert_close(call(folded[0]), call(ours[0]))
+
+
 def test_parametrized_subclasses():
     theirs = TORCH.utils.parametrizations.weight_norm(Named(4, 6, 3))
     ours = nn.convert(copy.deepcopy(theirs), report=False)
@@ -259,6 +291,41 @@ def test_a_report_counts_calls_by_module():
     )
     with pytest.raises(TypeError, match=r"report: expected a torch\.nn\.Module, got int"):
         nn.report(3)
+
+
+def test_times_of_calls_are_those_of_events(monkeypatch):
+    clock = itertools.count()
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = next(clock)
+
+        def elapsed_time(self, end):
+            return float(end.at - self.at)
+
+    model = TORCH.Sequential(TORCH.Conv2d(4, 6, 3), TORCH.Conv2d(6, 8, 3))
+    nn.convert(model, report=False)
+    with pytest.raises(UnsupportedError, match="report: calls are timed by CUDA events, and torch"):
+        nn.report(model, run=lambda: model(image()))
+    assert nn.report(model).modules[0].outcome == "not called"
+    for name, value in (
+        ("is_available", lambda: True),
+        ("Event", Event),
+        ("is_current_stream_capturing", lambda: False),
+        ("synchronize", lambda: None),
+    ):
+        monkeypatch.setattr(torch.cuda, name, value)
+    report = nn.report(model, run=lambda: model(image()).sum().backward())
+    # Nothing else records, so a call's two events are neighbours.
+    assert [(each.forward_ms, each.backward_ms) for each in report.modules] == [(1, 1), (1, 1)]
+    assert [each.dgrad.torch for each in report.modules] == [0, 1]
+    assert report.modules[0].outcome.startswith("1.000 ms, backward 1.000 ms; 1 by torch: ")
+    model(image())
+    assert nn.report(model).modules[0].forward_ms == 0
+    assert next(clock) == 8
 
 
 def test_the_first_call_that_torch_takes_is_logged_where_there_is_a_gpu(monkeypatch, caplog):

@@ -96,7 +96,7 @@ def _packed(
     elif pack_rows is not False:
         case = replace(case, packing=pack_rows)
     if config is None:
-        config = planner.in_order(planner.offers(case, found, TAP_BY_TAP, compared=True))[0].config
+        config = planner.in_order(tap_by_tap(case, found))[0].config
     return planner.plan(case, found, config)
 
 
@@ -109,9 +109,15 @@ def ranking_of(
 ) -> list[Any]:
     """The configurations that fit, by their expected times; those of wgrad tap by tap."""
     case = Case(direction=direction, problem=problem, dtype=dtype, epilogue=epilogue)
-    among = TAP_BY_TAP if direction == "wgrad" else None
-    found = planner.in_order(planner.offers(case, device, among, compared=True))
+    offers = planner.offers(case, device, compared=True)
+    found = planner.in_order(tap_by_tap(case, device) if direction == "wgrad" else offers)
     return [each.config for each in found]
+
+
+def tap_by_tap(case: Case, device: Device) -> list[planner.Offer]:
+    """What families without a rewrite have for a case, those that they supersede left out."""
+    found = [each for each in planner.offers(case, device) if each.family.kind in TAP_BY_TAP]
+    return [each for each in found if not each.passed_over and each.superseded_by not in TAP_BY_TAP]
 
 
 def refusals_of(

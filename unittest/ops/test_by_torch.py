@@ -16,8 +16,9 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.device import KNOWN, Expected, assumed_device
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.family import TORCH
 from triton_ext.ops.core.tables import Entry, encode
-from triton_ext.ops.families.by_torch import TORCH, TorchConfig
+from triton_ext.ops.families.by_torch import TorchConfig
 from triton_ext.ops.tuning import runs
 
 from benchmarks.suites import select_layers

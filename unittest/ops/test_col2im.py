@@ -43,8 +43,9 @@ def dense(problem):
     return case_of(KN2ROW, problem).strides_of_x
 
 
-def vector(problem, x_strides=None):
-    return Kn2RowShape.of(case_of(KN2ROW, problem, x_strides=x_strides)).vector
+def refusals(problem, x_strides=None):
+    case = case_of(KN2ROW, problem, x_strides=x_strides)
+    return [each.text for each in KN2ROW.refusals(case, H200)]
 
 
 # --- who computes what --------------------------------------------------------------------------
@@ -83,11 +84,15 @@ def test_every_output_is_computed_once(number):
     assert len(seen) == problem.batch * out_h * out_w
 
 
-def test_loads_are_as_wide_as_strides_allow():
-    assert vector(VAE) == 8
-    assert vector(problem_of(ci=20, co=3)) == 4
-    assert vector(problem_of(ci=8, co=3, size=(4, 4)), (0, 1, 32, 8)) == 8
-    assert vector(problem_of(n=2, ci=8, co=3, size=(4, 4)), (0, 1, 32, 8)) == 1
+def test_pixels_lie_on_boundaries_of_loads():
+    small = problem_of(ci=8, co=3, size=(4, 4))
+    text = "pixels of x are not on boundaries of 16 bytes, the length of a load"
+    assert refusals(VAE) == []
+    assert refusals(problem_of(ci=20, co=3)) == [text]
+    assert refusals(small, (0, 1, 32, 8)) == []
+    # An expanded tensor, and channels that are apart.
+    assert refusals(replace(small, batch=2), (0, 1, 32, 8)) == [text]
+    assert refusals(small, (256, 2, 64, 16)) == [text]
 
 
 # --- the choice ---------------------------------------------------------------------------------

@@ -20,15 +20,16 @@ from triton.compiler import ASTSource
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities, dots
 from triton_ext.host.dots import least_dot_depth
-from triton_ext.ops.core import planner, refusals
+from triton_ext.ops.core import packing, planner, refusals
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import SMEM_BYTES, Device, assumed_device
 from triton_ext.ops.core.family import config_refusals
+from triton_ext.ops.core.packing import channel_block, least_block
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families import gemm, gemm_config
-from triton_ext.ops.families.gemm_config import ConvConfig, least_block
+from triton_ext.ops.families import gemm
+from triton_ext.ops.families.gemm_config import ConvConfig
 from triton_ext.ops.families.patches import PATCHES
 from triton_ext.ops.tuning.runs import candidates
 
@@ -142,7 +143,7 @@ def depths_of(direction: str, problem: ConvProblem, dtype: torch.dtype) -> list[
 def test_every_step_is_one_that_triton_multiplies(monkeypatch, direction, dtype, depth):
     if depth is None:
         depth = least_dot_depth(8 * dtype.itemsize)
-    for module in (gemm_config, refusals):
+    for module in (packing, refusals):
         monkeypatch.setattr(module, "least_dot_depth", lambda bits: depth)
     seen = [k for each in few_channels(direction) for k in depths_of(direction, each, dtype)]
     assert seen
@@ -166,7 +167,7 @@ def test_every_step_is_one_that_triton_multiplies(monkeypatch, direction, dtype,
 def test_few_channels_of_fp32_compile(options, fresh_triton_cache):
     config = replace(
         TILES,
-        block_k=gemm_config.channel_block(options["ci"], 4, options.get("groups", 1)),
+        block_k=channel_block(options["ci"], 4, options.get("groups", 1)),
     )
     ptx = compile_conv_fprop(config, 90, dtype=tl.float32, **options).asm["ptx"]
     assert "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32" in ptx

@@ -25,9 +25,10 @@ from planned import plan_fprop, refusals_of
 from triton_ext.host import capabilities
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.epilogue import ACTIVATIONS, PLAIN, EpilogueSpec
+from triton_ext.ops.core.packing import least_block
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families.gemm_config import CONFIGS, OutputTile, least_block
+from triton_ext.ops.families.gemm_config import CONFIGS, OutputTile
 
 IM2COL = capabilities()["im2col"]
 pytestmark = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)

@@ -190,7 +190,7 @@ def test_the_model_chooses_it_and_names_what_it_does_not_take(monkeypatch):
     assert isinstance(chosen(problem, torch.float32), ConvConfig)
     kinds = {type(config) for config in ranking_of("dgrad", problem, torch.float16, H200)}
     assert kinds == {TileConfig, ConvConfig}
-    with pytest.raises(UnsupportedError, match=r"the Gluon kernel does not take it: dtype is"):
+    with pytest.raises(UnsupportedError, match=r"conv_dgrad: gluon: dtype is"):
         chosen(problem, torch.float32, CONFIGS[0])
     with pytest.raises(UnsupportedError, match=r"Ci is 4, TMA needs rows"):
         chosen(replace(problem, in_channels=4), config=CONFIGS[0])

@@ -132,7 +132,7 @@ def test_a_host_that_cannot_is_named_and_gets_the_other_kernel(monkeypatch):
     x, _, _ = case.tensors()
     assert isinstance(case.plan(x).config, ConvConfig)
     planner.make_plan.cache_clear()
-    with pytest.raises(UnsupportedError, match=r"Gluon kernel does not take it: Gluon of Triton 3"):
+    with pytest.raises(UnsupportedError, match=r"conv2d: gluon: Gluon of Triton 3"):
         case.plan(x, ping_pong(64, 64, 4))
 
 

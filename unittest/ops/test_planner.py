@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from triton_ext.ops.api.explain import explain_case
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.device import KNOWN, assumed_device
+from triton_ext.ops.core.family import families_of
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Entry, encode, kind_of, lookup
 from triton_ext.ops.families.gemm import GEMM_DGRAD
@@ -158,6 +160,39 @@ def test_a_configuration_of_another_direction_is_refused():
     config = first_of(PATCHES, case_of(STEM))
     with pytest.raises(UnsupportedError, match="PatchConfig is no configuration of fprop"):
         planner.plan(case_of(STEM, "fprop"), H200, config)
+
+
+DENSE = problem_of(n=2, ci=64, co=64, size=(14, 14), padding=1)
+SEPARATE = problem_of(n=2, ci=64, co=64, size=(14, 14), padding=1, groups=64)
+FEW = problem_of(n=2, ci=3, co=64, size=(14, 14), padding=1)
+LAST = problem_of(n=2, ci=64, co=3, size=(14, 14), padding=1)
+IN_GROUPS = problem_of(n=2, ci=64, co=64, size=(14, 14), padding=1, groups=8)
+
+
+@pytest.mark.parametrize(
+    ("direction", "kind", "taken", "refused", "message"),
+    [
+        ("fprop", "gluon", DENSE, IN_GROUPS, "groups=8, expected 1"),
+        ("fprop", "gemm", DENSE, replace(FEW, filter_size=(9, 9), stride=(9, 9)), "tap by tap"),
+        ("fprop", "packed", FEW, IN_GROUPS, "channels of other groups"),
+        ("fprop", "gather", FEW, DENSE, "64 channels: from 16 bytes of channels on"),
+        ("fprop", "col2im", LAST, replace(LAST, stride=(2, 2)), "every pixel meets every tap"),
+        ("fprop", "depthwise", SEPARATE, DENSE, "no depthwise convolution"),
+        ("fprop", "merged", IN_GROUPS, DENSE, "groups=1 of 64 and 64 channels"),
+        ("dgrad", "as_fprop", END, replace(END, stride=(2, 2)), "expected stride 1"),
+        ("dgrad", "patches", STEM, DENSE, "no patches beside each other"),
+        ("wgrad", "gluon_wgrad", DENSE, IN_GROUPS, "groups=8, expected 1"),
+        ("wgrad", "swapped", LAST, replace(LAST, stride=(2, 2)), "expected 1, dy has no pixels"),
+        ("wgrad", "depthwise_wgrad", SEPARATE, DENSE, "no depthwise convolution"),
+    ],
+)
+def test_a_configuration_is_refused_where_its_family_refuses_the_case(
+    direction, kind, taken, refused, message
+):
+    (family,) = (each for each in families_of(direction) if each.kind == kind)
+    config = next(iter(family.candidates(case_of(taken, direction), H200)))
+    with pytest.raises(UnsupportedError, match=f"{kind}: .*{re.escape(message)}"):
+        planner.plan(case_of(refused, direction), H200, config)
 
 
 # ---- explain -----------------------------------------------------------------------------------

@@ -27,9 +27,13 @@ from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import packed_strides
 from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.epilogue import EpilogueSpec
-from triton_ext.ops.core.packing import RowPacking, geometry_refusals, packing_refusals
+from triton_ext.ops.core.packing import (
+    RowPacking,
+    channel_block,
+    geometry_refusals,
+    packing_refusals,
+)
 from triton_ext.ops.core.refusals import DTYPES
-from triton_ext.ops.families.gemm_config import channel_block
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.gluon_config import COSTS, TileConfig, ping_pong
 from triton_ext.ops.families.partial_im2col import PARTIAL_IM2COL

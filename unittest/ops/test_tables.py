@@ -366,6 +366,17 @@ def test_what_is_no_table_is_set_aside_and_not_lost(content, tmp_path):
     assert aside.read_bytes() == content
 
 
+def test_a_table_of_another_schema_is_refused_with_the_command_that_makes_new_ones(tmp_path):
+    path = tmp_path / file_name(GPU)
+    path.write_bytes(BROKEN["another schema"])
+    with pytest.raises(TableError) as raised:
+        read_table(path, GPU)
+    assert str(raised.value) == (
+        f"{path}: has schema 99, this version reads 1: measure again with triton-ext tune, which "
+        "writes a new table"
+    )
+
+
 def test_a_folder_and_a_file_too_large_are_no_tables(tmp_path):
     with pytest.raises(TableError, match=rf"Is a directory: '{tmp_path}'"):
         read_table(tmp_path)

@@ -120,6 +120,7 @@ def test_twice_is_once():
         assert again.count("ttg.convert_layout") == once.count("ttg.convert_layout")
 
 
+@pytest.mark.slow
 def test_nothing_is_claimed_that_was_not_known():
     """A vector is never wider than what pointers and mask, or the attribute, say of its place."""
     random = Random(6)
@@ -132,6 +133,7 @@ def test_nothing_is_claimed_that_was_not_known():
         assert vector.size <= before.known(vector.dim), given
 
 
+@pytest.mark.slow
 def test_nothing_is_worse_than_before():
     """What compiled compiles, and no thread has more instructions."""
     random = Random(8)
@@ -232,6 +234,7 @@ def test_a_function_that_a_partition_calls_has_its_own_warps():
     assert found.encoding.warps_per_cta == (2,)
 
 
+@pytest.mark.slow
 def test_several_ctas_and_functions_of_partitions():
     """No CTA copies for another one, layouts have the warps that run them, nothing is worse."""
     random, changed = Random(9), 0
@@ -338,6 +341,7 @@ def test_every_element_type_is_drawn():
     assert {draw(random, "cuda:90").element for _ in range(100)} == set(BITS)
 
 
+@pytest.mark.slow
 def test_copies_of_several_ctas_compile(emission, host):
     """What Triton compiles as it is compiles behind the pass, and some more."""
     if host.version < "3.8":

@@ -156,6 +156,7 @@ def test_constants_tell_whether_the_limit_is_an_iteration(loop_split):
         assert after.count("scf.for") == loops
 
 
+@pytest.mark.slow
 def test_causal_attention(tmp_path):
     pytest.importorskip("numpy")
     pytest.importorskip("triton")

@@ -103,6 +103,7 @@ def pipelines():
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, database=None)
 @given(st.lists(specs() | pipelines(), max_size=4))
 def test_printed_pipelines_parse_to_themselves(items):

@@ -294,6 +294,7 @@ def read_again(pass_: Pass) -> Pass:
     return options.with_options(type(pass_), spec)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None, database=None)
 @given(PASSES)
 def test_passes_are_read_from_their_text(pass_):

@@ -15,6 +15,7 @@ from triton_ext.tools.selftest import Outcome
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_this_triton_does_what_the_table_promises():
     skipped = {"gpu": "not asked for"}
     for name in ("numpy", "torch"):

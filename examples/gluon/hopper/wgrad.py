@@ -22,13 +22,13 @@ from triton_ext.ops.core.device import SMEM_BYTES, Device
 from triton_ext.ops.core.launcher import zeroed_flags
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.families.gluon_wgrad import (
-    BLOCK_C,
     GLUON_WGRAD,
     WgradTileChoice,
     WgradTileConfig,
     reduction_of,
     tile_refusals,
 )
+from triton_ext.ops.kernels.gemm_wgrad import BLOCK_C
 from triton_ext.ops.kernels.gluon_wgrad import WgradProblem, conv_wgrad_kernel, reduce_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors

@@ -4,6 +4,10 @@ Each part has a thread, but only one of them runs at a time and hands over where
 So a run is decided by its seed alone.  Who goes on is who has the highest priority of those that
 can; priorities are drawn anew now and then, so that in some stretches one part runs as far ahead as
 its barriers let it, and in others another one does.
+
+An adversarial order draws how often that happens as well, so that some runs starve parts and others
+change after every step.  It also completes asynchronous operations early: as soon as the hardware
+may, or anywhere between that and the last moment.
 """
 
 from __future__ import annotations
@@ -12,13 +16,23 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
-__all__ = ["Fibers", "StuckError"]
+__all__ = ["Fibers", "Flight", "StuckError"]
 
-#: How often a pause draws priorities anew.
-_CHANGE = 0.25
+#: How often a pause draws priorities anew, and what adversarial orders choose from.
+_CHANGE, _CHANGES = 0.25, (0.02, 0.25, 0.9)
+#: How often adversarial orders complete an operation at a pause.
+_EARLY = (0.0, 0.05, 0.3, 0.9)
+
+
+class Flight(Protocol):
+    """An asynchronous operation that may complete at any time."""
+
+    def complete(self) -> None:
+        """Completes it, or its next part; takes it out of ``Fibers.flights`` at the end."""
 
 
 class StuckError(Exception):
@@ -63,10 +77,18 @@ class Fibers:
 
     Args:
         seed: Decides the order.
+        is_adversarial: Whether the order is an adversarial one.
+
+    Attributes:
+        flights: Operations in flight that may complete early.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_adversarial: bool = False) -> None:
         self.random = random.Random(seed)
+        self.flights: list[Flight] = []
+        self._change, self._early = _CHANGE, 0.0
+        if is_adversarial:
+            self._change, self._early = (self.random.choice(x) for x in (_CHANGES, _EARLY))
         self._running = _Fiber()
         self._all = [self._running]
         self._failure: BaseException | None = None
@@ -116,8 +138,10 @@ class Fibers:
         me.is_ready = None
 
     def pause(self) -> None:
-        """A place where another part may go on."""
-        if len(self._all) > 1 and self.random.random() < _CHANGE:
+        """A place where another part may go on, and operations in flight may complete."""
+        if self._early and self.flights and self.random.random() < self._early:
+            self.random.choice(self.flights).complete()
+        if len(self._all) > 1 and self.random.random() < self._change:
             self._draw()
             self._switch(self._running)
 

@@ -27,8 +27,9 @@ from triton_ext.passes import PassManager
 from .arguments import MakeDescriptor, bind
 from .clusters import Cluster, check_operation, num_ctas_of, share_of
 from .control_flow import CONTROL_FLOW
-from .faults import deadlock, fault
+from .faults import EmulationError, deadlock, fault
 from .fibers import Fibers, StuckError
+from .launching import SCHEDULES, Schedule
 from .memory import GlobalMemory
 from .operations_arith import ARITH
 from .operations_atomic import ATOMIC
@@ -129,7 +130,13 @@ class Program:
         self._check_capacity()
         self._entry = self._function(self.kernel)
 
-    def run(self, grid: Sequence[int], arguments: Sequence[Any], seed: int = 0) -> None:
+    def run(
+        self,
+        grid: Sequence[int],
+        arguments: Sequence[Any],
+        seed: int = 0,
+        schedule: Schedule = "late",
+    ) -> None:
         """Runs all workgroups of a grid, or clusters of them.
 
         Args:
@@ -138,34 +145,56 @@ class Program:
                 for a pointer (results are written into it), a number for a scalar, a tuple for a
                 tuple, and the host's object for a tensor descriptor.
             seed: Decides the order in which the parts of a workgroup take turns.
+            schedule: ``"late"``: asynchronous operations complete at the last moment at which
+                the hardware may let them.  ``"random"``: at any moment, in adversarial orders of
+                the parts.  The seed decides both; errors name it.
 
         Raises:
             EmulationError: The kernel did something that it must never do.
             TypeError: The arguments do not fit the parameters, or the grid is none.
+            ValueError: There is no such schedule.
         """
+        if schedule not in SCHEDULES:
+            raise ValueError(f"schedule is {schedule!r}: expected one of {', '.join(SCHEDULES)}")
         sizes = _sizes_of(grid)
         memory = GlobalMemory()
         parameters = self.kernel.regions[0].blocks[0].args
         values = bind(
             memory, [(p, self._type_of(p)) for p in parameters], arguments, self._make_descriptor
         )
-        with np.errstate(all="ignore"):
-            for z, y, x in itertools.product(*(range(n) for n in reversed(sizes))):
-                fibers = Fibers(hash((seed, x, y, z)))
-                races = Races() if self._target == "cuda" else None
-                groups = [
-                    Workgroup(memory, self.lds_bytes, (x, y, z), sizes, fibers, races)
-                    for _ in range(self._num_ctas)
-                ]
-                try:
-                    if self._num_ctas == 1:
-                        self._entry(groups[0], values)
-                    else:
-                        Cluster(groups, fibers).run(lambda group: self._entry(group, values))
-                except StuckError as error:
-                    raise deadlock(self.kernel, error.waiting) from error
-                for check in itertools.chain(*(group.at_end for group in groups)):
-                    check(self.kernel)
+        try:
+            with np.errstate(all="ignore"):
+                for z, y, x in itertools.product(*(range(n) for n in reversed(sizes))):
+                    is_adversarial = schedule == "random"
+                    fibers = Fibers(hash((seed, x, y, z)), is_adversarial=is_adversarial)
+                    self._run_cluster(memory, (x, y, z), sizes, fibers, values)
+        except EmulationError as error:
+            if seed or schedule != "late":
+                error.notes = (*error.notes, f"in the order of schedule={schedule!r}, seed={seed}")
+            raise
+
+    def _run_cluster(
+        self,
+        memory: GlobalMemory,
+        program_id: tuple[int, int, int],
+        sizes: tuple[int, ...],
+        fibers: Fibers,
+        values: list[Any],
+    ) -> None:
+        races = Races() if self._target == "cuda" else None
+        groups = [
+            Workgroup(memory, self.lds_bytes, program_id, sizes, fibers, races)
+            for _ in range(self._num_ctas)
+        ]
+        try:
+            if self._num_ctas == 1:
+                self._entry(groups[0], values)
+            else:
+                Cluster(groups, fibers).run(lambda group: self._entry(group, values))
+        except StuckError as error:
+            raise deadlock(self.kernel, error.waiting) from error
+        for check in itertools.chain(*(group.at_end for group in groups)):
+            check(self.kernel)
 
     def _find(self, name: str | None) -> Operation:
         found = [op for op in self.module.walk() if op.name in FUNCTIONS]

@@ -206,6 +206,15 @@ class LdsView:
         """The shape of the view."""
         return tuple(self.data.shape)
 
+    def accesses(self, slot: int) -> Array:
+        """The accesses that the elements remember: writes (0) or reads (1)."""
+        return self.history[slot] if self.history.size else self.history
+
+    def remember(self, slot: int, number: int, instead_of: int | None = None) -> None:
+        """Makes the elements remember an access; with ``instead_of``, those that hold that one."""
+        held = self.history[slot]
+        held[... if instead_of is None else held == instead_of] = number
+
     def view(self, key: Any) -> LdsView:
         """A part of the buffer, by basic indexing."""
         with_slots = (slice(None), *(key if isinstance(key, tuple) else (key,)))

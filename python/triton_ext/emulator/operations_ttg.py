@@ -15,10 +15,10 @@ from .faults import fault
 from .memory import LdsView
 from .workgroup import Context, Prepare, Step, Workgroup
 
-__all__ = ["TTG"]
+__all__ = ["TTG", "buffer_name"]
 
 
-def _name_of(op: Operation) -> str:
+def buffer_name(op: Operation) -> str:
     """Returns the name of a buffer: that of its location, or that of the value."""
     return (op.loc.name if op.loc is not None else None) or op.results[0].name.lstrip("%")
 
@@ -26,7 +26,7 @@ def _name_of(op: Operation) -> str:
 def _local_alloc(op: Operation, context: Context) -> Step:
     view = ttg.LocalAllocOp.match(op)
     assert view is not None
-    element, shape, name = context.element(view.result), context.shape(view.result), _name_of(op)
+    element, shape, name = context.element(view.result), context.shape(view.result), buffer_name(op)
     # Offsets of partitioned values are a list: those get memory of their own.
     place = OpReader(op).attribute("allocation.offset")
     offset = place.value if place is not None and isinstance(place.value, int) else None

@@ -7,14 +7,14 @@ agent knows of the first one's time.  So a barrier that is missing shows in ever
 in which the access happens at all, and not only in the one where it does harm.
 
 Buffers remember, for each element, the last write and the reads behind it, as numbers of accesses
-(``LdsView.history``).
+(:class:`Buffer`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from triton_ext.ir import Operation
 from .faults import EmulationError, at_place, fault
 
 if TYPE_CHECKING:
-    from .memory import LdsView
+    from .elements import Array
 
 __all__ = ["Access", "Agent", "Races"]
 
@@ -31,6 +31,20 @@ Clock = dict[int, int]
 
 #: Entry of a history for an element that nobody wrote.
 _NEVER = 0
+
+
+class Buffer(Protocol):
+    """A buffer that remembers accesses, or a part of one."""
+
+    @property
+    def name(self) -> str:
+        """The buffer's name in messages."""
+
+    def accesses(self, slot: int) -> Array:
+        """The numbers that the elements remember: of writes (0) or of reads (1)."""
+
+    def remember(self, slot: int, number: int, instead_of: int | None = None) -> None:
+        """Makes the elements remember an access; with ``instead_of``, those that hold that one."""
 
 
 class Agent:
@@ -100,25 +114,25 @@ class Races:
         self._agents.append(found)
         return found
 
-    def check_read(self, agent: Agent, op: Operation, view: LdsView) -> None:
+    def check_read(self, agent: Agent, op: Operation, view: Buffer) -> None:
         """Refuses to read what another one writes at the same time, or what nobody wrote.
 
         Raises:
             EmulationError: It is a race, or part of it was never written.
         """
-        for number in _numbers(view.history[0]):
+        for number in _numbers(view.accesses(0)):
             if number == _NEVER:
                 raise fault(
                     op,
                     f"reads '{view.name}' before all of its elements were written",
-                    "shared memory starts with data of an earlier kernel; if a copy fills this "
-                    "buffer, a wait for the copy is missing",
+                    "the memory has data of an earlier kernel; if a copy fills this buffer, a wait "
+                    "for the copy is missing",
                 )
             write = self._accesses[number]
             for who in write.unknown_to(agent):
                 raise self._race(op, agent, "reads", view, who, write, "wrote")
 
-    def check_fence(self, op: Operation, view: LdsView, *, writes: bool = False) -> None:
+    def check_fence(self, op: Operation, view: Buffer, *, writes: bool = False) -> None:
         """Refuses that the asynchronous proxy meets a write that it may not see.
 
         Args:
@@ -132,7 +146,7 @@ class Races:
         does, may = "reads", "may not see what was written there"
         if writes:
             does, may = "writes", "may do so in front of what was written there before"
-        for number in _numbers(view.history[0]):
+        for number in _numbers(view.accesses(0)):
             write = self._accesses[number]
             if write.unfenced:
                 raise fault(
@@ -143,40 +157,40 @@ class Races:
                     "that tells others of it",
                 )
 
-    def check_write(self, agent: Agent, op: Operation, view: LdsView) -> None:
+    def check_write(self, agent: Agent, op: Operation, view: Buffer) -> None:
         """Refuses to write what another one reads or writes at the same time.
 
         Raises:
             EmulationError: It is a race.
         """
         for slot, verb in ((0, "wrote"), (1, "read")):
-            for number in _numbers(view.history[slot]):
+            for number in _numbers(view.accesses(slot)):
                 access = self._accesses[number]
                 for who in access.unknown_to(agent):
                     raise self._race(op, agent, "writes", view, who, access, verb)
 
-    def note_read(self, agent: Agent, op: Operation, view: LdsView) -> None:
+    def note_read(self, agent: Agent, op: Operation, view: Buffer) -> None:
         """Remembers that an agent reads now."""
-        me, reads = agent.number, view.history[1]
-        for number in _numbers(reads):
+        me = agent.number
+        for number in _numbers(view.accesses(1)):
             access = self._accesses[number]
             if access.times.get(me) == agent.clock[me] and access.ops.get(me) is op:
                 continue
             others = access.unknown_to(agent)
             times = {who: access.times[who] for who in others} | {me: agent.clock[me]}
             ops = {who: access.ops[who] for who in others} | {me: op}
-            reads[reads == number] = self._add(Access(times, ops))
+            view.remember(1, self._add(Access(times, ops)), instead_of=number)
 
     def note_write(
-        self, agent: Agent, op: Operation, view: LdsView, *, is_async: bool = False
+        self, agent: Agent, op: Operation, view: Buffer, *, is_async: bool = False
     ) -> None:
         """Remembers that an agent writes now."""
         access = Access({agent.number: agent.clock[agent.number]}, {agent.number: op})
         if not is_async:
             access.unfenced = True
             self._unfenced.append(access)
-        view.history[0][...] = self._add(access)
-        view.history[1][...] = 0
+        view.remember(0, self._add(access))
+        view.remember(1, _NEVER)
 
     def fence(self, agent: Agent) -> None:
         """Makes all writes that an agent knows of visible to the asynchronous proxy."""
@@ -196,7 +210,7 @@ class Races:
         op: Operation,
         agent: Agent,
         does: str,
-        view: LdsView,
+        view: Buffer,
         who: int,
         access: Access,
         did: str,

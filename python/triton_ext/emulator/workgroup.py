@@ -22,7 +22,7 @@ __all__ = ["Context", "Prepare", "Step", "Workgroup"]
 
 def _kind(op: Operation) -> str:
     """Returns the kind of an asynchronous operation in a word."""
-    return "product" if op.name.endswith("dot") else "copy"
+    return "product" if op.name.endswith("dot") or "_mma" in op.name else "copy"
 
 
 class Workgroup:

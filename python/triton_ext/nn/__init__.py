@@ -21,7 +21,7 @@ from triton_ext.nn.norms import (
     InstanceNorm2d,
     InstanceNorm3d,
 )
-from triton_ext.nn.outcome import Conversion, Layer, ModuleCalls, Report
+from triton_ext.nn.outcome import Conversion, Counts, Layer, ModuleCalls, Report
 
 __all__ = [
     "BatchNorm1d",
@@ -34,6 +34,7 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Conversion",
+    "Counts",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",

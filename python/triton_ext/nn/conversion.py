@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +18,20 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from triton_ext.nn import modules
 from triton_ext.nn import norms as norm_modules
-from triton_ext.nn.calls import CALLS, Calls, no_gpu_line
+from triton_ext.nn.calls import CALLS, Calls, no_gpu_line, timed
 from triton_ext.nn.folded import fold as fold_module
 from triton_ext.nn.folded import folds_of, recipe_of, unfold, unfolded
 from triton_ext.nn.folding import CONVOLUTIONS
 from triton_ext.nn.gathered import GATHERED
-from triton_ext.nn.outcome import ALREADY_OURS, Conversion, Layer, ModuleCalls, Report, show
+from triton_ext.nn.outcome import (
+    ALREADY_OURS,
+    Conversion,
+    Counts,
+    Layer,
+    ModuleCalls,
+    Report,
+    show,
+)
 from triton_ext.nn.patterns import Recipe, find_recipe
 from triton_ext.nn.steps import has_hooks, own_activation, within
 from triton_ext.nn.subclasses import base_of, class_for, is_plain, pads, refusal_of
@@ -226,28 +235,56 @@ def _former(kind: Any) -> Any:
     return _TORCHS.get(kind) or base_of(kind)
 
 
-def report(model: torch.nn.Module) -> Report:
+def report(model: torch.nn.Module, run: Callable[[], object] | None = None) -> Report:
     """Returns how many calls of a converted model's convolutions our kernels and torch computed.
 
-    Forward calls since :func:`convert` are counted.  Calls inside of ``torch.compile`` are not.
+    Calls since :func:`convert` are counted, and gradients in their backward.  Calls inside of
+    ``torch.compile`` are not.
 
         nn.convert(model, report=False)
         model(x)
         print(nn.report(model))
+        print(nn.report(model, run=lambda: model(x)))  # with the time of each convolution
+
+    Args:
+        model: The model.
+        run: Calls the model; its convolutions are timed by CUDA events, each with the copies that
+            it makes.  What runs beside them on other streams counts, too.
 
     Raises:
         TypeError: ``model`` is no module.
+        UnsupportedError: There is no GPU to time calls of.
     """
     _check_model("report", model)
-    modules, left = [], []
+    converted, left = {}, []
     for name, module in model.named_modules():
         calls = vars(module).get(CALLS)
         if isinstance(calls, Calls):
-            counts = tuple(calls.refusals.most_common())
-            modules.append(ModuleCalls(name, _text(module), calls.ours, calls.torch, counts))
+            converted[name] = calls
         elif _is_convolution(module):
             left.append(name)
-    return Report(tuple(modules), tuple(left))
+    times_ms = [(0.0, 0.0)] * len(converted)
+    if run is not None:
+        with timed(tuple(converted.values())) as times_ms:
+            run()
+    found = []
+    for (name, calls), (forward_ms, backward_ms) in zip(converted.items(), times_ms, strict=True):
+        counts = [
+            Counts(tuple(kernels.most_common()), tuple(refusals.most_common()))
+            for kernels, refusals in calls.counts()
+        ]
+        forward, dgrad, wgrad = counts
+        made = ModuleCalls(
+            name=name,
+            text=_text(within(model, name)),
+            forward=forward,
+            dgrad=dgrad,
+            wgrad=wgrad,
+            forward_ms=forward_ms,
+            backward_ms=backward_ms,
+        )
+        found.append(made)
+    return Report(tuple(found), tuple(left))
 
 
 def _torchs(module: torch.nn.Module) -> Any:

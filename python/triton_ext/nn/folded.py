@@ -14,12 +14,13 @@ from __future__ import annotations
 import functools
 import secrets
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from triton_ext.nn.folding import Fold
-from triton_ext.nn.patterns import FOLDS, Recipe, find_recipe
+from triton_ext.nn.patterns import FOLDS, Recipe, find_recipe, required_names
 from triton_ext.nn.program import OWN
 from triton_ext.nn.steps import has_hooks, within
 from triton_ext.nn.subclasses import derived
@@ -82,12 +83,16 @@ def _folded_class(
     if in_training:  # Norms in a convolution's chain may begin a chain of their own, too.
         norms += tuple(site.norm for site in recipe.sites if site.norm)
 
+    signature = _Signature.of(original)
+
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        tensors: tuple[Any, ...] | None = arguments
+        if keywords or len(arguments) != inputs:
+            tensors = signature.required(arguments, keywords)
         if (
             (self.training and not in_training)
-            or keywords
-            or len(arguments) != inputs
-            or not all(isinstance(a, torch.Tensor) for a in arguments)
+            or tensors is None
+            or not all([isinstance(tensor, torch.Tensor) for tensor in tensors])
             or base.forward is not original
             or _of_class(type(self), recipe) != of_class
             or _is_changed(self, recipe)
@@ -95,7 +100,7 @@ def _folded_class(
             for each in folds_of(self):
                 each.record()
             return base.forward(self, *arguments, **keywords)
-        return folded(self, *arguments)
+        return folded(self, *tensors)
 
     def reduce(self: Any, protocol: Any) -> Any:
         # The default __reduce__ of a module gives the class, its arguments, then the state.
@@ -125,6 +130,46 @@ def _folded_class(
     made = derived(base, (base,), namespace)
     _classes[token] = made
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """The arguments of a forward, without ``self``.
+
+    Attributes:
+        names: The required ones.
+        optional: The others, but for starred ones, with their defaults.
+        positional: How many may be given by position.
+    """
+
+    names: tuple[str, ...]
+    optional: dict[str, Any]
+    positional: int
+
+    @classmethod
+    def of(cls, forward: Any) -> _Signature:
+        names, code = required_names(forward), forward.__code__
+        others = code.co_varnames[1 + len(names) : code.co_argcount]
+        optional = dict(zip(others, forward.__defaults__ or (), strict=True))
+        optional |= forward.__kwdefaults__ or {}
+        return cls(names, optional, len(names) + len(others))
+
+    def required(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """Returns a call's required arguments where the others have their defaults, or None."""
+        if len(arguments) > self.positional:
+            return None
+        given = dict(zip((*self.names, *self.optional), arguments, strict=False))
+        if not given.keys().isdisjoint(keywords):
+            return None
+        given |= keywords
+        for name in given.keys() - self.names:
+            if name not in self.optional or given[name] is not self.optional[name]:
+                return None
+        if not given.keys() >= set(self.names):
+            return None
+        return tuple([given[name] for name in self.names])
 
 
 # The classes of this process by the token that pickles of their instances name.

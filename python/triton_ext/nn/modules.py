@@ -19,9 +19,10 @@ from torch.overrides import handle_torch_function
 
 from triton_ext import ops
 from triton_ext.nn import gathered
-from triton_ext.nn.calls import CALLS, Calls, count
+from triton_ext.nn.calls import CALLS, Calls
 from triton_ext.nn.steps import refuse_scripting
 from triton_ext.ops.api.checks import Fallback, parse_fallback
+from triton_ext.ops.api.convolve import convolve, convolve_fused
 from triton_ext.ops.core.descriptors import channels_last, in_filter_order
 from triton_ext.ops.kernels.copies import to_channels_last
 
@@ -103,6 +104,7 @@ class _Convolution:
     weight: torch.nn.Parameter
     fallback: Fallback = "error"
     _operator: Any
+    _dims: int
     __signature__ = _Signature()
     _gathered: gathered.Gathered | None = None
     _calls: Calls | None = None
@@ -138,15 +140,27 @@ class _Convolution:
         state.pop(CALLS, None)
         return state
 
-    def _counted(self, x: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
-        """Calls the operator on a plain tensor, made channels-last where torch may fall in."""
-        if self.fallback == "torch" and x.dim() == arguments[0].dim():
-            x = to_channels_last(x)
-        if is_compiling():
-            y: Tensor = self._operator(x, *arguments, fallback=self.fallback, **keywords)
+    def _in_order(self, x: Tensor) -> Tensor:
+        """Returns the input, channels-last where torch may compute the call."""
+        if self.fallback != "torch" or x.dim() != self._dims + 2 or x.stride(1) == 1:
+            return x
+        return to_channels_last(x)
+
+    def _counted(self, function: Any, x: Tensor, *arguments: Any) -> Tensor:
+        """Calls ``convolve`` or ``convolve_fused`` and counts who computed it.
+
+        Args:
+            function: One of the two.
+            x: The input.
+            arguments: Others of the function, but for ``calls``.
+        """
+        calls = self._calls
+        if calls is None:
+            calls = self.counts()
+        if calls.events is None:
+            y: Tensor = function(self._dims, x, *arguments, calls)
             return y
-        calls = self._calls or self.counts()
-        return count(calls, self._operator, x, *arguments, fallback=self.fallback, **keywords)
+        return calls.timed(lambda: function(self._dims, x, *arguments, calls))
 
     def pack_weight(self) -> None:
         """Puts the weight's channels side by side in memory; the parameter stays the same one.
@@ -184,7 +198,7 @@ class _Forward(_Convolution):
             input: As for the module.
             weight: A filter of the parameter's shape.
             bias: One per output channel, or None.
-            epilogue: ``scale``, ``residual`` and ``activation`` of the operator.
+            epilogue: ``scale``, ``residual`` and ``activation`` of the operator, or nothing.
         """
         module: Any = self
         padding = module.padding
@@ -199,7 +213,15 @@ class _Forward(_Convolution):
             padding = 0
         parameters = (module.stride, padding, module.dilation, module.groups)
         if type(input) is Tensor:
-            return self._counted(input, weight, bias, *parameters, **epilogue)
+            input = self._in_order(input)
+            if not is_compiling():
+                how = (self.fallback, "ours")
+                if not epilogue:
+                    return self._counted(convolve, input, weight, bias, parameters, how, None)
+                scale, residual = epilogue["scale"], epilogue["residual"]
+                rest = (None, None, epilogue["activation"], None, None, None, None)
+                fused = (bias, scale, residual, *rest)
+                return self._counted(convolve_fused, input, weight, fused, parameters, how)
         arguments = (input, weight, bias, *parameters)
         return _call(type(self)._operator, arguments, fallback=self.fallback, **epilogue)
 
@@ -221,14 +243,17 @@ class _Transposed(_Convolution):
             len(module.kernel_size),
             module.dilation,
         )
-        stride, dilation = module.stride, module.dilation
-        parameters = (stride, module.padding, output_padding, module.groups, dilation)
-        weight = module.weight
+        weight, bias = module.weight, module.bias
         if self._gathered is not None:
             weight = gathered.in_order(self._gathered, input, weight)
+        given = (module.stride, module.padding, module.dilation, module.groups)
         if type(input) is Tensor:
-            return self._counted(input, weight, module.bias, *parameters)
-        arguments = (input, weight, module.bias, *parameters)
+            input = self._in_order(input)
+            if not is_compiling():
+                how = (self.fallback, "ours")
+                return self._counted(convolve, input, weight, bias, given, how, output_padding)
+        stride, padding, dilation, groups = given
+        arguments = (input, weight, bias, stride, padding, output_padding, groups, dilation)
         return _call(type(self)._operator, arguments, fallback=self.fallback)
 
 
@@ -236,33 +261,39 @@ class Conv1d(_Forward, torch.nn.Conv1d):
     """``torch.nn.Conv1d`` by :func:`triton_ext.ops.conv1d`; ``x.stride(1)`` has to be 1."""
 
     _operator = staticmethod(ops.conv1d)
+    _dims = 1
 
 
 class Conv2d(_Forward, torch.nn.Conv2d):
     """``torch.nn.Conv2d`` by :func:`triton_ext.ops.conv2d`, on ``torch.channels_last`` inputs."""
 
     _operator = staticmethod(ops.conv2d)
+    _dims = 2
 
 
 class Conv3d(_Forward, torch.nn.Conv3d):
     """``torch.nn.Conv3d`` by :func:`triton_ext.ops.conv3d`, ``torch.channels_last_3d`` inputs."""
 
     _operator = staticmethod(ops.conv3d)
+    _dims = 3
 
 
 class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
     """``torch.nn.ConvTranspose1d`` by :func:`triton_ext.ops.conv_transpose1d`."""
 
     _operator = staticmethod(ops.conv_transpose1d)
+    _dims = 1
 
 
 class ConvTranspose2d(_Transposed, torch.nn.ConvTranspose2d):
     """``torch.nn.ConvTranspose2d`` by :func:`triton_ext.ops.conv_transpose2d`."""
 
     _operator = staticmethod(ops.conv_transpose2d)
+    _dims = 2
 
 
 class ConvTranspose3d(_Transposed, torch.nn.ConvTranspose3d):
     """``torch.nn.ConvTranspose3d`` by :func:`triton_ext.ops.conv_transpose3d`."""
 
     _operator = staticmethod(ops.conv_transpose3d)
+    _dims = 3

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from triton_ext.errors import for_terminal
 
-__all__ = ["ALREADY_OURS", "Conversion", "Layer", "ModuleCalls", "Report", "show"]
+__all__ = ["ALREADY_OURS", "Conversion", "Counts", "Layer", "ModuleCalls", "Report", "show"]
 
 #: The reason of a layer that was converted before.
 ALREADY_OURS = "it is ours already"
@@ -100,32 +100,83 @@ class Conversion:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """The calls of one direction: which kernels ran, and why torch computed the others.
+
+    Attributes:
+        kernels: Names of kernels of this package with their calls, the most frequent first.
+        refusals: Reasons for the calls by torch with their counts, the most frequent first.
+    """
+
+    kernels: tuple[tuple[str, int], ...] = ()
+    refusals: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def ours(self) -> int:
+        """Calls that ran a kernel of this package."""
+        return sum(count for _, count in self.kernels)
+
+    @property
+    def torch(self) -> int:
+        """Calls that torch computed."""
+        return sum(count for _, count in self.refusals)
+
+    def __str__(self) -> str:
+        texts = []
+        if self.kernels:
+            names = ", ".join(name for name, _ in self.kernels)
+            texts.append(f"{self.ours} by our kernels ({names})")
+        if self.refusals:
+            reasons = "; ".join(f"{refusal} ({count})" for refusal, count in self.refusals)
+            texts.append(f"{self.torch} by torch: {reasons}")
+        return ", ".join(texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCalls:
     """The calls of one converted module.
 
     Attributes:
         name: As ``named_modules`` calls it; empty for the model itself.
         text: The module's class and its numbers, in one line.
-        ours: Calls that ran a kernel of this package.
-        torch: Calls that ran torch's convolution.
-        refusals: Reasons for the calls by torch with their counts, the most frequent first.
+        forward: Forward calls.
+        dgrad: Gradients of the input.
+        wgrad: Gradients of the weight.
+        forward_ms: Time of the forward calls on the GPU; 0 if they were not timed.
+        backward_ms: The same for backward calls.
     """
 
     name: str
     text: str
-    ours: int
-    torch: int
-    refusals: tuple[tuple[str, int], ...]
+    forward: Counts
+    dgrad: Counts = Counts()
+    wgrad: Counts = Counts()
+    forward_ms: float = 0.0
+    backward_ms: float = 0.0
+
+    @property
+    def ours(self) -> int:
+        """Forward calls that ran a kernel of this package."""
+        return self.forward.ours
+
+    @property
+    def torch(self) -> int:
+        """Forward calls that ran torch's convolution."""
+        return self.forward.torch
+
+    @property
+    def refusals(self) -> tuple[tuple[str, int], ...]:
+        """Reasons for the forward calls by torch with their counts, the most frequent first."""
+        return self.forward.refusals
 
     @property
     def outcome(self) -> str:
         """The numbers of calls that our kernels and torch computed, in words."""
-        if not (self.ours or self.torch):
-            return "not called"
-        counts = [(self.ours, "by our kernels"), (self.torch, "by torch")]
-        text = ", ".join(f"{count} {who}" for count, who in counts if count)
-        refusals = "; ".join(f"{refusal} ({count})" for refusal, count in self.refusals)
-        return f"{text}: {refusals}" if refusals else text
+        found = (("", self.forward), ("dgrad: ", self.dgrad), ("wgrad: ", self.wgrad))
+        texts = [f"{name}{text}" for name, counts in found if (text := str(counts))]
+        if self.forward_ms or self.backward_ms:
+            texts.insert(0, f"{self.forward_ms:.3f} ms, backward {self.backward_ms:.3f} ms")
+        return "; ".join(texts) or "not called"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +193,12 @@ class Report:
 
     @property
     def ours(self) -> int:
-        """Calls that ran a kernel of this package."""
+        """Forward calls that ran a kernel of this package."""
         return sum(each.ours for each in self.modules)
 
     @property
     def torch(self) -> int:
-        """Calls of converted modules that ran torch's convolution."""
+        """Forward calls of converted modules that ran torch's convolution."""
         return sum(each.torch for each in self.modules)
 
     @property
@@ -155,6 +206,10 @@ class Report:
         """The counts of all modules in one line."""
         text = f"{self.ours + self.torch} calls of {len(self.modules)} converted convolutions"
         text += f": {self.ours} by our kernels, {self.torch} by torch"
+        gradients = [each for module in self.modules for each in (module.dgrad, module.wgrad)]
+        ours, torch = sum(each.ours for each in gradients), sum(each.torch for each in gradients)
+        if ours or torch:
+            text += f"; {ours + torch} gradients: {ours} by our kernels, {torch} by torch"
         return f"{text}; not converted: {len(self.left)}" if self.left else text
 
     def __str__(self) -> str:

@@ -41,7 +41,7 @@ from triton_ext.nn.program import OWN, NotWritable, check_record, program_of, ti
 from triton_ext.nn.steps import activation_of, has_hooks, own_activation
 from triton_ext.nn.traceable import Reading, read_forward
 
-__all__ = ["FOLDS", "Recipe", "Site", "find_recipe"]
+__all__ = ["FOLDS", "Recipe", "Site", "find_recipe", "required_names"]
 
 #: The attribute of a folded module that has a fold for each of its sites.
 FOLDS = f"{OWN}folds"
@@ -72,7 +72,7 @@ class Recipe:
     Attributes:
         source: Defines ``forward(self, ...)``.
         names: Global names of the source, with their values.
-        inputs: How many tensors it takes.
+        inputs: How many tensors it takes; its optional arguments have their defaults.
         attributes: Values, while it was recorded, of the module's attributes that it may read.
         others: The same, by path and name, for attributes of its class and of its submodules.
         tensors: By path and name, parameters and buffers that it uses: they are not None.
@@ -124,7 +124,10 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
 
 
 class _Tracer(fx.Tracer):
-    """Records one module's own forward: what it calls are single steps."""
+    """Records one module's own forward, called without optional arguments.
+
+    What it calls are single steps.
+    """
 
     # Without it, operations on buffers run once while recording and are missing in the record.
     proxy_buffer_attributes = True
@@ -134,6 +137,13 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         return True
+
+    def create_args_for_root(
+        self, root_fn: Any, is_module: bool, concrete_args: Any = None
+    ) -> tuple[Any, list[Any]]:
+        # Optional arguments have their defaults in the record, starred ones are empty.
+        names = required_names(root_fn)
+        return root_fn, [self.root, *(self.create_proxy("placeholder", n, (), {}) for n in names)]
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, torch.Tensor) and not self._is_known(a):
@@ -146,8 +156,6 @@ class _Tracer(fx.Tracer):
 
 
 # --- the record ---------------------------------------------------------------------------------
-
-_HAS_STARS = 0x04 | 0x08  # inspect.CO_VARARGS, CO_VARKEYWORDS
 
 
 def find_recipe(
@@ -216,6 +224,14 @@ def find_recipe(
     return recipe, reasons
 
 
+def required_names(forward: Any) -> tuple[str, ...]:
+    """Returns the names of a forward's arguments without a default, ``self`` excluded."""
+    code = forward.__code__
+    count: int = code.co_argcount - len(forward.__defaults__ or ())
+    names: tuple[str, ...] = code.co_varnames[1:count]
+    return names
+
+
 def _containers(
     root: torch.nn.Module, graph: fx.Graph, named: Set[str]
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -258,9 +274,8 @@ def _reason_against_forward(forward: Any) -> str:
         return "its module's forward is no function"
     if hasattr(forward, "__wrapped__"):
         return "its module's forward is decorated"
-    code = forward.__code__
-    if code.co_flags & _HAS_STARS or code.co_kwonlyargcount or forward.__defaults__:
-        return "its module's forward has optional arguments"
+    if len(forward.__kwdefaults__ or ()) < forward.__code__.co_kwonlyargcount:
+        return "its module's forward has keyword arguments without a default"
     return ""
 
 

@@ -10,6 +10,7 @@ from triton_ext import plugin
 plugin.install()
 
 # The kernels they import need the plugin.
+from triton_ext.ops import families  # noqa: E402, F401 - lists the families
 from triton_ext.ops.api import library  # noqa: E402, F401 - registers the operators
 from triton_ext.ops.api.explain import Explanation, Support, explain, support  # noqa: E402
 from triton_ext.ops.api.functional import (  # noqa: E402

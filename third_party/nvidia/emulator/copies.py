@@ -9,6 +9,7 @@ import numpy as np
 from triton_ext.emulator.clusters import cga_bases, shared_bits
 from triton_ext.emulator.elements import Array
 from triton_ext.emulator.faults import fault
+from triton_ext.emulator.fibers import Flight
 from triton_ext.emulator.memory import LdsView, OutOfBoundsError
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.errors import DescriptorError
@@ -16,7 +17,7 @@ from triton_ext.ir import Operation
 
 from ..dialect import tma
 from .descriptors import Descriptor
-from .mbarriers import InFlight, Mbarrier, agent_of, barrier_of, races_of
+from .mbarriers import Mbarrier, agent_of, barrier_of, races_of
 
 __all__ = ["COPIES", "check_async_read"]
 
@@ -120,7 +121,7 @@ def _start_load(
         races.note_write(barrier.agent, op, buffer, is_async=True)
 
     size = buffer.data.size * buffer.element.size_bytes
-    barrier.copies.append(InFlight(op, size, land))
+    barrier.launch(op, group, land, size_bytes=size)
 
 
 # ---- stores
@@ -133,12 +134,25 @@ class _Store:
     Attributes:
         op: The operation.
         read: Reads shared memory; returns a function that writes global memory.
+        flights: All that is in flight.
         write: That function, once shared memory was read.
+        is_done: Whether global memory was written.
     """
 
     op: Operation
     read: Callable[[], Callable[[], None]]
+    flights: list[Flight]
     write: Callable[[], None] | None = None
+    is_done: bool = False
+
+    def complete(self) -> None:
+        """Reads shared memory, or writes global memory where that was done."""
+        if self.write is None:
+            self.write = self.read()
+        elif not self.is_done:
+            self.write()
+            self.is_done = True
+            self.flights.remove(self)
 
 
 class _Stores:
@@ -160,9 +174,9 @@ class _Stores:
         """Lets all but the last ones read shared memory, and write global memory."""
         for store in self.flying[: max(0, len(self.flying) - pendings)]:
             if store.write is None:
-                store.write = store.read()
+                store.complete()
             if not read_only:
-                store.write()
+                store.complete()
                 self.flying.remove(store)
 
     def check_end(self, kernel: Operation) -> None:
@@ -196,7 +210,9 @@ def _store(op: Operation, context: Context) -> Step:
         _shift(coord, bases, group.rank, buffer.shape)
         addresses, inside = _block(op, desc, buffer, coord, [])
         check_async_read(op, group, buffer)
-        _Stores.of(group).flying.append(_start_store(op, group, desc, buffer, addresses, inside))
+        store = _start_store(op, group, desc, buffer, addresses, inside)
+        _Stores.of(group).flying.append(store)
+        group.fibers.flights.append(store)
 
     return step
 
@@ -233,7 +249,7 @@ def _start_store(
 
         return write
 
-    return _Store(op, read)
+    return _Store(op, read, group.fibers.flights)
 
 
 def _store_wait(op: Operation, context: Context) -> Step:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from triton_ext.emulator.clusters import cga_bases, shared_bits
-from triton_ext.emulator.faults import Waiting, at_place, fault
+from triton_ext.emulator.faults import EmulationError, Waiting, at_place, fault
+from triton_ext.emulator.fibers import Flight
 from triton_ext.emulator.memory import LdsView
 from triton_ext.emulator.races import Agent, Races
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
@@ -38,17 +39,27 @@ _FIRST = 1 << 40
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InFlight:
-    """A copy that was issued.
+    """A copy that was issued, or a commit.
 
     Attributes:
         op: The operation.
         size_bytes: Bytes that it copies.
-        land: Carries the copy out.
+        land: Carries it out.
+        arrivals: Arrivals at the mbarrier when it lands.
+        barrier: The mbarrier.
+        flights: All that is in flight.
     """
 
     op: Operation
     size_bytes: int
     land: Callable[[], None]
+    arrivals: int
+    barrier: Mbarrier
+    flights: list[Flight]
+
+    def complete(self) -> None:
+        """Lands at the mbarrier."""
+        self.barrier.land_one(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +75,8 @@ class Mbarrier:
         pending: Arrivals of this phase that are missing.
         tx_bytes: Bytes that are outstanding; negative where more came than were expected.
         phases: Phases that are complete.
-        copies: Copies in flight that complete on it.
+        copies: Copies and commits in flight that complete on it.
+        surplus: A commit that arrived when the phase expected no more.
         known: The accesses that are over for everyone who waited for the last complete phase.
     """
 
@@ -77,6 +89,7 @@ class Mbarrier:
     tx_bytes: int = 0
     phases: int = 0
     copies: list[InFlight] = field(default_factory=list)
+    surplus: Operation | None = None
     known: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,16 +102,27 @@ class Mbarrier:
             EmulationError: The phase does not expect so many.
         """
         if count > self.pending:
-            raise fault(
-                op,
-                f"{agent.name} arrives {count} times at mbarrier '{self.name}', whose phase "
-                f"expects {self.pending} more",
-                *self.state(),
-                "wait for the previous phase before arriving again",
-            )
+            raise self._surplus(op, f"{agent.name} arrives {count} times")
         self.agent.learn(agent.hand_on())
         self.pending -= count
         self._complete()
+
+    def check(self) -> None:
+        """Refuses that a commit arrived that the phase does not expect.
+
+        Raises:
+            EmulationError: One did.
+        """
+        if self.surplus is not None:
+            raise self._surplus(self.surplus, "a commit arrives")
+
+    def _surplus(self, op: Operation, who: str) -> EmulationError:
+        return fault(
+            op,
+            f"{who} at mbarrier '{self.name}', whose phase expects {self.pending} more",
+            *self.state(),
+            "wait for the previous phase before arriving again",
+        )
 
     def expect(self, op: Operation, size_bytes: int) -> None:
         """Makes the phase wait for bytes.
@@ -116,15 +140,40 @@ class Mbarrier:
         """Returns whether the phase of a parity is complete."""
         return self.phases % 2 != parity
 
+    def launch(
+        self,
+        op: Operation,
+        group: Workgroup,
+        land: Callable[[], None],
+        *,
+        size_bytes: int = 0,
+        arrivals: int = 0,
+    ) -> InFlight:
+        """Puts a copy or a commit into flight."""
+        flight = InFlight(op, size_bytes, land, arrivals, self, group.fibers.flights)
+        self.copies.append(flight)
+        flight.flights.append(flight)
+        return flight
+
     def land(self, group: Workgroup, parity: int) -> bool:
         """Lands copies until the phase of a parity is complete; returns whether it is."""
-        if not self.is_over(parity) and self.pending == 0:
-            while self.copies and not self.is_over(parity):
-                copy = self.copies.pop(group.fibers.random.randrange(len(self.copies)))
-                copy.land()
-                self.tx_bytes -= copy.size_bytes
-                self._complete()
-        return self.is_over(parity)
+        while self.copies and not self.is_over(parity) and self.surplus is None:
+            if self.pending > sum(copy.arrivals for copy in self.copies):
+                break
+            self.land_one(self.copies[group.fibers.random.randrange(len(self.copies))])
+        return self.is_over(parity) or self.surplus is not None
+
+    def land_one(self, copy: InFlight) -> None:
+        """Lands a copy or a commit."""
+        copy.land()
+        self.copies.remove(copy)
+        copy.flights.remove(copy)
+        self.tx_bytes -= copy.size_bytes
+        if copy.arrivals > self.pending:
+            self.surplus = copy.op
+            return
+        self.pending -= copy.arrivals
+        self._complete()
 
     def state(self) -> tuple[str, ...]:
         """Notes: where it is from, and what its phase waits for."""
@@ -194,7 +243,11 @@ class _Mbarriers:
             EmulationError: There is one.
         """
         for barrier in self.all:
+            if barrier is not None:
+                barrier.check()
             for copy in barrier.copies if barrier is not None else ():
+                if copy.arrivals:
+                    continue
                 raise fault(
                     copy.op,
                     "the kernel ends while this copy into shared memory is in flight",
@@ -370,6 +423,7 @@ def _wait(op: Operation, context: Context) -> Step:
             return (what, *barrier.state(), barrier.last_phase())
 
         group.fibers.wait(lambda: barrier.land(group, parity), Waiting(op, describe))
+        barrier.check()
         agent.learn(barrier.known)
 
     return step

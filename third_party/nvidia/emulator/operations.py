@@ -1,4 +1,4 @@
-"""``ttng`` operations of sm_90: mbarriers, copies of the TMA unit, matrix products."""
+"""``ttng`` operations of sm_90 and sm_100: mbarriers, copies, tensor memory, matrix products."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from triton_ext.ir import Operation
 from ..dialect.cluster import CTA_RANK_ASM
 from .copies import COPIES
 from .mbarriers import MBARRIERS
+from .tcgen05 import TCGEN05
+from .tensor_memory import TENSOR_MEMORY, VIEWS
 from .wgmma import WGMMA
 
 __all__ = ["OPERATIONS"]
@@ -69,8 +71,11 @@ def _for_cuda(prepare: Prepare) -> Prepare:
     return prepared
 
 
+_FOR_CUDA = MBARRIERS | COPIES | WGMMA | TENSOR_MEMORY | TCGEN05
+
 OPERATIONS: dict[str, Prepare] = {
-    **{name: _for_cuda(prepare) for name, prepare in (MBARRIERS | COPIES | WGMMA).items()},
+    **{name: _for_cuda(prepare) for name, prepare in _FOR_CUDA.items()},
+    **VIEWS,
     "tt.elementwise_inline_asm": _inline_asm,
     "tt.grid_dependency_launch_dependents": _nothing,
     "tt.grid_dependency_wait": _nothing,

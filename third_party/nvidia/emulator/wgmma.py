@@ -21,7 +21,7 @@ from ..dialect.join import is_join
 from .copies import check_async_read
 from .mbarriers import agent_of, races_of
 
-__all__ = ["WGMMA"]
+__all__ = ["WGMMA", "as_tf32", "matmul"]
 
 
 #: Multiplications of a product that OpenBLAS leaves to one thread.
@@ -126,7 +126,7 @@ class _Products:
             )
 
 
-def _as_tf32(values: Array) -> Array:
+def as_tf32(values: Array) -> Array:
     """Rounds float32 as products read it: the sign, the exponent and 10 bits of the mantissa.
 
     The lower 13 bits are ignored (PTX ISA, "Alternate floating-point data formats"), which rounds
@@ -136,7 +136,7 @@ def _as_tf32(values: Array) -> Array:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def _matmul(a: Array, b: Array) -> Array:
+def matmul(a: Array, b: Array) -> Array:
     """The product, in pieces that OpenBLAS gives to one thread.
 
     Its threads wait for each other by polling; on a machine that does other things as well, one
@@ -166,9 +166,9 @@ def _dot(op: Operation, context: Context) -> Step:
                 check_async_read(op, group, value)
                 buffers.append(value)
                 value = value.data
-            return _as_tf32(value) if is_tf32 else np.asarray(value).astype(wide)
+            return as_tf32(value) if is_tf32 else np.asarray(value).astype(wide)
 
-        found = _matmul(operand(values[view.a]), operand(values[view.b]))
+        found = matmul(operand(values[view.a]), operand(values[view.b]))
         if view.use_c is None or values[view.use_c]:
             c = values[view.c]
             # Products of one accumulator follow each other in order.

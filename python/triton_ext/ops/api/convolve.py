@@ -27,7 +27,7 @@ from triton_ext.ops.api.checks import (
     parse_how,
 )
 from triton_ext.ops.api.execution import BoundConvolution, TorchConvolution, bind
-from triton_ext.ops.api.operators import DGRAD, FPROP, FUSED, INTO, ConvCall, Operator
+from triton_ext.ops.api.operators import DGRAD, FPROP, FUSED, INTO, ConvCall, Operator, torch_calls
 from triton_ext.ops.core.descriptors import empty_channels_last
 from triton_ext.ops.core.dispatch_cache import (
     autocast_operands,
@@ -64,10 +64,12 @@ def convolve(
     given: GivenParameters,
     how: How,
     output_padding: Numbers | None = None,
+    calls: Any = None,
 ) -> Tensor:
     """Convolves without an epilogue, as the public function of so many dimensions does.
 
-    The filter is transposed where there is output padding, 0 included.
+    The filter is transposed where there is output padding, 0 included.  ``calls`` counts who
+    computes what (``nn.calls``).
     """
     name = _CONV[dims]
     every: tuple[object, ...] = given
@@ -76,15 +78,18 @@ def convolve(
     key = function_key(name, (x, weight, bias), every, how)
     bound = None if key is None else get(key)
     if bound is not None:
+        if calls is not None:
+            bound = calls.followed(bound)
         if is_differentiated(x, weight, bias):
             return bound.differentiate(x, weight, bias)
         return bound.run(x, weight, bias)
     if key is None and (operands := autocast_operands(x, weight, bias)) is not None:
         x, weight, bias = operands
-        return convolve(dims, x, weight, bias, given, how, output_padding)
+        return convolve(dims, x, weight, bias, given, how, output_padding, calls)
     check_arguments(name, {"x": x, "weight": weight, "bias": bias}, given, how)
     if x.dim() == dims + 1:
-        return convolve(dims, x.unsqueeze(0), weight, bias, given, how, output_padding).squeeze(0)
+        x = x.unsqueeze(0)
+        return convolve(dims, x, weight, bias, given, how, output_padding, calls).squeeze(0)
     operator, words = (FPROP, _NONE) if output_padding is None else (DGRAD, OF_TRANSPOSED)
     check_rank(name, dims, operator.direction, {"x": x, "weight": weight})
     if output_padding is not None and isinstance(given[1], str):
@@ -92,11 +97,14 @@ def convolve(
     parameters = ConvParameters.parse(given, weight.shape[2:])
     c = ConvCall(operator, x, weight, EpilogueArguments(bias), parameters, None, parse_how(how))
     if output_padding is not None:
+        before = torch_calls.count
         made = _transposed(name, c, output_padding)
         if isinstance(made, Tensor):
+            if calls is not None:
+                calls.add(made, None, before)
             return made
         c = made
-    return _compute(key, c, how, name, words, every)
+    return _compute(key, c, how, name, words, every, calls)
 
 
 def _compute(
@@ -106,6 +114,7 @@ def _compute(
     name: str = "",
     words: Mapping[str, str] = _NONE,
     given: tuple[object, ...] | None = None,
+    calls: Any = None,
 ) -> Tensor:
     """Computes a call, and keeps what computes calls with its function key, if it has one.
 
@@ -116,13 +125,19 @@ def _compute(
         from triton_ext.ops.tuning.runs import is_torch_faster  # it measures such calls itself
 
         if is_torch_faster(c.case(), c.first.device):
-            return keep(key, TorchConvolution(c)).run(c.first, c.second, c.epilogue.bias)
+            bound = keep(key, TorchConvolution(c))
+            bound = bound if calls is None else calls.followed(bound)
+            return bound.run(c.first, c.second, c.epilogue.bias)
+    before = torch_calls.count
     try:
         y = operators.call(c)
     except _REFUSALS as error:
         raise renamed(name, error, words) from None
-    if key is not None and isinstance(forward := bind(c), BoundPlan):
+    forward = None if key is None else bind(c)
+    if isinstance(forward, BoundPlan):
         keep(key, forward if given is None else BoundConvolution(c, forward, given))
+    if calls is not None:
+        calls.add(y, forward, before)
     return y
 
 
@@ -145,6 +160,7 @@ def _transposed(name: str, c: ConvCall, output_padding: Numbers) -> ConvCall | T
                 f'{name}: {reason}; fallback="torch" takes it where padding is the same on both '
                 "sides"
             )
+        torch_calls.add(f"{name}: {reason}")
         function = getattr(torch.nn.functional, name)
         bias = c.epilogue.bias
         y: Tensor = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)
@@ -189,10 +205,12 @@ def convolve_fused(
     fused: tuple[Any, ...],
     given: GivenParameters,
     how: How,
+    calls: Any = None,
 ) -> Tensor:
     """Convolves with an epilogue, as the public function of so many dimensions does.
 
-    ``fused`` are the fields of :class:`EpilogueArguments`; a tuple is made in less time.
+    ``fused`` are the fields of :class:`EpilogueArguments`; a tuple is made in less time.  ``calls``
+    is as for :func:`convolve`.
     """
     name = _CONV[dims]
     bias, scale, residual, out_scale, extra, activation, out_dtype, function, out, amax = fused
@@ -204,6 +222,8 @@ def convolve_fused(
             key = None
         bound = cached(key)
         if bound is not None:
+            if calls is not None:
+                calls.forward[bound] += 1
             return bound.run(*tensors)
     epilogue = EpilogueArguments._make(fused)._replace(extra=() if extra is None else extra)
     named = {"x": x, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
@@ -220,7 +240,7 @@ def convolve_fused(
                 )
         x, residual, out = (t if t is None else t.unsqueeze(0) for t in (x, residual, out))
         fused = EpilogueArguments._make(fused)._replace(residual=residual, out=out)
-        return convolve_fused(dims, x, weight, fused, given, how).squeeze(0)
+        return convolve_fused(dims, x, weight, fused, given, how, calls).squeeze(0)
     check_rank(name, dims, "fprop", {"x": x, "weight": weight})
     parameters = ConvParameters.parse(given, weight.shape[2:])
     c = ConvCall(FUSED, x, weight, epilogue, parameters, None, parse_how(how))
@@ -237,7 +257,7 @@ def convolve_fused(
         # The backward needs the input of the activation, so torch applies it to a kept tensor.
         later = activation
         c = c._replace(epilogue=c.epilogue._replace(activation="none"))
-    return apply_activation(_compute(key, c, _OURS), later)
+    return apply_activation(_compute(key, c, _OURS, calls=calls), later)
 
 
 # Calls with an epilogue are never left to torch for its speed.

@@ -9,8 +9,8 @@ backward describes the tensors that it is given, because hooks may have replaced
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,14 @@ import torch
 
 from triton_ext.ops.api import operators
 from triton_ext.ops.api.checks import check, check_pixels
-from triton_ext.ops.api.operators import GRADIENTS, ConvCall, by_torch, function_of, gradient_call
+from triton_ext.ops.api.operators import (
+    GRADIENTS,
+    ConvCall,
+    by_torch,
+    function_of,
+    gradient_call,
+    torch_calls,
+)
 from triton_ext.ops.core.case import Direction
 from triton_ext.ops.core.descriptors import channels_last, empty_channels_last, pixel_dims
 from triton_ext.ops.core.dispatch_cache import cached, keep, operand_key, tensor_key
@@ -32,21 +39,6 @@ from triton_ext.ops.core.refusals import Refusal, address_refusal, residual_refu
 Tensor = torch.Tensor
 
 _is_grad_enabled = torch.is_grad_enabled
-
-
-class _TorchCalls(threading.local):
-    """Calls of this thread that torch computed in place of a kernel: how many, and why the last."""
-
-    count: int = 0
-    refusal: str = ""
-
-    def add(self, refusal: str) -> None:
-        self.count += 1
-        self.refusal = refusal
-
-
-#: ``nn`` counts the calls of modules by it.
-torch_calls = _TorchCalls()
 
 
 def run(c: ConvCall) -> Tensor:
@@ -128,10 +120,13 @@ def gradients(
     tensors: tuple[Tensor, Tensor, Tensor],
     parameters: ConvParameters,
     needs: Sequence[bool],
+    calls: Any = None,
+    plans: Sequence[BoundPlan | None] | None = None,
 ) -> tuple[Tensor | None, ...]:
     """Returns the gradients of both operands of a direction and, if ``needs`` has it, of the bias.
 
-    ``tensors`` are both operands, and the gradient of the output in any memory order.
+    ``tensors`` are both operands, and the gradient of the output in any memory order.  ``calls``
+    counts the calls, with the names of ``plans``.
     """
     first, second, grad = tensors
     if direction != "wgrad":
@@ -140,7 +135,10 @@ def gradients(
     for operand in (0, 1):
         if needs[operand]:
             c = gradient_call(direction, operand, (first, second, grad), parameters)
+            before = torch_calls.count
             found[operand] = operators.call(c)
+            if calls is not None:
+                calls.add_gradient(operand, plans and plans[operand], before)
     if len(needs) > 2 and needs[2]:
         found[2] = grad.sum(pixel_dims(grad))
     return tuple(found)
@@ -155,14 +153,23 @@ class BoundConvolution:
         given: All numbers as the caller gave them, of a call with a key.
     """
 
-    __slots__ = ("direction", "parameters", "run", "words")
+    __slots__ = ("calls", "count", "direction", "parameters", "plan", "run", "words")
 
     def __init__(self, call: ConvCall, forward: BoundPlan, given: tuple[object, ...]) -> None:
-        self.run = forward.run
+        self.run, self.plan = forward.run, forward.plan
         self.parameters = call.parameters
         self.direction: Direction = call.operator.direction
         #: The key of its backward has these beside the tensors.
         self.words = ("backward", self.direction, *given)
+        #: Counts the gradients; with ``count``, of :meth:`followed`.
+        self.calls: Any = None
+        self.count = 0
+
+    def followed(self, calls: Any) -> BoundConvolution:
+        """Returns a copy whose calls are those of a module; ``calls`` counts their gradients."""
+        made = copy(self)
+        made.calls = calls
+        return made
 
     def differentiate(self, first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor:
         """Returns the output, recorded by autograd."""
@@ -173,10 +180,15 @@ class BoundConvolution:
 class TorchConvolution:
     """torch's own convolution, for calls with one function key."""
 
-    __slots__ = ("_how",)
+    __slots__ = ("_how", "count")
 
     def __init__(self, call: ConvCall) -> None:
         self._how = (call.operator, call.parameters, call.size)
+        self.count = 0
+
+    def followed(self, calls: Any) -> TorchConvolution:
+        """Returns a copy, as :meth:`BoundConvolution.followed`; its gradients are torch's."""
+        return copy(self)
 
     def run(self, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
         """Returns the output; autograd may record it."""
@@ -216,10 +228,17 @@ class _Convolution(torch.autograd.Function):
                         plan = bind(call)
                         found[operand] = plan if isinstance(plan, BoundPlan) else None
                 keep(key, found)
-            return None, *gradients(bound.direction, tensors, bound.parameters, needs)
+            how = (bound.direction, tensors, bound.parameters, needs)
+            return None, *gradients(*how, bound.calls, found)
         (_, a, b), (_, c, d) = GRADIENTS[bound.direction]
         dx = found[0].run(tensors[a], tensors[b]) if needs[0] and found[0] else None
         dw = found[1].run(tensors[c], tensors[d]) if needs[1] and found[1] else None
+        if bound.calls is not None:
+            of_first, of_second = bound.calls.gradients
+            if needs[0]:
+                of_first[found[0]] += 1
+            if needs[1]:
+                of_second[found[1]] += 1
         return None, dx, dw, grad.sum(pixel_dims(grad)) if needs[2] else None
 
 

@@ -55,7 +55,8 @@ def _setup(ctx: Any, c: ConvCall, _: Tensor) -> None:
 
 def _backward(ctx: Any, operator: Operator, grad: Tensor) -> tuple[Any, ...]:
     needs = ctx.needs_input_grad[: len(operator.tensors)]
-    return gradients(operator.direction, (*ctx.saved_tensors, grad), ctx.parameters, needs)
+    tensors, calls = (*ctx.saved_tensors, grad), getattr(ctx, "calls", None)
+    return gradients(operator.direction, tensors, ctx.parameters, needs, calls)
 
 
 def _setup_fused(ctx: Any, c: ConvCall, y: Tensor) -> None:
@@ -107,7 +108,8 @@ def _backward_fused(ctx: Any, operator: Operator, grad: Tensor) -> tuple[Any, ..
     if scale is not None:
         grad = grad * (scale.view(-1, *ones) if scale.numel() > 1 else scale.reshape(()))
     needs, tensors = ctx.needs_input_grad[:2], (x, weight, grad.to(x.dtype))
-    dx, dw = gradients("fprop", tensors, ctx.parameters, needs)
+    calls = getattr(ctx, "calls", None)
+    dx, dw = gradients("fprop", tensors, ctx.parameters, needs, calls)
     return dx, dw, db, ds, dr, None, [None] * ctx.count_extra
 
 

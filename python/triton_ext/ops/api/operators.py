@@ -17,6 +17,7 @@ of theirs, and checks, plans, fake tensors, derivatives and vmap read it.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -253,6 +254,21 @@ def gradient_call(
 #: ``library.py`` fills it.
 functions: dict[str, tuple[type[torch.autograd.Function], type[torch.autograd.Function]]] = {}
 
+
+class _TorchCalls(threading.local):
+    """Calls of this thread that torch computed in place of a kernel: how many, and why the last."""
+
+    count: int = 0
+    refusal: str = ""
+
+    def add(self, refusal: str) -> None:
+        self.count += 1
+        self.refusal = refusal
+
+
+#: ``nn`` counts the calls of modules by it.
+torch_calls = _TorchCalls()
+
 # torch.compile can ask for transforms with torch 2.13, not with 2.11.
 _SEES_LAYERS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
@@ -307,6 +323,7 @@ def call(c: ConvCall) -> Tensor:
         if c.fallback and _is_forward_mode(tensors):
             if c.epilogue.function is not None or extra:
                 raise NotImplementedError("epilogue= has no derivative of forward mode")
+            torch_calls.add("derivatives of forward mode are torch's")
             return by_torch(cast(c))
         if operator.is_traceable and is_traced() and not is_transformed():
             name = operator.differentiable  # a caller of the graph may differentiate it

@@ -95,14 +95,11 @@ class Family(ABC, Generic[Config]):
 
         Tuning measures various kernels and tiles, and one of those that differ in stages alone.
         """
-        kernels = config.config if self.is_wrapped else config
-        sizes = tuple([getattr(kernels, name) for name in self.tile_fields])
-        rest = replace(kernels, num_stages=1) if self.has_stages else kernels
-        return (
-            (self.kind,),
-            sizes or kernels,
-            replace(config, config=rest) if self.is_wrapped else rest,
-        )
+        inner = config.config if self.is_wrapped else config
+        sizes = tuple([getattr(inner, name) for name in self.tile_fields])
+        rest = replace(inner, num_stages=1) if self.has_stages else inner
+        rest = replace(config, config=rest) if self.is_wrapped else rest
+        return (self.kind,), sizes or inner, rest
 
     @abstractmethod
     def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
@@ -123,8 +120,10 @@ def ranked(times: Mapping[Config, Expected]) -> dict[Config, Expected]:
     return dict(sorted(times.items(), key=lambda item: item[1].counted_us))
 
 
-#: All families, which ``planner.py`` lists.
+#: All families of kernels, which ``families/__init__.py`` lists.
 FAMILIES: list[Family[Any]] = []
+#: torch's own convolution as a family, by direction.
+TORCH: dict[Direction, Family[Any]] = {}
 
 
 def families_of(direction: Direction) -> tuple[Family[Any], ...]:

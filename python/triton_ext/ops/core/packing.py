@@ -35,11 +35,11 @@ import math
 from dataclasses import dataclass, replace
 
 from triton_ext import backends
+from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
 from triton_ext.ops.core.descriptors import ROW_BYTES, channels_last_strides, packed_strides
 from triton_ext.ops.core.device import H200
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusal, refused
-from triton_ext.ops.families.gemm_config import channel_block, least_block
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
@@ -235,6 +235,26 @@ def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
     aligned = _up(channels, ROW_BYTES // element_bytes)
     copied_bytes = pixels * (channels + aligned) * element_bytes
     return 0.0 if aligned == channels else H200.launch_us + H200.dram_us(copied_bytes)
+
+
+def channel_block(ci: int, element_bytes: int, groups: int) -> int:
+    """Returns the channels of a step: one 128-byte swizzle row, or less where there are fewer.
+
+    A block of a group should not reach into the next group: there it divides the ``ci`` channels of
+    a group if it can be at least :func:`least_block`.
+    """
+    largest, smallest = 128 // element_bytes, least_block(element_bytes)
+    if groups > 1:
+        divisor = math.gcd(ci, largest)
+        if divisor >= smallest:
+            return divisor
+    return min(largest, max(smallest, 1 << (ci - 1).bit_length()))
+
+
+def least_block(element_bytes: int) -> int:
+    """Returns the fewest channels of a step that matrix instructions and Triton take."""
+    bits = 8 * element_bytes
+    return max(INSTRUCTION_BITS // bits, least_dot_depth(bits))
 
 
 def packing_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:

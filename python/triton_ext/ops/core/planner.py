@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,7 @@ from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import DIRECTIONS, Case
 from triton_ext.ops.core.device import Device, Expected, device_of
-from triton_ext.ops.core.family import FAMILIES, HOPELESS, Family, families_of, family_of
+from triton_ext.ops.core.family import FAMILIES, HOPELESS, TORCH, Family, families_of, family_of
 from triton_ext.ops.core.packing import geometry_refusals as forward_refusals
 from triton_ext.ops.core.refusals import (
     DTYPES,
@@ -33,32 +33,8 @@ from triton_ext.ops.core.refusals import (
 )
 from triton_ext.ops.core.stride_phases import geometry_refusals as dgrad_refusals
 from triton_ext.ops.core.tables import Entry, entry_for, find
-from triton_ext.ops.families.by_torch import TORCH
-from triton_ext.ops.families.depthwise import DEPTHWISE, DEPTHWISE_DGRAD, DEPTHWISE_WGRAD
-from triton_ext.ops.families.direct import DIRECT, DIRECT_DGRAD
-from triton_ext.ops.families.few_channels import FEW_CHANNELS, KN2ROW
-from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
-from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
-from triton_ext.ops.families.gluon_wgrad import GLUON_WGRAD
-from triton_ext.ops.families.merged_groups import MERGED, MERGED_DGRAD
-from triton_ext.ops.families.partial_im2col import (
-    AS_FPROP,
-    OPERAND_SWAP,
-    PARTIAL_IM2COL,
-    PARTIAL_IM2COL_WGRAD,
-)
-from triton_ext.ops.families.patches import PATCHES
-from triton_ext.ops.families.wgrad import WGRAD
 
 descriptor_error = backends.load("nvidia", "descriptor_error")
-
-# A kernel that is not here is never launched.  The first of two families of a direction that are
-# expected to take the same time is chosen.
-FAMILIES += (
-    *(GLUON, GEMM, PARTIAL_IM2COL, FEW_CHANNELS, KN2ROW, DEPTHWISE, MERGED, DIRECT),  # fprop
-    *(GEMM_DGRAD, GLUON_DGRAD, AS_FPROP, PATCHES, DEPTHWISE_DGRAD, MERGED_DGRAD, DIRECT_DGRAD),
-    *(WGRAD, GLUON_WGRAD, PARTIAL_IM2COL_WGRAD, OPERAND_SWAP, DEPTHWISE_WGRAD),
-)
 
 #: How much faster than a measured kernel torch has to be in its model.
 MEASURED_MARGIN = 1.35
@@ -173,6 +149,7 @@ def plan(case: Case, device: Device, config: Any = None) -> Any:
         )
     if case.packing is not None and not family.reads_packed:
         raise UnsupportedError(f"{case.operator}: {family.kind} does not take packed rows")
+    refuse(f"{case.operator}: {family.kind}", family.refusals(case, device, config))
     return family.bind(config, case, device)
 
 
@@ -231,18 +208,15 @@ def cheapest(case: Case, device: Device) -> Choice | None:
     return None if best is None else Choice(best.family, best.times[0][0])
 
 
-def offers(
-    case: Case, device: Device, among: Collection[str] | None = None, *, compared: bool = False
-) -> list[Offer]:
-    """Returns what every family of a case's direction has for it, in the order of FAMILIES.
+def offers(case: Case, device: Device, *, compared: bool = False) -> list[Offer]:
+    """Returns the offer of every family of a case's direction, in the order of FAMILIES.
 
-    ``among`` are kinds to choose from.  With ``compared``, those that are not compared are left
-    out, whose models take time as well.
+    With ``compared``, families that are not compared are left out: their models take time.
     """
     found = [
         _offer(family, case, device)
         for family in families_of(case.direction)
-        if (case.packing is None or family.reads_packed) and (among is None or family.kind in among)
+        if case.packing is None or family.reads_packed
     ]
     taking = [each.family for each in found if not each.refusals and not each.passed_over]
     by = {kind: family.kind for family in taking for kind in family.supersedes}

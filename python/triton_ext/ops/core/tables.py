@@ -299,7 +299,10 @@ def _parsed(path: pathlib.Path, data: bytes, gpu: str | None) -> Table:
         raise TableError(f"{path}: is no table of triton-ext's tuning")
     schema, name, entries = map(document.get, ("schema", "gpu", "entries"))
     if type(schema) is not int or schema != SCHEMA:
-        raise TableError(f"{path}: has schema {_shown(schema)}, this version has {SCHEMA}")
+        raise TableError(
+            f"{path}: has schema {_shown(schema)}, this version reads {SCHEMA}: measure again with "
+            "triton-ext tune, which writes a new table"
+        )
     if not isinstance(name, str) or not isinstance(entries, dict):
         raise TableError(f"{path}: has no GPU or no entries")
     if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():

@@ -20,7 +20,7 @@ from typing import NoReturn
 import torch
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.core.case import DIRECTIONS, Case, Direction
+from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.device import H200, Device, Expected
 from triton_ext.ops.core.epilogue import PLAIN
 from triton_ext.ops.core.family import Family
@@ -144,7 +144,7 @@ def _expected(case: Case, device: Device) -> Expected:
     return Expected.of({"launch": launch_us, "tensor cores": multiply_us, "DRAM": dram_us})
 
 
-class _Torch(Family[TorchConfig]):
+class Torch(Family[TorchConfig]):
     """torch's convolution of a direction."""
 
     kind = "torch"
@@ -177,7 +177,3 @@ class _Torch(Family[TorchConfig]):
 
     def bind(self, config: TorchConfig, case: Case, device: Device) -> NoReturn:
         raise UnsupportedError(f"{case.operator}: torch's convolution is called, it has no plan")
-
-
-#: By direction.
-TORCH: dict[Direction, Family[TorchConfig]] = {each: _Torch(each) for each in DIRECTIONS}

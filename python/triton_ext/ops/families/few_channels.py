@@ -30,7 +30,6 @@ from triton_ext.ops.core.refusals import (
     beyond_keys,
     power_refusals,
     range_refusals,
-    refuse,
     refused,
     smem_refusals,
 )
@@ -221,7 +220,6 @@ class FewChannels(Family[GatherConfig]):
         return ranked(times)
 
     def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
-        refuse(f"{case.operator}: configuration {config}", self.refusals(case, device, config))
         problem, window, strides = case.problem, Window.make(case), case.strides_of_x
         # Taps and pixels of W are neighbours, which WINDOW says.
         reads = Sampling.of(case).reads(strides)
@@ -275,25 +273,19 @@ class Kn2RowShape:
     ci: int
     taps: int  # S and Co, rounded up for 16 columns at least
     channels: int
-    vector: int  # elements of a load, those that are aligned together
     block_k: int  # channels of a product
 
     @classmethod
     def of(cls, case: Case) -> Kn2RowShape:
         """Returns the constants of a case."""
-        problem, strides = case.problem, case.strides_of_x
+        problem, ci = case.problem, case.problem.in_channels
         r, s = (1, *problem.filter_size)[-2:]
         dilation_h, dilation_w = (1, *problem.dilation)[-2:]
         taps = triton.next_power_of_2(s)
         channels = max(triton.next_power_of_2(problem.out_channels), 16 // min(taps, 16))
-        sizes = zip((problem.batch, *problem.input_size), (strides[0], *strides[2:]), strict=True)
-        outer, ci = [stride for size, stride in sizes if size > 1], problem.in_channels
-        # An expanded tensor cannot be copied to an aligned address.
-        is_one = 0 in outer or (ci > 1 and strides[1] != 1)
         return cls(
             dims=problem.dims, r=r, s=s, dilation_h=dilation_h, dilation_w=dilation_w, ci=ci,
-            taps=taps, channels=channels, vector=1 if is_one else math.gcd(_VECTOR, ci, *outer),
-            block_k=_power(ci, 64),
+            taps=taps, channels=channels, block_k=_power(ci, 64),
         )  # fmt: skip
 
     @property
@@ -401,10 +393,14 @@ class Kn2Row(Family[Col2ImConfig]):
                 f"most {_MOST_SUMS} columns in all"
             )
         every = _case_refusals(case, found)
-        if every or shape.vector == _VECTOR:
-            return every
-        text = f"loads of x are not of {ROW_BYTES} bytes, for which alone there is a model"
-        return refused(text, in_key=False)
+        return (
+            every
+            if every or _are_pixels_aligned(case)
+            else refused(
+                f"pixels of x are not on boundaries of {ROW_BYTES} bytes, the length of a load",
+                in_key=False,
+            )
+        )
 
     def fit_refusals(self, config: Col2ImConfig, case: Case, device: Device) -> Refusals:
         shape = Kn2RowShape.of(case)
@@ -456,8 +452,6 @@ class Kn2Row(Family[Col2ImConfig]):
         return list(found)
 
     def bind(self, config: Col2ImConfig, case: Case, device: Device) -> ForwardPlan:
-        wrong = (each for each in self.refusals(case, device, config) if each.in_key)
-        refuse(f"{case.operator}: configuration {config}", wrong)
         problem, shape = case.problem, Kn2RowShape.of(case)
         schedule = Schedule.make(config, problem)
         launcher = Launcher(
@@ -478,7 +472,17 @@ class Kn2Row(Family[Col2ImConfig]):
             },
             options={"num_warps": config.num_warps, "num_stages": config.num_stages},
         )
-        return ForwardPlan.make(case, config, partial(vector_inputs, shape.vector), launcher)
+        return ForwardPlan.make(case, config, partial(vector_inputs, _VECTOR), launcher)
+
+
+def _are_pixels_aligned(case: Case) -> bool:
+    """Tells whether the distances of x's pixels, dense in themselves, are multiples of a load."""
+    problem, strides = case.problem, case.strides_of_x
+    sizes = zip((problem.batch, *problem.input_size), (strides[0], *strides[2:]), strict=True)
+    outer, ci = [stride for size, stride in sizes if size > 1], problem.in_channels
+    # An expanded tensor cannot be copied to an aligned address.
+    is_dense = 0 not in outer and (ci == 1 or strides[1] == 1)
+    return is_dense and math.gcd(ci, *outer) % _VECTOR == 0
 
 
 def _at_once(config: Col2ImConfig, shape: Kn2RowShape, device: Device) -> int:

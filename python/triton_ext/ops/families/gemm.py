@@ -24,10 +24,10 @@ from triton_ext.ops.core.device import H200, Device, Expected
 from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us, outside_share
-from triton_ext.ops.core.packing import filling_us
+from triton_ext.ops.core.packing import channel_block, filling_us
 from triton_ext.ops.core.plan import TO_LAST, ConvSizes, ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusals, refuse, refused, smem_refusals
+from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families import gemm_config
 from triton_ext.ops.families.gemm_config import ConvConfig, OutputTile, Product
@@ -85,10 +85,6 @@ class _Gemm(Family[ConvConfig]):
         size = case.dtype.itemsize
         return config.refusals(size) or smem_refusals(config.smem_bytes(size), device)
 
-    def _check(self, config: ConvConfig, case: Case, device: Device) -> None:
-        found = config.refusals(case.dtype.itemsize) or self.fit_refusals(config, case, device)
-        refuse(f"{case.operator}: configuration {config}", found)
-
 
 def tiled(shape: list[int], row: int, block: list[int], **options: bool) -> Describe:
     """Returns what makes the descriptor of a tensor whose rows begin ``row`` elements apart."""
@@ -144,7 +140,7 @@ class Gemm(_Gemm):
         # Steps that end where the group does, or few long ones whose last one is masked.
         blocks = {read.block_k}
         if product.groups > 1:
-            blocks.add(gemm_config.channel_block(read.group_ci, product.element_bytes, 1))
+            blocks.add(channel_block(read.group_ci, product.element_bytes, 1))
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
         if read.missing:
             copies_us = H200.launch_us
@@ -159,7 +155,6 @@ class Gemm(_Gemm):
         return ranked({config: each.plus("copies", copies_us) for config, each in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
-        self._check(config, case, device)
         read, packing, dtype = _Read.of(case), case.packing, case.dtype
         problem, conv = read.problem, read.problem.geometry
         x_block, is_fp32 = [config.block_m, config.block_k], dtype == torch.float32
@@ -252,7 +247,7 @@ class _Read(NamedTuple):
         group_ci += missing
         shape = (problem.batch, *problem.input_size, problem.groups * group_ci)
         strides = tuple(case.strides_of_x[i] for i in TO_LAST[problem.dims])
-        block_k = gemm_config.channel_block(group_ci, size, problem.groups)
+        block_k = channel_block(group_ci, size, problem.groups)
         strides = descriptors.packed_strides(shape) if missing else strides
         return cls(problem, group_ci, missing, shape, strides, block_k)
 
@@ -304,7 +299,7 @@ class GemmDgrad(_Gemm):
             product,
             device,
             # A 128-byte row, or a part of one that stays in its group.
-            gemm_config.channel_block(co, size, groups) if groups > 1 else 128 // size,
+            channel_block(co, size, groups) if groups > 1 else 128 // size,
             output=replace(crossing, element_ns=0.0) if _is_packed(case) else crossing,
             crossing=crossing,
             dram_us=dram_us(case, device),
@@ -319,7 +314,6 @@ class GemmDgrad(_Gemm):
         return ranked({config: each.plus("copies", copies_us) for config, each in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
-        self._check(config, case, device)
         problem, dtype = _padded(case.problem), case.dtype
         groups, taps = problem.groups, problem.taps
         ci, co = problem.in_channels // groups, problem.out_channels // groups

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
 from triton_ext.ops.core import loads, refusals
 from triton_ext.ops.core.descriptors import ELEMENT_BYTES
 from triton_ext.ops.core.device import H200, RESERVED_BYTES, SMEM_BYTES, Device, Expected
@@ -333,23 +332,3 @@ def busiest(tiles: int, costs: Sequence[float], programs: int) -> float:
             steps[0] += cost
             steps[end - programs] -= cost
     return every * sum(costs) + max(itertools.accumulate(steps[:programs]))
-
-
-def channel_block(ci: int, element_bytes: int, groups: int) -> int:
-    """Returns the channels of a step: one 128-byte swizzle row, or less where there are fewer.
-
-    A block of a group should not reach into the next group: there it divides the ``ci`` channels of
-    a group if it can be at least :func:`least_block`.
-    """
-    largest, smallest = 128 // element_bytes, least_block(element_bytes)
-    if groups > 1:
-        divisor = math.gcd(ci, largest)
-        if divisor >= smallest:
-            return divisor
-    return min(largest, max(smallest, 1 << (ci - 1).bit_length()))
-
-
-def least_block(element_bytes: int) -> int:
-    """Returns the fewest channels of a step that matrix instructions and Triton take."""
-    bits = 8 * element_bytes
-    return max(INSTRUCTION_BITS // bits, least_dot_depth(bits))

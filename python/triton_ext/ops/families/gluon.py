@@ -24,7 +24,7 @@ from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us
 from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusals, refuse, refused
+from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Product
@@ -148,10 +148,6 @@ class _Gluon(Family[TileConfig]):
             found[config] = expected.plus("copies", copies_us)
         return ranked(found)
 
-    def _refuse(self, config: TileConfig, case: Case, device: Device) -> None:
-        found = self.refusals(case, device, config)
-        refuse(f"{case.operator}: the Gluon kernel does not take it", found)
-
 
 def _columns(
     dtype: torch.dtype, shape: list[int], row: int, blocks: Iterable[list[int]]
@@ -192,7 +188,6 @@ class GluonFprop(_Gluon):
         return found
 
     def bind(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
-        self._refuse(config, case, device)
         from triton_ext.ops.kernels import gluon_conv
 
         problem, x_strides = _read(case)
@@ -243,7 +238,6 @@ class GluonDgrad(_Gluon):
         return common_refusals(case.problem, case.dtype, device)
 
     def bind(self, config: TileConfig, case: Case, device: Device) -> ForwardPlan:
-        self._refuse(config, case, device)
         from triton_ext.ops.kernels import gluon_conv
 
         problem, dims = case.problem, phases_of(case.problem)

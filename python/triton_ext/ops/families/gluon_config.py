@@ -17,8 +17,9 @@ from triton_ext.ops.core import refusals
 from triton_ext.ops.core.descriptors import ELEMENT_BYTES
 from triton_ext.ops.core.device import RESERVED_BYTES, SMEM_BYTES, Expected
 from triton_ext.ops.core.loads import LINE_BYTES
+from triton_ext.ops.core.packing import channel_block
 from triton_ext.ops.core.refusals import Refusals, refused
-from triton_ext.ops.families.gemm_config import Cost, Product, channel_block
+from triton_ext.ops.families.gemm_config import Cost, Product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,19 +21,16 @@ from triton_ext.ops.core.device import H200, Device, Expected
 from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import Refusals, refuse, refused
+from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm import tap_refusals
 from triton_ext.ops.families.gluon_config import capacity_refusals
 from triton_ext.ops.families.wgrad import WgradPlan
-from triton_ext.ops.kernels.gemm_wgrad import WgradTiles
+from triton_ext.ops.kernels.gemm_wgrad import BLOCK_C, WgradTiles
 
 # A CTA that adds the other parts of its tile reads them one after another; beyond this many a
 # second kernel is faster.
 MOST_ADDED_PARTS = 5
-# Channels of a block: 64 of 16 bits are one 128-byte swizzle row, and one consumer's rows.
-BLOCK_C = 64
-
 Share = Literal["columns", "rows", "tile"]
 
 
@@ -356,8 +353,6 @@ class GluonWgrad(Family[WgradTileChoice]):
         )
 
     def bind(self, config: WgradTileChoice, case: Case, device: Device) -> WgradPlan:
-        found = self.refusals(case, device, config)
-        refuse("wgrad: the Gluon kernel does not take it", found)
         from triton_ext.ops.kernels import gluon_wgrad as kernels
 
         problem, dtype, strides = case.problem, case.dtype, case.strides_of_x

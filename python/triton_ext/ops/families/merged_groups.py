@@ -37,7 +37,7 @@ from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.direct import DirectConfig, Sampling, direct_launcher
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
-from triton_ext.ops.families.partial_im2col import Rewrite
+from triton_ext.ops.families.rewrite import Rewrite
 from triton_ext.ops.kernels.groups import merge_filter_kernel
 
 # Channels of a merged group: multiples of what a matrix instruction takes, not more than a tile.

@@ -21,26 +21,25 @@ reach of the filter, and an x that has to be copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any, ClassVar, TypeVar
+from functools import lru_cache
+from typing import Any, ClassVar
 
 from triton_ext import backends
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES, Operand
 from triton_ext.ops.core.device import H200, Device, Expected
-from triton_ext.ops.core.family import HOPELESS, Family, ranked
+from triton_ext.ops.core.family import HOPELESS, Family
 from triton_ext.ops.core.packing import RowPacking, packing_refusals
 from triton_ext.ops.core.problem import ConvProblem, as_forward
-from triton_ext.ops.core.refusals import Refusals, beyond_keys, refuse, refused
+from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
+from triton_ext.ops.families.rewrite import Rewrite
 from triton_ext.ops.families.wgrad import WGRAD, WgradPlan, filling_dy_us, way_us
 
 conv_violations = backends.load("nvidia", "conv_violations")
-
-Config = TypeVar("Config")
 
 # The operand swap reads x in place: its channels are whole units of 16 bytes of 16-bit numbers.
 _CHANNEL_UNIT = ROW_BYTES // 2
@@ -83,92 +82,30 @@ class SwappedConfig(PackedConfig):
     """The choice of the operand swap, whose packed filter's gradient has ``config``."""
 
 
-class Rewrite(Family[Config]):
-    """A family that turns a case into another one, which a family of ``inner`` computes.
+class _PackedRows(Rewrite[PackedConfig]):
+    """Reads rows of the filter as channels; there is one other case at most."""
 
-    Attributes:
-        inner: Those families.
-        reads: The operands of the other case, for refusals.
-    """
-
-    inner: ClassVar[tuple[Family[Any], ...]]
-    reads: ClassVar[str] = "packed rows"
+    reads = "packed rows"
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
-        """Returns the other case, or why there is none, where there is one at most."""
+        """Returns the other case, or why there is none."""
         return _packed(case, device)
-
-    def variants(
-        self, case: Case, device: Device
-    ) -> Iterable[tuple[Callable[[Any], Config], Family[Any], Case]]:
-        """Returns the other cases with the family of each.
-
-        The function makes a configuration of one of the family's.
-        """
-        rewritten = self.rewritten(case, device)
-        if not isinstance(rewritten, Case):
-            return ()
-        return [(self.config_type, family, rewritten) for family in self.inner]
-
-    def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
-        """Returns the time with copies that only the rewrite makes."""
-        return expected
-
-    def plan(self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], Any]) -> Any:
-        """Returns the plan of a case, of what ``bind`` returns for the rewritten one."""
-        return bind(rewritten)
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         rewritten = self.rewritten(case, device)
         return () if isinstance(rewritten, Case) else rewritten
 
-    def variant(self, config: Any) -> tuple[tuple[str, ...], Any, Any]:
-        family = next(each for each in self.inner if each.config_type is type(config.config))
-        kernel, tile, rest = family.variant(config.config)
-        return (self.kind, *kernel), tile, replace(config, config=rest)
-
-    def number_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
-        for family in self.inner:
-            if family.config_type is type(config.config):
-                return family.number_refusals(config.config, case, device)
-        kinds = " or ".join(dict.fromkeys(family.kind for family in self.inner))
-        name = type(config.config).__name__
-        return refused(f"{name} does not take {self.reads}, expected one of {kinds}")
-
-    def fit_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
-        if (found := self._computing(config, case, device)) is not None:
-            # How operands are rewritten depends on strides.
-            return beyond_keys(found[0].refusals(found[1], device, config.config))
-        name = type(config.config).__name__
-        return refused(f"{name} does not take {self.reads} of these operands", in_key=False)
-
-    def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
-        times = {}
-        for make, family, rewritten in self.variants(case, device):
-            if not family.refusals(rewritten, device):
-                for inner, expected in family.candidates(rewritten, device).items():
-                    times[make(inner)] = self.with_copies(case, rewritten, expected)
-        return ranked(times)
-
-    def bind(self, config: Any, case: Case, device: Device) -> Any:
-        refuse(f"{case.operator}: {self.kind}", self.refusals(case, device, config))
-        found = self._computing(config, case, device)
-        assert found is not None
-        bind = partial(found[0].bind, config.config, device=device)
-        return self.plan(case, found[1], device, bind)
-
-    def _computing(
-        self, config: Any, case: Case, device: Device
-    ) -> tuple[Family[Any], Case] | None:
-        """Returns the family that computes a configuration, and the other case, if there is one."""
-        for make, family, rewritten in self.variants(case, device):
-            if family.config_type is type(config.config) and make(config.config) == config:
-                return family, rewritten
-        return None
+    def variants(
+        self, case: Case, device: Device
+    ) -> Iterable[tuple[Callable[[Any], PackedConfig], Family[Any], Case]]:
+        rewritten = self.rewritten(case, device)
+        if not isinstance(rewritten, Case):
+            return ()
+        return [(self.config_type, family, rewritten) for family in self.inner]
 
 
-class PartialIm2col(Rewrite[PackedConfig]):
-    """fprop."""
+class PartialIm2col(_PackedRows):
+    """fprop over packed rows of x."""
 
     kind = "packed"
     direction: Direction = "fprop"
@@ -201,7 +138,7 @@ class PartialIm2col(Rewrite[PackedConfig]):
         return rewritten.packing.cost(device.num_sms)
 
 
-class PartialIm2colWgrad(Rewrite[PackedConfig]):
+class PartialIm2colWgrad(_PackedRows):
     """wgrad: of x's packed pixels, and a copy that unpacks dw."""
 
     kind = "packed"
@@ -223,7 +160,7 @@ class AsFprop(PartialIm2col):
     config_type = AsFpropConfig
     reads_packed = True
     supersedes = ("gemm", "gluon", "patches")
-    is_hopeless = Rewrite.is_hopeless
+    is_hopeless = Family.is_hopeless
 
     def rewritten(self, case: Case, device: Device) -> Case | Refusals:
         forward, strides = as_forward(case.problem), case.strides_of_dy

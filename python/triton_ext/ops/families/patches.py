@@ -18,6 +18,7 @@ from triton_ext.ops.core.device import H200, Device, Expected
 from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us
+from triton_ext.ops.core.packing import channel_block
 from triton_ext.ops.core.plan import ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
@@ -91,7 +92,7 @@ class Patches(Family[PatchConfig]):
             columns=problem.taps * problem.in_channels, channels=co, taps=(1,), element_bytes=size,
         )  # fmt: skip
         times = gemm_config.expected_times(
-            product, device, gemm_config.channel_block(co, size, 1),
+            product, device, channel_block(co, size, 1),
             output=replace(_output_tile(size), element_ns=gemm_config.pointer_store_ns(row, size)),
             dram_us=dram_us(case, device),
         )  # fmt: skip

@@ -26,7 +26,7 @@ from triton_ext.ops.core.launcher import Launcher, zeroed_flags
 from triton_ext.ops.core.packing import RowPacking, filling_us
 from triton_ext.ops.core.plan import ConvSizes, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.core.refusals import DTYPES, Refusals, refuse, refused, smem_refusals
+from triton_ext.ops.core.refusals import DTYPES, Refusals, refused, smem_refusals
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Cost
 from triton_ext.ops.kernels.gemm_wgrad import (
@@ -322,7 +322,6 @@ class Wgrad(Family[WgradChoice]):
         return ranked(times)
 
     def bind(self, config: WgradChoice, case: Case, device: Device) -> WgradPlan:
-        refuse(f"wgrad: configuration {config.config}", config.config.refusals())
         return _kernel_plan(config, case, device)
 
 

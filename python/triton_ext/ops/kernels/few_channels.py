@@ -208,17 +208,15 @@ def _load_row(
         offs_h = h + tl.zeros_like(offs_m)
         row_mask = row_mask & (offs_h.to(tl.uint32, bitcast=True) < reads.size[1])
         pixels += h.to(tl.int64) * reads.strides[1]
-    VECTOR: tl.constexpr = SHAPE.vector
     STEPS: tl.constexpr = SHAPE.steps
     parts = ()
     for part in tl.static_range(STEPS):
         offs_k = part * SHAPE.block_k + tl.arange(0, SHAPE.block_k)
         places = pixels[:, None] + offs_k[None, :]
         mask = row_mask[:, None] & (offs_k < SHAPE.ci)[None, :]
-        if VECTOR > 1:
-            # Two bytes an element.
-            places = tl.max_contiguous(tl.multiple_of(places, (1, 2 * VECTOR)), (1, VECTOR))
-            mask = tl.max_constancy(mask, (1, VECTOR))
+        # Loads of 8 elements, 16 bytes.
+        places = tl.max_contiguous(tl.multiple_of(places, (1, 16)), (1, 8))
+        mask = tl.max_constancy(mask, (1, 8))
         x = tl.load(places, mask=mask, other=0.0)
         parts += (x,)  # type: ignore[assignment]
     return parts

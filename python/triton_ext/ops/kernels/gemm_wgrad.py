@@ -44,6 +44,9 @@ from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.kernels import epilogue
 from triton_ext.ops.kernels.gemm import tap_offsets
 
+#: Channels of a block of the Gluon kernel: one 128-byte swizzle row, and the rows of a consumer.
+BLOCK_C = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WgradConfig:

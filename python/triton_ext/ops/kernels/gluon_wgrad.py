@@ -65,11 +65,11 @@ from triton.language.extra.cuda import gdc_wait
 from triton_ext.gluon import nvidia as xnv
 from triton_ext.host.gluon_names import async_load, async_store, barrier, specialize, typed
 from triton_ext.ops.core.problem import ConvProblem
-from triton_ext.ops.families.gluon_wgrad import BLOCK_C as _BLOCK_C
+from triton_ext.ops.kernels import gemm_wgrad
 from triton_ext.ops.kernels import gluon_pipeline as ring
 from triton_ext.ops.kernels.gemm_wgrad import WgradTiles
 
-BLOCK_C = gl.constexpr(_BLOCK_C)
+BLOCK_C = gl.constexpr(gemm_wgrad.BLOCK_C)
 
 
 class WgradProblem(NamedTuple):

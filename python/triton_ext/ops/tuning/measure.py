@@ -44,9 +44,10 @@ from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.device import Device, assumed_device
 from triton_ext.ops.core.epilogue import EpilogueArguments
+from triton_ext.ops.core.family import TORCH
 from triton_ext.ops.core.launcher import compiling
 from triton_ext.ops.core.problem import ConvParameters
-from triton_ext.ops.families.by_torch import TORCH, TorchConfig
+from triton_ext.ops.families.by_torch import TorchConfig
 
 Function = Callable[[], object]
 Tensors = tuple[torch.Tensor, ...]
