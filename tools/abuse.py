@@ -26,14 +26,17 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 _TOKEN = "TRITON_EXT_ABUSE"
 _GPU = "NVIDIA H200"
+_MOST_PROBLEMS = 20
 _KEYS = 400
 _ENTRY = {"kind": "gemm", "config": {}, "us": 1.0, "measured": "2026-11-20T22:15:00Z"}
 _WAIT_SECONDS = 60.0
+#: Seconds in which a run that nobody ends, an ended process, and all writers have to be done.
+_LIMIT_SECONDS = 600.0
 #: User and group of the two kinds of writers, who share the second group.
 _USERS, _GROUP = (54321, 54322), 54323
 
@@ -146,18 +149,21 @@ def _kills(arguments: argparse.Namespace) -> list[str]:
         _finish(place, _command(arguments.what, place, 0))
         whole = time.monotonic() - start
         _say(f"{arguments.what}: {whole:.1f} s from start to end, seed {arguments.seed}")
-        finished = [0]
+        finished, problems = [0], list[str]()
         number = kills = 0
-        while kills < arguments.times:
+        while kills < arguments.times and len(problems) < _MOST_PROBLEMS:
             number += 1
             command = _command(arguments.what, place, number)
-            status = _run_and_kill(place, command, rng, whole, arguments.what == "compile")
-            kills += status != 0
-            if not status:
+            end = _run_and_kill(place, command, rng, whole, arguments.what == "compile")
+            if end.problem:
+                problems.append(f"run {number} {end.problem}")
+            if end.was_killed:
+                kills += 1
+                if kills % 20 == 0:
+                    _say(f"{kills} killed, {len(finished) - 1} finished before")
+            elif not end.problem:
                 finished.append(number)
-            elif kills % 20 == 0:
-                _say(f"{kills} killed, {len(finished) - 1} finished before")
-        problems = _left(place)
+        problems += _left(place)
         _finish(place, _command(arguments.what, place, 0))
         problems += _files_left(place, arguments.what)
         if arguments.what == "tune":
@@ -173,36 +179,80 @@ def _finish(place: _Place, command: list[str]) -> None:
         text=True,
         errors="replace",
         check=False,
+        timeout=_LIMIT_SECONDS,
     )
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command[:6])} failed:\n{done.stdout}{done.stderr}")
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a run ended.
+
+    Attributes:
+        was_killed: Whether a signal of this program ended it, or its worker.
+        problem: What is wrong about its end; empty if nothing is.
+    """
+
+    was_killed: bool
+    problem: str = ""
+
+
 def _run_and_kill(
     place: _Place, command: list[str], rng: random.Random, whole: float, workers: bool
-) -> int:
-    """Starts a command and ends it, or its worker, at a random time; returns its status."""
-    with subprocess.Popen(
-        command,
-        env=place.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(rng.uniform(0, 1.1 * whole))
+) -> _End:
+    """Starts a command and ends it, or its worker, at a random time."""
+    with (
+        tempfile.TemporaryFile() as printed,
+        subprocess.Popen(
+            command,
+            env=place.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=printed,
+            start_new_session=True,
+        ) as process,
+    ):
+        worker_killed = False
         number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGHUP))
-        victim = process.pid
-        if workers and rng.random() < 0.5:
-            children = [each for each in _processes(place) if _parent_of(each) == process.pid]
-            if children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(rng.choice(children), signal.SIGKILL)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(2 * rng.random() * whole)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(victim, number)
-        return process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0, 1.1 * whole))
+        if process.returncode is None and workers and rng.random() < 0.5:
+            worker_killed = _kill_a_child(place, process.pid, rng)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2 * rng.random() * whole)
+        # Sends nothing to a process that has ended: its number may be another's.
+        process.send_signal(number)
+        try:
+            process.wait(_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return _End(True, f"went on for {_LIMIT_SECONDS:g} s after {number.name}")
+        status = process.returncode
+        if status == -number or (worker_killed and status != 0):
+            return _End(True)
+        if status == 0:
+            return _End(worker_killed)
+        printed.seek(0)
+        said = printed.read()[-500:].decode(errors="replace").strip()
+        return _End(False, f"ended with status {status}, and nothing had ended it: {said}")
+
+
+def _kill_a_child(place: _Place, parent: int, rng: random.Random) -> bool:
+    """Kills a child of a process; returns whether there was one."""
+    children = [each for each in _processes(place) if _parent_of(each) == parent]
+    if not children:
+        return False
+    child = rng.choice(children)
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(child)
+        try:
+            # Now the number is that of no other process.
+            if _parent_of(child) == parent:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _parent_of(process: int) -> int:
@@ -238,7 +288,7 @@ def _files_left(place: _Place, what: str) -> list[str]:
             problems.append(f"{path.name} is left in the temporary folder")
     for name in ("cache", "tables"):
         for path in (place.root / name).rglob("*"):
-            if ".tmp" in path.name or path.name.endswith((".lock", ".aside")):
+            if ".tmp" in path.name or ".aside-" in path.name or path.name.endswith(".lock"):
                 problems.append(f"{path.name} is left beside {name}")
     return problems
 
@@ -268,6 +318,22 @@ def _forked(run: Callable[[], None]) -> int:
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+def _ends(processes: Sequence[int]) -> list[int]:
+    """Waits for processes of :func:`_forked`, kills them when time is over; returns statuses."""
+    end = time.monotonic() + _LIMIT_SECONDS
+    statuses = []
+    for process in processes:
+        found, status = os.waitpid(process, os.WNOHANG)
+        while not found and time.monotonic() < end:
+            time.sleep(0.02)
+            found, status = os.waitpid(process, os.WNOHANG)
+        if not found:
+            os.kill(process, signal.SIGKILL)  # It is ours, and nobody else waits for it.
+            _, status = os.waitpid(process, 0)
+        statuses.append(os.waitstatus_to_exitcode(status))
+    return statuses
 
 
 def _update_often(path: pathlib.Path, number: int, updates: int) -> None:
@@ -301,8 +367,7 @@ def _writers(arguments: argparse.Namespace) -> list[str]:
             _forked(functools.partial(_update_often, place.table, number, arguments.updates))
             for number in range(arguments.writers)
         ]
-        ends = [os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) for writer in writers]
-        problems = [f"a writer ended with {status}" for status in ends if status]
+        problems = [f"a writer ended with {status}" for status in _ends(writers) if status]
         seconds = time.monotonic() - start
         table = read_table(place.table, _GPU)
         found = len(table.entries) if table is not None else 0

@@ -4,28 +4,31 @@
     python3 tools/fuzz.py --minutes 10 --only ir         # a checkout; needs Python alone
     python tools/fuzz.py --modules 1000000 --seeds CHECKOUT_OF_TRITON --out summary.json
     python tools/fuzz.py --seed 7 --show 4711            # prints module 4711 of that run
+    python tools/fuzz.py --seed 7 --only tables --show 8 # the same of another door
 
 Seeds are the lit files under ``test``, the data of ``unittest``, the corpus that
 ``TRITON_EXT_CORPUS`` names, and the folders of ``--seeds``.  Module number n of a run with one
-seed and the same seed files is always the same.  Findings are reduced and written as cases
-(``--cases``), which ``unittest/fuzz`` runs again.  The exit status is 1 if there is a finding.
+seed and the same seed files is always the same, and so is input n of each other door.  Findings
+are reduced and written as cases (``--cases``), which ``unittest/fuzz`` runs again.  The exit status
+is 1 if there is a finding.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
+import pickle
 import platform
 import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -41,11 +44,15 @@ _MEMORY = 8 << 30
 #: before, by CPU time.
 _STUCK_SECONDS = 90.0
 _REPORT_SECONDS = 1.0
-#: Fractions of modules that are edited, and that go through a pass; fraction of inputs that are a
-#: command line, a table or a descriptor.
+#: Wall-clock seconds that the reduction of a finding may take.
+_KEEPING_SECONDS = 300.0
+#: Fractions of modules that are edited, that go through a pass, and whose pass gets options.
 _EDITED, _PASSED, _OPTIONS = 0.25, 0.25, 0.3
+#: Modules for each input of another door, where both are wanted.
 _OTHERS_EVERY = 200
 DOORS = ("ir", "command-lines", "tables", "descriptors", "c")
+#: Step of a finding that ended its process: nothing runs such an input again.
+ENDED = "unknown"
 
 
 def make_importable() -> None:
@@ -66,7 +73,7 @@ class Totals:
     Attributes:
         modules: Number of modules, by origin of the seed.
         others: Number of other inputs, by door.
-        findings: By signature; the shortest input of each.
+        findings: By signature; number and the shortest input of each.
         times: Number of occurrences of each.
         slowest: CPU seconds and number of the slowest module.
     """
@@ -87,20 +94,24 @@ class Totals:
 
 
 class _Worker:
-    """A process that examines every ``jobs``-th module.
+    """A process that examines every ``jobs``-th input.
 
     Args:
         index: Its number, less than ``jobs``.
-        first: The first module.
+        first: The first input.
         plan: What to do.
+
+    Attributes:
+        now: Number of the input, when it was begun in milliseconds, index of its door.
+        problem: Why it was ended; empty if it was not.
     """
 
     def __init__(self, index: int, first: int, plan: _Plan) -> None:
         context = multiprocessing.get_context("fork")
         self.index = index
         self.plan = plan
-        # The number of the module, and when it was begun, in milliseconds.
-        self.now = context.Array("q", [first, _milliseconds()], lock=False)
+        self.problem = ""
+        self.now = context.Array("q", [first, _milliseconds(), 0], lock=False)
         self.pipe, theirs = context.Pipe(duplex=False)
         self.process = context.Process(
             target=_work, args=(os.getpid(), first, plan, self.now, theirs), daemon=True
@@ -110,7 +121,7 @@ class _Worker:
 
     @property
     def is_stuck(self) -> bool:
-        """Returns whether it has been with one module for too long."""
+        """Returns whether it has been with one input for too long."""
         return bool(_milliseconds() - self.now[1] > 1000 * _STUCK_SECONDS)
 
 
@@ -120,17 +131,23 @@ class _Plan:
 
     Attributes:
         mutator: Creates the modules.
-        doors: Doors other than ``ir``.
+        seed: Seed of the inputs of other doors.
+        doors: The doors.
         jobs: Number of workers.
         end: Stop time, by ``time.monotonic``.
-        modules: Number of modules; 0 for no limit.
+        modules: Number of modules, or of inputs of each other door without ``ir``; 0 for no limit.
     """
 
     mutator: Mutator
+    seed: int
     doors: tuple[str, ...]
     jobs: int
     end: float
     modules: int
+
+    def tries_others(self, number: int) -> bool:
+        """Returns whether doors other than ``ir`` get an input of that number."""
+        return "ir" not in self.doors or number // self.jobs % _OTHERS_EVERY == _OTHERS_EVERY // 2
 
 
 def _milliseconds() -> int:
@@ -140,38 +157,25 @@ def _milliseconds() -> int:
 def _work(
     parent: int, first: int, plan: _Plan, now: Any, pipe: multiprocessing.connection.Connection
 ) -> None:
-    """Examines modules until the end; runs in a process of its own, which ends with its parent."""
-    from triton_ext.host.child import end_with
-
-    end_with(parent)
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.setrecursionlimit(1000)
-    from fuzz_ir import guarded
-
-    # Imports torch, which takes seconds, when it is first needed.
-    others: list[tuple[str, Any]] | None = None
+    """Examines inputs until the end; runs in a process of its own, which ends with its parent."""
+    _limit_process(parent)
     totals, told = Totals(), time.monotonic()
     number = first
     while not plan.modules or number < plan.modules:
-        now[0], now[1] = number, _milliseconds()
-        begin = time.process_time()
-        origin, finding = examine_module(plan.mutator, number)
-        seconds = time.process_time() - begin
-        totals.modules[origin] += 1
-        totals.slowest = max(totals.slowest, (seconds, number))
-        if finding is not None:
-            totals.add(number, finding)
-        if number // plan.jobs % _OTHERS_EVERY == _OTHERS_EVERY // 2:
-            if others is None:
-                others = _other_doors(plan.doors)
-            for door, one in others:
-                now[1] = _milliseconds()
-                text, run = one(Random((number << 8) + 1))
-                found = guarded(door, text, run)
+        for index, door in enumerate(plan.doors):
+            if door != "ir" and not plan.tries_others(number):
+                continue
+            now[0], now[1], now[2] = number, _milliseconds(), index
+            begin = time.process_time()
+            if door == "ir":
+                origin, finding = examine_module(plan.mutator, number)
+                totals.modules[origin] += 1
+                totals.slowest = max(totals.slowest, (time.process_time() - begin, number))
+            else:
+                finding = examine_other(door, plan.seed, number)
                 totals.others[door] += 1
-                if found is not None:
-                    totals.add(number, found)
+            if finding is not None:
+                totals.add(number, finding)
         number += plan.jobs
         if time.monotonic() - told > _REPORT_SECONDS:
             pipe.send(totals)  # Ends the process if nobody reads any more.
@@ -203,47 +207,70 @@ def examine_module(mutator: Mutator, number: int) -> tuple[str, Finding | None]:
     return seed.origin, examine(text, rng, passes=passes, edits=edits, options=options)
 
 
-def _other_doors(names: Sequence[str]) -> list[tuple[str, Any]]:
-    if not names:
-        return []
-    import fuzz_doors
+def _limit_process(parent: int) -> None:
+    """Has this process end with its parent, and limits its memory and its stack."""
+    from triton_ext.host.child import end_with
 
-    # Imports are no time of an input.
-    fuzz_doors.prepare(names)
-    return [(name, fuzz_doors.INPUTS[name]) for name in names]
+    end_with(parent)
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.setrecursionlimit(1000)
 
 
-def run(mutator: Mutator, doors: tuple[str, ...], arguments: argparse.Namespace) -> Totals:
-    """Runs the workers until the time is over or all modules are made.
+def make_other(door: str, seed: int, number: int) -> tuple[str, Any]:
+    """Returns an input of another door as text, and the function that runs it.
 
     Args:
-        mutator: Makes the modules.
-        doors: Doors other than ``ir``.
-        arguments: The command line.
+        door: Its name.
+        seed: Seed of the run.
+        number: Number of the input.
     """
-    plan = _Plan(
-        mutator=mutator,
-        doors=doors,
-        jobs=arguments.jobs,
-        end=time.monotonic() + 60 * arguments.minutes,
-        modules=arguments.modules,
-    )
+    import fuzz_doors
+
+    rng = Random((seed << 52) + (DOORS.index(door) << 48) + number)
+    return fuzz_doors.INPUTS[door](rng)
+
+
+def examine_other(door: str, seed: int, number: int) -> Finding | None:
+    """Examines one input of another door of a run.
+
+    Args:
+        door: Its name.
+        seed: Seed of the run.
+        number: Number of the input.
+    """
+    from fuzz_ir import guarded
+
+    text, run_input = make_other(door, seed, number)
+    return guarded(door, text, run_input)
+
+
+def run(plan: _Plan) -> Totals:
+    """Runs the workers until the time is over or all inputs are made.
+
+    Args:
+        plan: What they do.
+    """
     totals = Totals()
+    if not plan.doors:
+        return totals
     workers = {w.pipe: w for w in (_Worker(i, i, plan) for i in range(plan.jobs))}
     told = start = time.monotonic()
     while workers:
         for ready in multiprocessing.connection.wait(list(workers), timeout=1.0):
             assert isinstance(ready, multiprocessing.connection.Connection)
             _take(ready, workers, totals)
-        for pipe, worker in list(workers.items()):
-            if worker.is_stuck:
+        for worker in workers.values():
+            if worker.is_stuck and not worker.problem:
+                # Its pipe is read to the end, which is where it is replaced.
+                worker.problem = "hang"
                 worker.process.kill()
-                _replace(pipe, workers, totals, "hang")
         if time.monotonic() - told > 10:
             told = time.monotonic()
-            count = totals.modules.total()
-            rate = count / (told - start)
-            _say(f"{count:9} modules, {rate:6.0f} a second, {len(totals.findings)} findings")
+            of_ir = "ir" in plan.doors
+            count = totals.modules.total() if of_ir else totals.others.total()
+            rate, inputs = count / (told - start), "modules" if of_ir else "inputs"
+            _say(f"{count:9} {inputs}, {rate:6.0f} a second, {len(totals.findings)} findings")
     return totals
 
 
@@ -254,46 +281,83 @@ def _take(
     worker = workers[pipe]
     try:
         part: Totals = pipe.recv()
-    except EOFError:
+    except (EOFError, OSError, pickle.UnpicklingError):
+        # One that was killed may leave half a message.
+        worker.process.join(_STUCK_SECONDS)
+        worker.process.kill()
         worker.process.join()
-        if worker.process.exitcode != 0:
-            _replace(pipe, workers, totals, f"exit status {worker.process.exitcode}")
+        if worker.problem or worker.process.exitcode != 0:
+            problem = worker.problem or f"exit status {worker.process.exitcode}"
+            _replace(pipe, workers, totals, problem)
         else:
             del workers[pipe]
+        pipe.close()
         return
     totals.modules += part.modules
     totals.others += part.others
     for signature, (number, finding) in part.findings.items():
         if signature not in totals.findings:
-            _say(f"found in module {number}: {signature}")
+            _say(f"found in {finding.door} {number}: {signature}")
         totals.add(number, finding)
         totals.times[signature] += part.times[signature] - 1
     totals.slowest = max(totals.slowest, part.slowest)
 
 
 def _replace(pipe: Any, workers: dict[Any, _Worker], totals: Totals, problem: str) -> None:
-    """Notes the module that ended a worker, and lets another one go on behind it."""
+    """Notes the input that ended a worker, and lets another one go on behind it."""
     from fuzz_ir import Finding
 
     worker = workers.pop(pipe)
-    number = worker.now[0]
-    _, text, _ = worker.plan.mutator.make(number)
+    plan, number, door = worker.plan, worker.now[0], worker.plan.doors[worker.now[2]]
+    is_ir = door == "ir"
+    text = plan.mutator.make(number)[1] if is_ir else make_other(door, plan.seed, number)[0]
     found = Finding(
-        door="ir",
+        door=door,
         kind="hang" if problem == "hang" else "exception",
-        step="unknown",
-        signature=f"the process ended: {problem}",
-        detail=f"module {number}",
+        step=ENDED,
+        signature=f"the process ended in {door}: {problem}",
+        detail=f"input {number}",
         text=text,
     )
     totals.add(number, found)
-    again = _Worker(worker.index, number + worker.plan.jobs, worker.plan)
+    _say(f"found in {door} {number}: {found.signature}")
+    again = _Worker(worker.index, number + plan.jobs, plan)
     workers[again.pipe] = again
 
 
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def _kept(finding: Finding, folder: pathlib.Path) -> pathlib.Path | None:
+    """Keeps a finding as a case, as it is where its reduction does not end well.
+
+    The reduction runs the input again, in a process of its own with the limits of a worker.
+    """
+    import fuzz_cases
+
+    if finding.step != ENDED:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe(duplex=False)
+
+        def reduce(parent: int) -> None:
+            _limit_process(parent)
+            theirs.send(fuzz_cases.keep(finding, folder))
+
+        process = context.Process(target=reduce, args=(os.getpid(),), daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
+                if ours.poll(_KEEPING_SECONDS):
+                    path: pathlib.Path | None = ours.recv()
+                    return path
+        finally:
+            process.kill()
+            process.join()
+            ours.close()
+    return fuzz_cases.keep(finding, folder, reduce=False)
 
 
 def _summary(
@@ -337,7 +401,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="stop after these (10)")
-    parser.add_argument("--modules", type=int, default=0, help="stop after these; 0: do not")
+    parser.add_argument("--modules", type=int, default=0, help="stop after these inputs; 0: do not")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--seed", type=int, default=None, help="of the run; default: the time")
     parser.add_argument(
@@ -351,7 +415,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where reduced findings are written",
     )
     parser.add_argument("--out", type=pathlib.Path, help="write a summary as JSON")
-    parser.add_argument("--show", type=int, help="print one module of the run, and examine it")
+    parser.add_argument("--show", type=int, help="print one input of the run, and examine it")
     return parser
 
 
@@ -374,48 +438,67 @@ def main() -> int:
     if corpus:
         folders.append(pathlib.Path(corpus))
     seeds = [seed for folder in folders if folder.exists() for seed in seeds_in(folder)]
-    if not seeds:
+    if not seeds and "ir" in (arguments.only or DOORS):
         parser.error("there is no IR to start from; name a folder with --seeds")
     mutator = Mutator(seeds, arguments.seed)
     if arguments.show is not None:
-        return _show(mutator, arguments.show)
+        shown = (arguments.only or DOORS)[0]
+        if shown == "c":
+            parser.error("--show: C calls have no inputs to show; --seed repeats all of them")
+        return _show(shown, mutator, arguments.seed, arguments.show)
     return _run(arguments, mutator, Counter(seed.origin for seed in seeds))
 
 
-def _show(mutator: Mutator, number: int) -> int:
-    text = mutator.make(number)[1]
+def _show(door: str, mutator: Mutator, seed: int, number: int) -> int:
+    is_ir = door == "ir"
+    text = mutator.make(number)[1] if is_ir else make_other(door, seed, number)[0]
     sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass"))
-    _, finding = examine_module(mutator, number)
+    if not is_ir:
+        import fuzz_doors
+
+        fuzz_doors.prepare([door])
+        finding = examine_other(door, seed, number)
+    else:
+        finding = examine_module(mutator, number)[1]
     sys.stdout.flush()
     sys.stderr.write(f"{finding.signature}\n{finding.detail}\n" if finding else "no finding\n")
     return 0 if finding is None else 1
 
 
 def _run(arguments: argparse.Namespace, mutator: Mutator, origins: Counter[str]) -> int:
-    import fuzz_cases
-
-    wanted = tuple(arguments.only or DOORS)
-    doors: tuple[str, ...] = ()
-    if set(wanted) - {"ir"}:
+    wanted = [door for door in DOORS if door in (arguments.only or DOORS)]
+    doors = [door for door in wanted if door == "ir"]
+    if wanted != doors:
         import fuzz_doors
 
-        doors = tuple(d for d in wanted if d in fuzz_doors.INPUTS and fuzz_doors.is_there(d, _say))
+        doors += [d for d in wanted if d in fuzz_doors.INPUTS and fuzz_doors.is_there(d, _say)]
+        # Imports, of torch above all, are no time of an input, and none of the run.
+        fuzz_doors.prepare(doors)
     _say(f"seed {arguments.seed}, {arguments.jobs} jobs, {origins.total()} texts to start from")
     start = time.monotonic()
-    totals = run(mutator, doors, arguments)
+    plan = _Plan(
+        mutator=mutator,
+        seed=arguments.seed,
+        doors=tuple(doors),
+        jobs=arguments.jobs,
+        end=start + 60 * arguments.minutes,
+        modules=arguments.modules,
+    )
+    totals = run(plan)
     seconds = time.monotonic() - start
     if "c" in wanted:
-        import fuzz_doors
-
-        for finding in fuzz_doors.c_calls(arguments.seed, totals.others, _say):
+        # For the whole time where nothing else is wanted, else once.
+        end = start if doors else plan.end
+        for finding in fuzz_doors.c_calls(arguments.seed, totals.others, _say, end):
             totals.add(0, finding)
     for number, finding in totals.findings.values():
         _say(f"\nfinding: {finding.signature} ({totals.times[finding.signature]} times)")
-        _say(f"  --seed {arguments.seed} --show {number}: {finding.step}")
+        again = f"--only {finding.door} --show {number}" if finding.door != "c" else "--only c"
+        _say(f"  --seed {arguments.seed} {again.replace('llvm', 'ir')}: {finding.step}")
         _say(f"  {finding.detail}")
-        path = fuzz_cases.keep(finding, arguments.cases)
+        path = _kept(finding, arguments.cases)
         if path is not None:
-            _say(f"  reduced: {path}")
+            _say(f"  kept: {path}")
     summary = _summary(totals, arguments, seconds, origins)
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(summary, indent=1) + "\n")

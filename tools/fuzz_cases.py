@@ -46,12 +46,13 @@ def examine_case(text: str, *, is_llvm: bool = False, step: str = "") -> Finding
     return None
 
 
-def keep(finding: Finding, folder: pathlib.Path) -> pathlib.Path | None:
+def keep(finding: Finding, folder: pathlib.Path, *, reduce: bool = True) -> pathlib.Path | None:
     """Writes a finding about IR as a file, reduced as far as it goes.
 
     Args:
         finding: The finding.
         folder: Where cases are; made if it is not there.
+        reduce: Whether its input is run again to reduce it.
 
     Returns:
         The file; ``None`` for another kind of input, or where nothing can be written.
@@ -64,7 +65,9 @@ def keep(finding: Finding, folder: pathlib.Path) -> pathlib.Path | None:
         found = examine_case(text, is_llvm=is_llvm, step=finding.step)
         return found is not None and found.signature == finding.signature
 
-    text = reduced(finding.text, is_same) if is_same(finding.text) else finding.text
+    text = finding.text
+    if reduce and is_same(text):
+        text = reduced(text, is_same)
     words = "".join(c if c.isalnum() else "-" for c in finding.signature.lower())[:60].strip("-")
     name = "-".join(word for word in words.split("-") if word)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

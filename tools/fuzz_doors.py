@@ -11,14 +11,17 @@ import functools
 import importlib
 import importlib.util
 import io
+import itertools
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +35,8 @@ __all__ = ["INPUTS", "c_calls", "is_there", "prepare"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _C_FOLDER = ROOT / "unittest" / "nvidia" / "c"
 _C_CALLS = 1_000_000
+#: Wall-clock seconds that a build, or one round of calls, may take.
+_C_SECONDS = 900.0
 
 #: Input as text, and what runs it.
 Input = tuple[str, Callable[[list[str]], str]]
@@ -339,14 +344,19 @@ def prepare(doors: Sequence[str]) -> None:
         doors: Their names.
     """
     if "command-lines" in doors:
-        _tools()
         if _has("torch"):
             importlib.import_module("triton_ext.ops.tuning.command")
+        for tool, _ in _tools():
+            # Imports some more when it runs.
+            with contextlib.suppress(Exception):
+                _run_command([tool, "--no-such-option"], ["start"])
     if "tables" in doors:
         importlib.import_module("triton_ext.ops.tuning.store")
         _shipped()
     if "descriptors" in doors:
         importlib.import_module("triton_ext.backends.nvidia.backend.descriptors")
+        with contextlib.suppress(Exception):
+            _descriptor(Random(0))[1](["start"])
 
 
 def is_there(door: str, say: Callable[[str], None]) -> bool:
@@ -362,41 +372,94 @@ def is_there(door: str, say: Callable[[str], None]) -> bool:
     return not missing
 
 
-def c_calls(seed: int, counts: Counter[str], say: Callable[[str], None]) -> Iterator[Finding]:
+def c_calls(
+    seed: int, counts: Counter[str], say: Callable[[str], None], end: float = 0.0
+) -> Iterator[Finding]:
     """Builds and runs random calls of C under sanitizers, where there is a C compiler.
 
     Args:
-        seed: For the random numbers.
-        counts: Gets the number of calls.
+        seed: Seed of the first round; later ones have the next numbers.
+        counts: Gets the number of calls that ended.
         say: Takes the reason where nothing runs.
+        end: Time, by ``time.monotonic``, until which rounds follow the first one.
     """
     build = ["make", "--no-print-directory", "-C", str(_C_FOLDER), "fuzz"]
     if not all(map(shutil.which, ("make", "cc"))) or not _C_FOLDER.is_dir():
         say("left out: C calls, which need a checkout, make and a C compiler")
         return
-    if subprocess.run(build, capture_output=True, check=False).returncode != 0:
-        say(f"left out: C calls; {' '.join(build)} failed")
+    problem = _sanitizers_problem()
+    if problem:
+        say(f"left out: C calls, which need a C compiler with sanitizers; {problem}")
         return
-    for sanitizer in ("asan", "tsan"):
-        folder = _C_FOLDER / "build" / sanitizer
-        program = folder / "fuzz_calls"
-        command = [str(program), str(folder), str(_C_CALLS), str(seed)]
-        done = subprocess.run(
-            command,
-            env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        counts[f"c ({sanitizer})"] += _C_CALLS
-        if done.returncode != 0:
-            report = re.search(r"(?:ERROR|WARNING): [^\n]*|[^\n]*runtime error[^\n]*", done.stderr)
-            yield Finding(
-                door="c",
-                kind="exception",
-                step=sanitizer,
-                signature=f"{sanitizer}: {report[0] if report else done.returncode}",
-                detail=done.stderr[-2000:],
-                text=" ".join(command),
+    failure = _failure(build, {}, "the build")
+    if failure is not None:
+        yield failure
+        return
+    for number in itertools.count(seed):
+        for sanitizer in ("asan", "tsan"):
+            folder = _C_FOLDER / "build" / sanitizer
+            command = [str(folder / "fuzz_calls"), str(folder), str(_C_CALLS), str(number)]
+            failure = _failure(command, {"LD_LIBRARY_PATH": str(folder)}, sanitizer)
+            if failure is None:
+                counts[f"c ({sanitizer})"] += _C_CALLS
+            else:
+                yield failure
+        if time.monotonic() >= end:
+            return
+
+
+def _sanitizers_problem() -> str:
+    """Returns why no program with sanitizers can be built, or nothing."""
+    with tempfile.TemporaryDirectory(prefix="triton-ext-fuzz-") as folder:
+        for sanitizer in ("address,undefined", "thread"):
+            command = ["cc", f"-fsanitize={sanitizer}", "-x", "c", "-", "-o", f"{folder}/a"]
+            done = subprocess.run(
+                command,
+                input="int main(void) { return 0; }\n",
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=_C_SECONDS,
             )
+            if done.returncode != 0:
+                return f"{' '.join(command[:2])} says: {done.stderr.strip()[-300:]}"
+    return ""
+
+
+def _failure(command: list[str], variables: dict[str, str], step: str) -> Finding | None:
+    """Runs a command; returns the finding where it fails, or takes too long."""
+    kind = "exception"
+    with tempfile.TemporaryFile() as printed:
+        # In a session of its own: what make started ends with it.
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=printed,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(_C_SECONDS)
+        except subprocess.TimeoutExpired:
+            kind, status = "hang", -signal.SIGKILL
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        printed.seek(0)
+        said = printed.read().decode(errors="replace")
+    if status == 0:
+        return None
+    report = re.search(r"(?:ERROR|WARNING): [^\n]*|[^\n]*(?:runtime error|error: )[^\n]*", said)
+    why = f"more than {_C_SECONDS:g} s" if kind == "hang" else f"status {status}"
+    return Finding(
+        door="c",
+        kind=kind,
+        step=step,
+        signature=f"{step}: {report[0] if report and kind != 'hang' else why}",
+        detail=said[-2000:],
+        text=" ".join(command),
+    )

@@ -38,13 +38,15 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "markers": (set(), set()),
     "strings": (set(), set()),
+    # The compiler side and the host show lines of sources by the same rule.
+    "source_files": (set(), set()),
     "ir": ({"errors", "ir", "strings"}, set()),
     "llvm_ir": ({"errors", "llvm_ir", "strings"}, set()),
     # The table of memory effects finds the vendors' rows by name.
     "analysis": ({"errors", "ir", "analysis", "backends"}, set()),
     # The registry finds the vendors' tables of passes by name.
-    "passes": (COMPILER | {"backends"}, set()),
-    "host": ({"errors", "host", "strings"}, {"triton"}),
+    "passes": (COMPILER | {"backends", "source_files"}, set()),
+    "host": ({"errors", "host", "source_files", "strings"}, {"triton"}),
     "own_passes": ({"", "backends", "errors", "host", "markers", "passes"}, set()),
     "plugin": (
         {"", "backends", "errors", "host", "ir", "markers", "own_passes", "passes"},
@@ -78,9 +80,10 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     ),
     # rich draws its table where it is installed.
     "nn": (
-        {"errors", "ops", "ops.api", "ops.core", "ops.kernels", "ops.norms", "nn"},
+        {"errors", "ops", "ops.api", "ops.core", "ops.kernels", "ops.norms", "nn", "nn.kernels"},
         {"torch", "rich"},
     ),
+    "nn.kernels": ({"ops.kernels", "ops.norms"}, {"triton"}),
     "tools": (
         {"", "backends", "errors", "host", "strings", "tools", "tools.doctor", "tools.explain"}
         | {"tools.tune"}

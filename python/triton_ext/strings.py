@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 import sys
 
-__all__ = ["STRING", "STRING_BODY", "lines_of", "quote", "unquote", "without_leak_report"]
+__all__ = [
+    "SKIPPED_STRING",
+    "STRING",
+    "STRING_BODY",
+    "lines_of",
+    "quote",
+    "unquote",
+    "without_leak_report",
+]
 
 # A group that is repeated takes Python about 190 bytes for each time, in case that it has to go
 # back; Python 3.10 cannot be told that it never has to.
@@ -14,6 +22,9 @@ _TIMES = "*+" if sys.version_info >= (3, 11) else "*"
 STRING_BODY = r'[^"\\\n]*(?:\\.[^"\\\n]*)' + _TIMES
 #: A regular expression of a string with its quotes.
 STRING = f'"{STRING_BODY}"'
+#: The same for searches that pass over strings.  One that is not closed counts as far as it goes:
+#: a search that tried again behind each of its escaped quotes would take quadratic time.
+SKIPPED_STRING = STRING + "?"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _LEAK_REPORT = re.compile(
     r"^(?:nanobind: (?:leaked|this is likely caused)| - leaked | - \.\.\. skipped|"

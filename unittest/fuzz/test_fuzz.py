@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import json
@@ -133,11 +134,149 @@ def test_other_doors(door):
         assert found is None, f"{text}\n{found.detail}"
 
 
-def run_tool(*arguments, folder):
+def planted(monkeypatch, run_input, *, modules=3):
+    """A plan for one worker whose tables run something else."""
+    fuzz, doors = tool("fuzz"), tool("fuzz_doors")
+    monkeypatch.setitem(doors.INPUTS, "tables", lambda rng: (str(rng.random()), run_input))
+    return fuzz._Plan(
+        mutator=tool("fuzz_ir").Mutator([], 1),
+        seed=1,
+        doors=("tables",),
+        jobs=1,
+        end=time.monotonic() + 60,
+        modules=modules,
+    )
+
+
+def test_inputs_of_other_doors_follow_the_seed():
+    fuzz = tool("fuzz")
+    for door in ("command-lines", "descriptors"):
+        texts = [fuzz.make_other(door, 3, number)[0] for number in range(50)]
+        assert texts == [fuzz.make_other(door, 3, number)[0] for number in range(50)]
+        assert texts != [fuzz.make_other(door, 4, number)[0] for number in range(50)]
+        assert len(set(texts)) > 30
+
+
+def test_an_input_that_ends_the_process(monkeypatch):
+    fuzz = tool("fuzz")
+    plan = planted(monkeypatch, lambda step: os.kill(os.getpid(), signal.SIGKILL))
+    totals = fuzz.run(plan)
+    ((number, found),) = totals.findings.values()
+    assert found.signature == "the process ended in tables: exit status -9"
+    assert (found.door, found.kind, totals.times[found.signature]) == ("tables", "exception", 3)
+    assert found.text == fuzz.make_other("tables", 1, number)[0]
+
+
+def test_an_input_that_blocks(monkeypatch):
+    fuzz = tool("fuzz")
+    monkeypatch.setattr(fuzz, "_STUCK_SECONDS", 1.0)
+    totals = fuzz.run(planted(monkeypatch, lambda step: time.sleep(600), modules=1))
+    ((_, found),) = totals.findings.values()
+    assert (found.kind, found.signature) == ("hang", "the process ended in tables: hang")
+
+
+def test_findings_before_a_hang_are_kept(monkeypatch):
+    fuzz = tool("fuzz")
+    monkeypatch.setattr(fuzz, "_STUCK_SECONDS", 2.0)
+    monkeypatch.setattr(fuzz, "_REPORT_SECONDS", 0.0)
+    done = iter(("exception: planted", ""))
+
+    def run_input(step):
+        return next(done, None) or time.sleep(600)
+
+    found = fuzz.run(planted(monkeypatch, run_input, modules=1)).findings
+    assert [f.signature for _, f in found.values()] == ["exception in start: planted"]
+    done = iter(("exception: planted",))
+    found = fuzz.run(planted(monkeypatch, run_input, modules=2)).findings
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("error", [EOFError(), OSError("got end of file during message")])
+def test_a_worker_that_ends_in_the_middle_of_a_message(monkeypatch, error):
+    fuzz = tool("fuzz")
+    plan = planted(monkeypatch, lambda step: "", modules=1)
+    worker = fuzz._Worker(0, 0, plan)
+    worker.process.join()
+
+    class Pipe:
+        def recv(self):
+            raise error
+
+        def close(self):
+            worker.pipe.close()
+
+    pipe = Pipe()
+    workers = {pipe: worker}
+    fuzz._take(pipe, workers, fuzz.Totals())
+    assert workers == {}
+
+
+def test_what_ended_its_process_is_not_run_again(monkeypatch, tmp_path):
+    fuzz, cases = tool("fuzz"), tool("fuzz_cases")
+    found = tool("fuzz_ir").Finding(
+        door="ir", kind="hang", step=fuzz.ENDED, signature="planted", detail="", text=SEED
+    )
+    monkeypatch.setattr(cases, "examine_case", None)
+    assert fuzz._kept(found, tmp_path).read_text() == SEED
+
+
+def test_a_reduction_that_ends_its_process(monkeypatch, tmp_path):
+    fuzz, cases = tool("fuzz"), tool("fuzz_cases")
+    found = tool("fuzz_ir").Finding(
+        door="ir", kind="exception", step="verify", signature="planted", detail="", text=SEED
+    )
+    monkeypatch.setattr(cases, "examine_case", lambda *given, **options: os._exit(3))
+    assert fuzz._kept(found, tmp_path).read_text() == SEED
+    monkeypatch.setattr(fuzz, "_KEEPING_SECONDS", 1.0)
+    monkeypatch.setattr(cases, "examine_case", lambda *given, **options: time.sleep(600))
+    assert fuzz._kept(found, tmp_path).read_text() == SEED
+
+
+def c_findings(monkeypatch, tmp_path, recipe, program):
+    """Runs the door of C with another Makefile and other programs."""
+    doors = tool("fuzz_doors")
+    (tmp_path / "Makefile").write_text(f"fuzz:\n\t{recipe}\n")
+    for sanitizer in ("asan", "tsan"):
+        path = tmp_path / "build" / sanitizer / "fuzz_calls"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{program}\n")
+        path.chmod(0o755)
+    monkeypatch.setattr(doors, "_C_FOLDER", tmp_path)
+    monkeypatch.setattr(doors, "_sanitizers_problem", lambda: "")
+    if doors.shutil.which("make") is None or doors.shutil.which("cc") is None:
+        pytest.skip("needs make and a C compiler")
+    counts, said = collections.Counter(), []
+    return list(doors.c_calls(7, counts, said.append)), counts
+
+
+def test_a_failed_build_of_the_c_calls(monkeypatch, tmp_path):
+    found, counts = c_findings(monkeypatch, tmp_path, "@echo a.c:1: error: planted; false", "")
+    assert [(f.door, f.step, f.signature) for f in found] == [
+        ("c", "the build", "the build: a.c:1: error: planted")
+    ]
+    assert counts == {}
+
+
+def test_c_calls_that_do_not_end(monkeypatch, tmp_path):
+    monkeypatch.setattr(tool("fuzz_doors"), "_C_SECONDS", 2.0)
+    found, counts = c_findings(monkeypatch, tmp_path, "@true", "sleep 600")
+    assert [(f.kind, f.signature) for f in found] == [
+        ("hang", "asan: more than 2 s"),
+        ("hang", "tsan: more than 2 s"),
+    ]
+    assert counts == {}
+
+
+def test_c_calls_that_fail(monkeypatch, tmp_path):
+    found, _ = c_findings(monkeypatch, tmp_path, "@true", 'echo "ERROR: planted $3" >&2; exit 1')
+    assert [f.signature for f in found] == ["asan: ERROR: planted 7", "tsan: ERROR: planted 7"]
+
+
+def run_tool(*arguments, folder, door="ir"):
     seeds = folder / "seeds" / "3.9.0"
     seeds.mkdir(parents=True, exist_ok=True)
     (seeds / "a.mlir").write_text(SEED)
-    command = [sys.executable, str(TOOLS / "fuzz.py"), "--only", "ir", "--seed", "1"]
+    command = [sys.executable, str(TOOLS / "fuzz.py"), "--only", door, "--seed", "1"]
     command += ["--seeds", str(folder / "seeds"), "--cases", str(folder / "cases"), *arguments]
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_EXT_CORPUS"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -157,6 +296,18 @@ def test_the_command_line(tmp_path):
         assert summary[count] == 0
     assert summary["findings"] == []
     assert time.monotonic() - start < 120
+
+
+def test_another_door_alone(tmp_path):
+    out = tmp_path / "out.json"
+    arguments = ("--modules", "20", "--jobs", "1", "--out", str(out))
+    done = run_tool(*arguments, folder=tmp_path, door="command-lines")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(out.read_text())
+    assert (summary["modules"], summary["other_inputs"]) == (0, {"command-lines": 20})
+    done = run_tool("--show", "3", folder=tmp_path, door="command-lines")
+    assert json.loads(done.stdout)
+    assert done.stderr.endswith("no finding\n")
 
 
 def test_it_stops_by_itself(tmp_path):

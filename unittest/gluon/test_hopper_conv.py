@@ -372,15 +372,15 @@ def test_residue_classes_reach_what_the_convolution_reaches():
             dilation=rng.randint(1, 6),
             low=rng.randint(0, 8),
         )
-        empty += any(not dim.class_taps(a) for a in range(dim.stride))
+        empty += any(not dim.taps_of(a) for a in range(dim.stride))
         shared += dim.divisor > 1
         for pixel in range(dim.size):
             y, residue = divmod(pixel, dim.stride)
-            assert y < dim.walk_size
-            found = {(y + dim.shift(residue, r), r) for r in dim.class_taps(residue)}
+            assert y < dim.phase_size
+            found = {(y + dim.shift(residue, r), r) for r in dim.taps_of(residue)}
             assert found == brute_force_taps(dim, pixel)
             # As the kernel walks: from the first tap's offset, down by a phase's step.
-            offsets = [dim.shift(residue, r) - dim.lower for r in dim.class_taps(residue)]
+            offsets = [dim.shift(residue, r) - dim.lower for r in dim.taps_of(residue)]
             assert all(offset >= 0 for offset in offsets)
             falls = {a - b for a, b in itertools.pairwise(offsets)}
             assert falls <= {dim.dilation // dim.divisor}

@@ -57,7 +57,7 @@ def test_a_location_that_names_a_device_or_a_pipe_is_refused(process, tmp_path, 
     assert result.text is None
     (error,) = result.diagnostics
     assert error.message == (
-        f"expected a regular file in a location, found {name}, "
+        f"expected a regular file of at most 16 MiB in a location, found {name}, "
         "which Triton would read to show its line"
     )
     line = f"    %dead = arith.muli %x, %x : i32 {location}".splitlines()[0]
@@ -120,4 +120,4 @@ def test_an_ordinary_file_in_shared_memory_is_kept(process):
 def test_a_colon_is_found_behind_comments(process, between):
     location = f'loc("/dev/zero"{between}:1:1)'
     result = run(process, f'// "x"\n// "y"\n{MODULE.replace("LOCATION", location)}')
-    assert "expected a regular file in a location" in result.diagnostics[0].message
+    assert "expected a regular file of" in result.diagnostics[0].message

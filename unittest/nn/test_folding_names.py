@@ -9,6 +9,7 @@ import functools
 import io
 import math
 import pickle
+import re
 import weakref
 
 import pytest
@@ -455,6 +456,24 @@ def test_a_module_that_knows_its_parent_survives(elsewhere):
     data = pickle.dumps(parent)
     elsewhere()
     torch.testing.assert_close(pickle.loads(data)(image()), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["a.b", ".", "a.", "0.0", "a..b", ""])
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_a_pickle_with_a_dot_in_the_name_of_a_child_is_not_folded(elsewhere, name, is_deep):
+    inner = TORCH.Sequential(TORCH.Conv2d(4, 4, 3), TORCH.BatchNorm2d(4), TORCH.ReLU())
+    model, x = (TORCH.Sequential(inner) if is_deep else inner).eval(), image()
+    expected = model(x)
+    nn.convert(model, fold=True, report=False)
+    children = inner.__dict__["_modules"]
+    inner.__dict__["_modules"] = {name if k == "0" else k: v for k, v in children.items()}
+    data = pickle.dumps(model)
+    elsewhere()
+    other = pickle.loads(data)
+    torch.testing.assert_close(other(x), expected)
+    with pytest.raises(ValueError, match=f"has a child named {re.escape(repr(name))}"):
+        nn.report(other)
 
 
 class Hostile:

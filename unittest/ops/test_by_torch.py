@@ -75,7 +75,7 @@ def test_it_is_listed_and_never_chosen_by_default():
     found = explain_case(case_of(), H200)
     assert found.chosen.kind != "torch"
     (listed,) = [each for each in found.candidates if each.kind == "torch"]
-    assert "prefer=" in listed.reason
+    assert "prefer=" in listed.refusal
     assert f"{counted_us() / 1.03:.1f} us" in str(listed)
     assert "torch" not in {each.family.kind for each in planner.offers(case_of(), H200)}
     assert TORCH["fprop"].refusals(case_of(), H200, TorchConfig())

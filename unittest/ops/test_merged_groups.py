@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
-from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
 from triton_ext.errors import UnsupportedError
 from triton_ext.host import capabilities
@@ -29,7 +28,7 @@ from triton_ext.ops.families.merged_groups import (
     MergedPlan,
     merge_factors,
 )
-from triton_ext.ops.tuning.measure import make_tensors, run_plan
+from triton_ext.ops.tuning.measure import make_tensors
 from triton_ext.ops.tuning.runs import candidates
 
 from benchmarks.suites import select_layers
@@ -49,12 +48,6 @@ STRIDED = replace(EIGHT, stride=(2, 2))
 
 def case_of(problem, direction="fprop", dtype=HALF, **others):
     return Case(direction=direction, problem=problem, dtype=dtype, **others)
-
-
-@pytest.mark.slow
-@NEEDS_IM2COL
-def test_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_merged.py", 3000)
 
 
 # --- which groups -------------------------------------------------------------------------------
@@ -238,7 +231,7 @@ def run(case):
     with assumed_device(H200):
         plan, tensors = make_plan(case, META), make_tensors(case, META)
         with _MemoryRecorder() as recorder:
-            run_plan(case, plan, tensors)
+            plan.run(*tensors)
     return plan, recorder
 
 

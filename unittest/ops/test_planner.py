@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -156,6 +159,18 @@ def test_a_family_that_supersedes_others_is_not_compared_with_them():
     assert not found["gemm"].superseded_by
 
 
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="Linux has /dev/full")
+@pytest.mark.parametrize("words", [["explain", "1,8,9,9 -> 8 k3"], ["doctor"]], ids=str)
+def test_a_full_output_is_an_error_without_a_traceback(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "triton_ext", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    expected = "<stdout>: error: cannot be written: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
 def test_a_configuration_of_another_direction_is_refused():
     config = first_of(PATCHES, case_of(STEM))
     with pytest.raises(UnsupportedError, match="PatchConfig is no configuration of fprop"):
@@ -226,8 +241,8 @@ def test_every_family_is_there_with_its_times_or_its_refusal():
         *("gemm", "gluon", "as_fprop", "patches", "depthwise", "merged", "direct", "torch")
     }
     assert by_kind["patches"].config is None
-    assert "no patches" in by_kind["patches"].reason
-    assert by_kind["gemm"].reason == "as_fprop goes first"
+    assert "no patches" in by_kind["patches"].refusal
+    assert by_kind["gemm"].refusal == "as_fprop goes first"
     assert [name for name, _ in by_kind["direct"].parts] == ["launch", "instructions"]
     lines = str(found).splitlines()
     assert lines[0] == "dgrad 1x128x512x512 -> 3 k3x3 float16 on NVIDIA H200, 132 multiprocessors"
@@ -280,6 +295,6 @@ def test_the_command(capsys):
     assert main(["explain", shape, "--direction", "dgrad", "--dtype", "int8"]) == 1
     assert "refused: dtype torch.int8" in capsys.readouterr().out
     assert main(["explain", "32,96 -> 7"]) == 2
-    assert "shape '32x96_7': expected NxCixSIZE" in capsys.readouterr().err
+    assert "shape '32,96 -> 7': expected N,Ci,SIZE -> Co kTAPS" in capsys.readouterr().err
     assert main(["explain", shape, "--dtype", "float12"]) == 2
     assert "dtype 'float12': expected one of float16" in capsys.readouterr().err

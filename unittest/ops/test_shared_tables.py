@@ -92,6 +92,20 @@ def test_a_private_table_in_a_shared_folder_is_an_error_that_says_so(shared):
 
 
 @needs_root
+def test_a_lock_that_is_a_hard_link_gives_no_access_to_its_file(shared):
+    private, path = shared.parent / "private", shared / "t.json"
+    private.write_text("secret")
+    private.chmod(0o600)
+    os.link(private, shared / "t.json.lock")
+    update_table(path, Table(GPU, {"a": ENTRY}))
+    assert private.stat().st_mode & 0o777 == 0o600
+    assert private.stat().st_gid == os.getegid()
+    assert private.read_text() == "secret"
+    table = read_table(path, GPU)
+    assert table is not None
+    assert set(table.entries) == {"a"}
+
+
 def test_a_lock_that_is_closed_to_others_ends_in_a_message(shared, monkeypatch):
     monkeypatch.setattr(store, "_LOCK_SECONDS", 0.1)
     lock = shared / "t.json.lock"

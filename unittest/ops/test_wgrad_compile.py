@@ -27,7 +27,6 @@ from triton_ext.ops.families.wgrad import (
 from triton_ext.ops.tuning.measure import (
     TargetOnlyDriver,
     make_tensors,
-    run_plan,
     target_only,
 )
 
@@ -58,7 +57,7 @@ def compiled(fresh_triton_cache, monkeypatch):
         monkeypatch.setattr(TargetOnlyDriver, "get_current_device", lambda self: capability)
         target_only(device.capability)
         with compiling() as kernels:
-            run_plan(case, plan, make_tensors(case, torch.device("meta")))
+            plan.run(*make_tensors(case, torch.device("meta")))
         return kernels
 
     return compiled

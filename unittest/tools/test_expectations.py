@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 from triton_ext.host.diagnostics import Diagnostic
@@ -139,9 +140,29 @@ def test_a_regular_expression_that_takes_too_long_is_refused(monkeypatch):
     text = "// expected-error-re @+1 {{{{(a+)+$}}}}\nx"
     before = signal.getsignal(signal.SIGALRM)
     (said,) = check(text, error(2, "a" * 40 + "b"))
-    assert said == "the regular expression of this designator takes longer than 5 s"
+    assert said == "the regular expressions of this file take longer than 5 s"
     assert signal.getsignal(signal.SIGALRM) is before
     assert check(text, error(2, "a" * 40)) == []
+
+
+def test_regular_expressions_of_a_file_share_their_time(monkeypatch):
+    monkeypatch.setattr("triton_ext.tools.expectations._SECONDS", 1.0)
+    # Each takes a part of that time, and fails.
+    text = "".join("// expected-error-re @1 {{{{(a+)+$}}}}\n" for _ in range(1000))
+    text = text.replace("@1", "@+0")
+    diagnostics = [error(line, "a" * 20 + "b") for line in range(1, 1001)]
+    start = time.monotonic()
+    (said,) = check(text, *diagnostics)
+    assert said == "the regular expressions of this file take longer than 5 s"
+    assert time.monotonic() - start < 30
+
+
+def test_many_designators_on_a_line_take_no_time():
+    count = 100_000
+    text = "// " + "expected-note {{}}" * count
+    assert len(expectations(text)) == count
+    (problem,) = verify([], "// x " + "expected-a" * count, "a.mlir", only_expected=True) or [None]
+    assert problem is None
 
 
 @pytest.mark.parametrize("pattern", ["a{99999999999}b", "(" * 5000])

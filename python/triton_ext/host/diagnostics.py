@@ -17,16 +17,16 @@ from triton_ext.strings import lines_of
 __all__ = ["Diagnostic", "Printed", "of_error", "of_errors", "read_printed"]
 
 _SEVERITY = r"(?P<severity>error|warning|remark|note)"
+# Lines may be as long as a module: no pattern takes more than linear time.
 # file:line:col: error: text; and what MLIR prints where no handler of diagnostics is set up.
 _HEADS = (
     re.compile(rf"(?P<file>[^\n]*?):(?P<line>\d+):(?P<column>\d+): {_SEVERITY}: ?(?P<text>.*)"),
-    re.compile(
-        rf'loc\((?:.*?)"(?P<file>[^"\n]*)":(?P<line>\d+):(?P<column>\d+).*?\): '
-        rf"{_SEVERITY}: ?(?P<text>.*)"
-    ),
     re.compile(rf"(?:<unknown>:0|loc\(.*?\)|(?P<file>[^\s:][^:\n]*)): {_SEVERITY}: ?(?P<text>.*)"),
     re.compile(rf"{_SEVERITY}: ?(?P<text>.*)"),
 )
+# Behind "loc(": the first position in a file, then the first severity.
+_LOCATION_PLACE = re.compile(r'"(?P<file>[^"\n]*)":(?P<line>\d+):(?P<column>\d+)')
+_LOCATION_END = re.compile(rf"\): {_SEVERITY}: ?(?P<text>.*)")
 _CARET = re.compile(r"[ \t]*\^[~ ]*")
 # Output of a failed pass manager after the diagnostics: a module, resources, a stack trace.
 _DUMP = re.compile(
@@ -40,11 +40,10 @@ _ECHO = re.compile(
     r"|ignoring unknown external resources for 'mlir_reproducer'"
 )
 # Last words of LLVM before it aborts.  Triton survives some aborts and then reports a signal.
-_LAST_WORDS = re.compile(r"Assertion .* failed|LLVM ERROR:|UNREACHABLE executed|terminate called")
+_LAST_WORDS = ("LLVM ERROR:", "UNREACHABLE executed", "terminate called")
 _CAUGHT = re.compile(r"A signal was caught while processing")
-_ASSERTION = re.compile(
-    r"(?:\S+: )?(?:\S*/)?(?P<file>[^/\s:]+):(?P<line>\d+): .*(?P<text>Assertion [`'].*' failed\.?)"
-)
+_ASSERTION = "Assertion "
+_SOURCE_PLACE = re.compile(r"(?<![^/\s:])(?P<file>[^/\s:]+):(?P<line>\d+): ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +126,12 @@ def read_printed(text: str) -> Printed:
     body: list[str] | None = None
     last_words = ""
     for line in lines_of(text):
-        if _LAST_WORDS.search(line):
+        if _gives_up(line):
             _finish(found, body)
             body = None
             last_words = last_words or _shortened(line)
             continue
-        head = next((m for pattern in _HEADS if (m := pattern.fullmatch(line)) is not None), None)
+        head = _head(line)
         if head is not None:
             _finish(found, body)
             body = []
@@ -159,16 +158,35 @@ def read_printed(text: str) -> Printed:
     return Printed(kept, "".join(f"{line}\n" for line in other), last_words)
 
 
+def _gives_up(line: str) -> bool:
+    """Returns whether a line has last words of LLVM."""
+    if any(words in line for words in _LAST_WORDS):
+        return True
+    return " failed" in line.partition(_ASSERTION)[2]
+
+
 def _shortened(line: str) -> str:
     """The assertion and its file without the folder that Triton was built in."""
-    match = _ASSERTION.search(line)
-    if match is None:
+    before, _, behind = line.partition(_ASSERTION)
+    said, failed, rest = behind.rpartition("' failed")
+    place = _SOURCE_PLACE.search(before)
+    if place is None or not failed or not said.startswith(("'", "`")):
         return line.strip()
-    return f"{match['text']} ({match['file']}:{match['line']})"
+    dot = "." if rest.startswith(".") else ""
+    return f"{_ASSERTION}{said}{failed}{dot} ({place['file']}:{place['line']})"
 
 
-def _begin(found: list[Diagnostic], head: re.Match[str]) -> None:
-    fields = head.groupdict()
+def _head(line: str) -> dict[str, str] | None:
+    """The parts of a line that begins a diagnostic; ``None`` for another one."""
+    if line.startswith("loc(") and (place := _LOCATION_PLACE.search(line)) is not None:
+        end = _LOCATION_END.search(line, place.end())
+        if end is not None:
+            return place.groupdict() | end.groupdict()
+    heads = (pattern.fullmatch(line) for pattern in _HEADS)
+    return next((match.groupdict() for match in heads if match is not None), None)
+
+
+def _begin(found: list[Diagnostic], fields: dict[str, str]) -> None:
     found.append(
         Diagnostic(
             severity=fields["severity"],

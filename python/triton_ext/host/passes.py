@@ -35,7 +35,7 @@ __all__ = ["Adder", "Argument", "HostPass", "HostPasses", "load_passes"]
 _FORMAT = 2
 
 _NAME = re.compile(r"any\((?:(?P<anchor>[\w.]+)\()?(?P<name>[\w.-]+)(?:\{(?P<options>.*)\})?\)+")
-_OPTION = re.compile(r"([\w-]+)=((?:\{[^{}]*\}|[^\s{}])*)")
+_OPTION = re.compile(r"(?<![\w-])([\w-]+)=((?:\{[^{}]*\}|[^\s{}])*)")
 _BOOLEANS = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
 
 # Defaults of options in upstream's Passes.td.  The bindings have no defaults, so an option that is

@@ -26,6 +26,7 @@ from triton_ext.errors import TritonExtError
 from triton_ext.host.children import TemporaryFolder, command
 from triton_ext.host.detect import HostError
 from triton_ext.host.diagnostics import Diagnostic, read_printed
+from triton_ext.host.named_files import refused_file
 from triton_ext.strings import lines_of, quote
 
 __all__ = ["Call", "HostCrash", "HostLibrary", "HostProcess", "HostResult", "find_library"]
@@ -233,6 +234,14 @@ class HostProcess:
         Raises:
             HostError: The child process cannot be started.
         """
+        refused = refused_file(text, filename)
+        if refused is not None:
+            return HostResult(
+                text=None,
+                plain=None,
+                diagnostics=(_with_source(refused, text, filename),),
+                other="",
+            )
         if self._folder is None:
             try:
                 self._folder = TemporaryFolder()

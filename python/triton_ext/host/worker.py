@@ -22,7 +22,6 @@ import importlib.util
 import json
 import os
 import re
-import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -48,15 +47,6 @@ _DELETE_HANDLER = "_ZN4mlir26SourceMgrDiagnosticHandlerD1Ev"
 _NEW_MANAGER = "_ZN4llvm9SourceMgrC1Ev"
 _DELETE_MANAGER = "_ZN4llvm9SourceMgrD1Ev"
 _ERRS = "_ZN4llvm4errsEv"
-# As triton_ext.strings has it, which this process does not import.
-_TIMES = "*+" if sys.version_info >= (3, 11) else "*"
-# One without a closing quote counts as far as it goes: its text is not searched again.
-_STRING = re.compile(r'"([^"\\\n]*(?:\\.[^"\\\n]*)' + _TIMES + ')("?)')
-_BLANKS = re.compile(r"\s*")
-# Lines that are comments or empty, from the start of a line.
-_COMMENT_LINES = re.compile(r"\s*(?://[^\n]*\n\s*)*")
-# Their files are regular ones by their mode, but some block and some have no end.
-_KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/mqueue/")
 # More than each of the handler, the source manager and the function has; zeros are an empty
 # function.
 _OBJECT_BYTES = 4096
@@ -138,11 +128,6 @@ class _Worker:
             failed_state: Answer with the module that a failed pass left.
             to_llvm_ir: Answer with LLVM IR as the text of the module.
         """
-        foreign = _foreign_file(text)
-        if foreign is not None:
-            sys.stderr.write(f"{path}:{foreign}\n")
-            sys.stderr.flush()
-            return {"failed": "parse", "said": "a location names a file that cannot be read"}
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         context = self._context()
@@ -288,85 +273,6 @@ class _Worker:
         manager = self._host.ir.pass_manager(context)
         self._adder(path)(manager, *arguments)
         return str(manager.get_pipeline_str())
-
-
-def _foreign_file(text: str) -> str | None:
-    """``line:column: error: ...`` about a location whose file must not be read, if there is one.
-
-    Every string in front of a colon counts, also in comments: nothing is missed.
-    """
-    known: dict[str, bool] = {}
-    colons = _Colons(text)
-    for match in _STRING.finditer(text):
-        raw = match[1]
-        if not match[2]:
-            continue
-        if known.get(raw) is False or not colons.follows(match.end()):
-            continue
-        known[raw] = _is_foreign(_unescaped(raw))
-        if known[raw]:
-            line = text.count("\n", 0, match.start()) + 1
-            column = match.start() - text.rfind("\n", 0, match.start())
-            message = f"expected a regular file in a location, found {match[0]}"
-            return f"{line}:{column}: error: {message}, which Triton would read to show its line"
-    return None
-
-
-class _Colons:
-    """Finds colons behind blanks and comments, in time that is linear in the text.
-
-    Args:
-        text: The text; positions are asked for in ascending order.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        # The last line feed that was found.
-        self._line_feed = -1
-        # The last run of comment lines that was read.
-        self._start = self._end = -1
-
-    def follows(self, position: int) -> bool:
-        """Returns whether a colon is the next token from a position on."""
-        text = self._text
-        position = _end_of(_BLANKS, text, position)
-        if text.startswith("//", position):
-            if self._line_feed < position:
-                self._line_feed = text.find("\n", position)
-                if self._line_feed < 0:
-                    self._line_feed = len(text)
-            line = self._line_feed + 1
-            if not self._start <= line <= self._end:
-                self._start, self._end = line, _end_of(_COMMENT_LINES, text, line)
-            position = self._end
-        return text.startswith(":", position)
-
-
-def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
-    match = pattern.match(text, position)
-    return position if match is None else match.end()
-
-
-def _is_foreign(name: bytes) -> bool:
-    """Returns whether a name is of a device or a pipe, which must not be read."""
-    name = name.partition(b"\0")[0]  # As C reads it.
-    try:
-        mode = os.stat(name).st_mode
-        real = os.fsdecode(os.path.realpath(name))
-    except OSError:
-        return False  # The library cannot open it either.
-    is_file = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
-    return not is_file or real.startswith(_KERNEL_FOLDERS)
-
-
-def _unescaped(raw: str) -> bytes:
-    def decode(match: re.Match[bytes]) -> bytes:
-        digits: bytes | None = match[1]
-        if digits is not None:
-            return bytes([int(digits, 16)])
-        return {b"n": b"\n", b"t": b"\t"}.get(match[2], match[2])
-
-    return re.sub(rb"\\(?:([0-9A-Fa-f]{2})|(.))", decode, os.fsencode(raw))
 
 
 def _plain(module: Any) -> str:

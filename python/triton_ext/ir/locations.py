@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import ParseError
-from ..strings import STRING_BODY, unquote
+from ..strings import SKIPPED_STRING, STRING_BODY, unquote
 from .lexer import Source, find_group_end
 
 __all__ = ["Location"]
@@ -17,7 +17,7 @@ _FILE = re.compile(_STRING + r"\s*:\s*(\d{1,9})\s*:\s*(\d{1,9})")
 _NAME = re.compile(_STRING + r"\s*(\(?)")
 _ALIAS = re.compile(r"#[A-Za-z0-9_$.-]+")
 #: Tokens before the first position in a text: a position, a name, an alias, metadata.
-_STEP = re.compile(rf"{_FILE.pattern}|{_STRING}|({_ALIAS.pattern})|(fused)\s*(?=<)")
+_STEP = re.compile(rf"{_FILE.pattern}|{SKIPPED_STRING}|({_ALIAS.pattern})|(fused)\s*(?=<)|//[^\n]*")
 _MAX_DEPTH = 200
 
 
@@ -52,11 +52,11 @@ class Location:
             if step[2] is not None:
                 return _unescape(step[1]), int(step[2]), int(step[3])
             end: int | None = step.end()
-            if step[6] is not None:
+            if step[5] is not None:
                 end = _end_of_group(text, step.end())
             if end is not None:
                 stack.append((text, end))
-            alias = step[5]
+            alias = step[4]
             if alias is not None and alias not in seen:
                 seen.add(alias)
                 stack.append((self._aliases.get(alias, ""), 0))
@@ -139,7 +139,7 @@ def _end_of_group(text: str, start: int) -> int | None:
 def _split_callsite(text: str) -> tuple[str, str]:
     """Returns callee and caller of ``callsite(callee at caller)``."""
     inner = text[len("callsite(") : text.rfind(")")]
-    parts = _split(inner, re.compile(r"\s+at\s+"))
+    parts = _split(inner, re.compile(r"(?<!\s)\s+at\s+"))
     return parts[0], parts[1] if len(parts) > 1 else "unknown"
 
 
@@ -149,7 +149,7 @@ def _split_list(text: str) -> list[str]:
 
 def _split(text: str, separator: re.Pattern[str]) -> list[str]:
     """Splits at separators outside of brackets and strings."""
-    step = re.compile(_STRING + r"|[(\[<{]|[)\]>}]|" + separator.pattern)
+    step = re.compile(SKIPPED_STRING + r"|//[^\n]*|[(\[<{]|[)\]>}]|" + separator.pattern)
     parts, depth, start = [], 0, 0
     for match in step.finditer(text):
         token = match[0]
@@ -157,7 +157,7 @@ def _split(text: str, separator: re.Pattern[str]) -> list[str]:
             depth += 1
         elif token in ")]>}":
             depth -= 1
-        elif depth == 0 and token[0] != '"':
+        elif depth == 0 and token[0] not in '"/':
             parts.append(text[start : match.start()])
             start = match.end()
     parts.append(text[start:])

@@ -30,6 +30,7 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
+from ..strings import SKIPPED_STRING
 from . import lexer
 from .lexer import CLOSER, STEP, Source, find_group_end
 from .nodes import ISOLATED, Block, Operation, Region
@@ -63,7 +64,7 @@ _ARROW = re.compile(r"\s*->\s*")
 _LOC = re.compile(r"loc\s*\(")
 _STRING = re.compile(lexer.STRING)
 #: A colon outside of strings and comments.
-_COLON = re.compile(lexer.STRING + r"|//[^\n]*|(:)", re.ASCII)
+_COLON = re.compile(SKIPPED_STRING + r"|//[^\n]*|(:)", re.ASCII)
 #: Characters before a brace that are searched for the keyword.
 _WORD_WINDOW = 24
 

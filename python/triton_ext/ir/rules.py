@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import VerifyError
+from ..strings import SKIPPED_STRING
 from . import lexer
 from .descriptor_rules import COPIES, wrong_copy
 from .functions import CALLS, FUNCTIONS, RETURNS, callee_of, function_results, symbol_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "Facts", "Rule", "branch_operands", "rules_of"]
 
 Broken = Mapping[str, object] | None
-_ALIAS = re.compile(lexer.STRING + r"|[#!][A-Za-z_$][\w$]*(?![\w$.<])", re.ASCII)
+_ALIAS = re.compile(SKIPPED_STRING + r"|//[^\n]*|[#!][A-Za-z_$][\w$]*(?![\w$.<])", re.ASCII)
 #: Characters of a type without aliases; hosts print none that is nearly as long.
 _MAX_TYPE = 1 << 16
 _UNDERSTOOD = KNOWN_DIALECTS | {"func", "llvm"}

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..errors import ParseError
-from ..strings import STRING_BODY
+from ..strings import SKIPPED_STRING, STRING_BODY
 from . import lexer
 from .lexer import Source, find_group_end
 
@@ -38,7 +38,7 @@ _PLAIN = re.compile(r'unit|true|false|-?\d+(?: : (?:i\d+|index))?|"[\w.: -]*"', 
 _NAME = re.compile(rf"(?!\Z){STRING_BODY}")
 _ALIAS_NAME = re.compile(r"[#!](?:\d+|[A-Za-z_$-][\w$-]*)", re.ASCII)
 #: Aliases in a text: without a dialect before, and parameters after.
-_ALIASES = re.compile(lexer.STRING + r"|(?<![\w$.%@])[#!][\w$-]+(?![\w$.<-])", re.ASCII)
+_ALIASES = re.compile(SKIPPED_STRING + r"|//[^\n]*|(?<![\w$.%@])[#!][\w$-]+(?![\w$.<-])", re.ASCII)
 #: Outside of brackets: words, numbers, symbols, a type after a colon or an arrow.
 _OUTSIDE = re.compile(
     r"(?:[\w$.:@#!+ \t]+|->|-(?!>))*(?:([(\[{<])|(" + lexer.STRING + r")|(\Z)|(.))",
@@ -162,7 +162,7 @@ def _check(op: Operation, what: str, finding: _Finding) -> None:
 def _names(text: str) -> tuple[str, ...]:
     if "#" not in text and "!" not in text:
         return ()
-    return tuple(name for name in _ALIASES.findall(text) if name[0] != '"')
+    return tuple(name for name in _ALIASES.findall(text) if name[0] in "#!")
 
 
 @lru_cache(maxsize=1024)

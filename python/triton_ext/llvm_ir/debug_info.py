@@ -11,7 +11,7 @@ from .nodes import Instruction, Module
 
 __all__ = ["source_position"]
 
-_FIELD: Final = re.compile(r'(\w+):[ \t]*("[^"]*"|![0-9]+|-?[0-9]+|\w+)')
+_FIELD: Final = re.compile(r'\b(\w+):[ \t]*("[^"]*"|![0-9]+|-?[0-9]+|\w+)')
 # Scopes are nested far less deeply; a cycle would be malformed.
 _MAX_DEPTH: Final = 100
 

@@ -78,6 +78,9 @@ def _check_path(root: torch.nn.Module, path: str) -> None:
     """Refuses a path that attribute access would not resolve to the recorded child."""
     module: Any = root
     for name in path.split("."):
+        if not isinstance(module, torch.nn.Module):
+            # Torch's own add_module refuses names with dots; a file need not.
+            raise NotWritable(f"{type(root).__name__} has a child with a dot in its name: {path!r}")
         if not _is_name(name) and not _is_quotable(name):
             raise NotWritable(f"torch.fx cannot write the name {name!r}")
         kind = type(module)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import linecache
-import os
-import stat
 from dataclasses import dataclass
 
 from triton_ext.errors import PassError
 from triton_ext.ir import BlockArgument, Module, Operation
 from triton_ext.ir.locations import Location
-
-_LARGEST_SOURCE = 1 << 24  # bytes; generated sources have some 100,000
+from triton_ext.source_files import is_source_file
 
 __all__ = ["Place", "error_at", "place_of", "source_line_of"]
 
@@ -61,25 +58,17 @@ def place_of(what: Operation | BlockArgument) -> Place:
 def source_line_of(filename: str, line: int) -> str | None:
     """Returns a line of a source file, ``None`` where it cannot be read.
 
-    A module may name any file.  Devices, pipes, files of the kernel (which have no size) and files
-    above 16 MiB are left alone, because reading them may not end or may take all memory; sources
-    that were never a file, such as the cells of a notebook, are read from Python's cache.
+    A module may name any file: one that is no source file by
+    :func:`~triton_ext.source_files.is_source_file` is left alone.  Sources that were never a file,
+    such as the cells of a notebook, are read from Python's cache.
 
     Args:
         filename: Name of the file; one that no file can have is not found.
         line: The line, counted from 1.
     """
-    if filename not in linecache.cache and not _is_source(filename):
+    if filename not in linecache.cache and not is_source_file(filename):
         return None
     return linecache.getline(filename, line).rstrip("\n") or None
-
-
-def _is_source(filename: str) -> bool:
-    try:
-        found = os.stat(filename)
-    except (OSError, ValueError):  # a name that no file can have
-        return False
-    return stat.S_ISREG(found.st_mode) and 0 < found.st_size <= _LARGEST_SOURCE
 
 
 def error_at(op: Operation, message: str, *notes: str) -> PassError:

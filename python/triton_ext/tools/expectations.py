@@ -8,7 +8,8 @@
 
 Without a place the line itself is meant; ``above`` and ``below`` are the nearest line without a
 designator.  The text has to occur in the message; in the ``-re`` form what stands in further double
-braces is a regular expression; one that takes longer than some seconds is refused.  A count
+braces is a regular expression; those of a file that take longer than some seconds together are
+refused.  A count
 (``expected-error 2 {{x}}``) expects it so many times.
 
 What looks like a designator and is none is an error: MLIR passes over it, and it tests nothing.
@@ -20,6 +21,8 @@ import contextlib
 import re
 import signal
 import threading
+import time
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -28,7 +31,7 @@ from triton_ext.errors import ParseError
 from triton_ext.host.diagnostics import Diagnostic, of_error
 from triton_ext.strings import lines_of
 
-__all__ = ["Expectation", "expectations", "verify"]
+__all__ = ["Expectation", "MatchTime", "expectations", "verify"]
 
 _DESIGNATOR = re.compile(
     r"expected-(?P<kind>error|warning|remark|note)(?P<re>-re)?"
@@ -36,10 +39,10 @@ _DESIGNATOR = re.compile(
     r"(?:[ \t]*(?P<count>\d{1,18}))?[ \t]*\{\{"
 )
 # Text that was meant as a designator: it starts a comment, or has braces.
-_ALMOST = re.compile(r"(?://[ \t]*(expected-[a-z])|(expected-[a-z]+[^{}]*\{\{))")
-#: Some patterns take a time that is exponential in the length of a message, ``(a+)+$`` for one.
+_ALMOST = re.compile(r"(//[ \t]*)?(expected-[a-z]+)")
+_BRACE = re.compile(r"[{}]")
 _SECONDS = 5.0
-_TOO_LONG = f"the regular expression of this designator takes longer than {_SECONDS:g} s"
+_TOO_LONG = f"the regular expressions of this file take longer than {_SECONDS:g} s"
 _NESTED = re.compile(r"\{\{(.*?)\}\}")
 
 
@@ -73,12 +76,54 @@ class Expectation:
         return re.search(pattern, message, re.DOTALL) is not None
 
 
-def expectations(text: str) -> list[Expectation]:
+class MatchTime:
+    """Seconds that all regular expressions of a file may take together.
+
+    Some patterns take a time that is exponential in the length of a message, ``(a+)+$`` for one.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = _SECONDS
+
+    @contextlib.contextmanager
+    def spent(self) -> Iterator[None]:
+        """Counts the time of a block, and ends it when all is spent.
+
+        Outside of the main thread there is no limit.
+
+        Raises:
+            TimeoutError: The time is spent.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: object) -> NoReturn:
+            raise TimeoutError
+
+        before = signal.signal(signal.SIGALRM, stop)
+        start = time.monotonic()
+        # Zero would be no limit.
+        signal.setitimer(signal.ITIMER_REAL, max(self._seconds, 1e-6))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            self._seconds -= time.monotonic() - start
+
+
+def expectations(text: str, left: MatchTime | None = None) -> list[Expectation]:
     """Returns the designators of a text in order.
+
+    Args:
+        text: The text.
+        left: Time that its regular expressions may take.
 
     Raises:
         ParseError: A comment is almost a designator, or its regular expression cannot be compiled.
     """
+    left = left or MatchTime()
     found: list[Expectation] = []
     below: list[int] = []
     last_plain = 0
@@ -102,7 +147,8 @@ def expectations(text: str) -> list[Expectation]:
             stands = (number, match.start() + 1)
             count = int(match["count"] or 1)
             one = Expectation(match["kind"], line_number, message, bool(match["re"]), stands, count)
-            _check_pattern(one, line)
+            if one.is_pattern:
+                _check_pattern(one, line, left)
             found.append(one)
     return found
 
@@ -114,6 +160,7 @@ def verify(
     *,
     only_expected: bool,
     without_notes: bool = False,
+    left: MatchTime | None = None,
 ) -> list[Diagnostic]:
     """Returns an error for everything that was reported and not expected, or the reverse.
 
@@ -124,22 +171,28 @@ def verify(
         only_expected: Do not mind diagnostics that nobody expects.
         without_notes: Whoever reported gave no notes: that an expected one is missing says nothing,
             which is a remark instead of an error.
+        left: Time that the regular expressions of the file may still take.
     """
+    left = left or MatchTime()
     try:
-        expected = expectations(text)
+        expected = expectations(text, left)
     except ParseError as error:
         return [replace(of_error(error), filename=filename)]
     lines = lines_of(text)
-    left = [one.count for one in expected]
+    missing = [one.count for one in expected]
+    at_line: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for index, one in enumerate(expected):
+        at_line[one.kind, one.line].append(index)
     problems = []
     for diagnostic, optional in _flat(diagnostics):
         line = diagnostic.line if diagnostic.filename == filename else 0
         match = None
-        for index, one in enumerate(expected):
-            if not left[index] or one.kind != diagnostic.severity or one.line != line:
+        for index in at_line[diagnostic.severity, line]:
+            one = expected[index]
+            if not missing[index]:
                 continue
             try:
-                with _deadline():
+                with left.spent() if one.is_pattern else contextlib.nullcontext():
                     is_expected = one.accepts(diagnostic.message)
             except TimeoutError:
                 return [_problem(one, _TOO_LONG, filename, lines)]
@@ -147,10 +200,10 @@ def verify(
                 match = index
                 break
         if match is not None:
-            left[match] -= 1
+            missing[match] -= 1
         elif not optional and not only_expected:
             problems.append(_unexpected(diagnostic))
-    for one, count in zip(expected, left, strict=True):
+    for one, count in zip(expected, missing, strict=True):
         if not count:
             continue
         severity, what = "error", "was not produced"
@@ -178,25 +231,6 @@ def _problem(
     )
 
 
-@contextlib.contextmanager
-def _deadline() -> Iterator[None]:
-    """Ends a match that takes too long with a TimeoutError; outside of the main thread, none."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> NoReturn:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def _on_line(line: str, number: int) -> Iterator[tuple[re.Match[str], str]]:
     """The designators of a line, each with the text between its braces."""
     start = line.find("//")
@@ -204,16 +238,24 @@ def _on_line(line: str, number: int) -> Iterator[tuple[re.Match[str], str]]:
         return
     matches = list(_DESIGNATOR.finditer(line, start))
     ends = [*(match.start() for match in matches[1:]), len(line)]
-    spans = []
+    spans: deque[tuple[int, int]] = deque()
     for match, limit in zip(matches, ends, strict=False):
         end = line.rfind("}}", match.end(), limit)
         if end < 0:
             _refuse(line, number, match.start(), "expected '}}' behind the text of this designator")
         spans.append((match.start(), end))
         yield match, line[match.end() : end]
+    brace = -1
     for almost in _ALMOST.finditer(line, start):
-        at = almost.start(1) if almost[1] else almost.start(2)
-        if not any(first <= at < last for first, last in spans):
+        if brace < almost.end():
+            found = _BRACE.search(line, almost.end())
+            brace = len(line) if found is None else found.start()
+        if almost[1] is None and not line.startswith("{{", brace):
+            continue
+        at = almost.start(2)
+        while spans and spans[0][1] <= at:
+            spans.popleft()
+        if not spans or at < spans[0][0]:
             _refuse(line, number, at, "this is almost a designator, and tests nothing")
 
 
@@ -230,12 +272,14 @@ def _refuse(line: str, number: int, at: int, message: str) -> NoReturn:
     )
 
 
-def _check_pattern(one: Expectation, line: str) -> None:
+def _check_pattern(one: Expectation, line: str, left: MatchTime) -> None:
     try:
-        one.accepts("")
-    except (re.error, OverflowError, RecursionError) as error:
+        with left.spent():
+            one.accepts("")
+    except (re.error, OverflowError, RecursionError, TimeoutError) as error:
+        problem = f"'{one.text}' has an invalid regular expression: {error}"
         raise ParseError(
-            f"'{one.text}' has an invalid regular expression: {error}",
+            _TOO_LONG if isinstance(error, TimeoutError) else problem,
             line=one.stands[0],
             column=one.stands[1],
             source_line=line,

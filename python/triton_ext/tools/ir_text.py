@@ -9,7 +9,7 @@ from triton_ext.errors import UnsupportedError
 from triton_ext.ir import Module, Operation
 from triton_ext.ir.lexer import Source
 from triton_ext.ir.segments import AttributesSlot, RegionSlot, cut
-from triton_ext.strings import STRING, lines_of
+from triton_ext.strings import SKIPPED_STRING, lines_of
 
 __all__ = [
     "expand_aliases",
@@ -28,17 +28,17 @@ MAX_EXPANDED = 64 << 20
 _IMPLY_TERMINATORS = frozenset({"scf.for", "scf.if"})
 _PROPERTIES = {"tt.reduce": ("axis",), "tt.scan": ("axis", "reverse")}
 # A comment, or a string that may hold what looks like one.
-STRING_OR_COMMENT = re.compile(STRING + r"|//[^\n]*")
-_RETURN = re.compile(STRING + r"|//[^\n\r]*\r?|\r")
-_LOCATION = re.compile(STRING + r"|//[^\n]*|[ \t]*(?<![\w.$-])loc\(")
+STRING_OR_COMMENT = re.compile(SKIPPED_STRING + r"|//[^\n]*")
+_RETURN = re.compile(SKIPPED_STRING + r"|//[^\n\r]*\r?|\r")
+_LOCATION = re.compile(SKIPPED_STRING + r"|//[^\n]*|(?<![ \t])[ \t]*(?<![\w.$-])loc\(")
 _LOCATION_ALIAS = re.compile(r"^#loc[\w$.-]* = loc\(.*\)[ \t]*\n?", re.MULTILINE)
 _DEFINITION = re.compile(r"^([#!][\w.$-]+)[ \t]*=[ \t]*", re.MULTILINE)
 # MLIR prints no line that begins so; a string has no end of a line in it.
 _TYPES_ON_A_LINE = re.compile(r"(?<=\S)[ \t]*\n[ \t]*(?=(?::|->) )")
 _REST_OF_LINE = re.compile(r"[ \t]*\n?")
-_VALUE = re.compile(STRING + r"|//[^\n]*|%[\w$.-]+")
-_BRACKET = re.compile(STRING + r"|[()]")
-_ALIAS = re.compile(STRING + r"|//[^\n]*|(?<![\w$.%@-])[#!][A-Za-z_][\w$.-]*")
+_VALUE = re.compile(SKIPPED_STRING + r"|//[^\n]*|%[\w$.-]+")
+_BRACKET = re.compile(SKIPPED_STRING + r"|//[^\n]*|[()]")
+_ALIAS = re.compile(SKIPPED_STRING + r"|//[^\n]*|(?<![\w$.%@-])[#!][A-Za-z_][\w$.-]*")
 
 
 def split(text: str, marker: str) -> list[tuple[int, str]]:

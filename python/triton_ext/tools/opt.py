@@ -44,7 +44,7 @@ from triton_ext.tools.command_line import (
     parse_arguments,
 )
 from triton_ext.tools.dumps import Dumps
-from triton_ext.tools.expectations import verify
+from triton_ext.tools.expectations import MatchTime, verify
 from triton_ext.tools.files import read, write
 from triton_ext.tools.input_places import locate, place_in_text, with_source
 from triton_ext.tools.pretty_locations import with_pretty_locations
@@ -172,6 +172,7 @@ def _run(arguments: Arguments, runner: _Runner, text: str | None) -> int:
         parts = ir_text.split(text, arguments.split_marker)
     printed: list[str] = []
     good = True
+    left = MatchTime()
     for first_line, part in parts:
         # Empty lines in front keep the line numbers of the whole file.
         padded = "\n" * first_line + part
@@ -185,6 +186,7 @@ def _run(arguments: Arguments, runner: _Runner, text: str | None) -> int:
                 filename,
                 only_expected=only,
                 without_notes=outcome.without_notes,
+                left=left,
             )
         sys.stderr.write("".join(f"{problem}\n" for problem in problems))
         good &= not any(problem.severity == "error" for problem in problems)

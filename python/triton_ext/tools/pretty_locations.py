@@ -13,11 +13,11 @@ from collections.abc import Mapping
 
 from triton_ext.errors import ParseError
 from triton_ext.ir.lexer import Source, find_group_end
-from triton_ext.strings import STRING, unquote
+from triton_ext.strings import SKIPPED_STRING, STRING, unquote
 
 __all__ = ["with_pretty_locations"]
 
-_OUTSIDE = re.compile(STRING + r"|//[^\n]*|(?<![\w.$-])loc\(")
+_OUTSIDE = re.compile(SKIPPED_STRING + r"|//[^\n]*|(?<![\w.$-])loc\(")
 _DEFINITION = re.compile(r"^(#[\w$.-]+)[ \t]*=[ \t]*loc\(", re.MULTILINE)
 _FILE = re.compile(rf"({STRING})\s*:\s*(\d+)\s*:\s*(\d+)(?:\s+to\s+(\d*)\s*:\s*(\d+))?")
 _NAME = re.compile(rf"({STRING})\s*(\(?)\s*")
@@ -43,13 +43,18 @@ def with_pretty_locations(text: str) -> str:
     """
     aliases: dict[str, str] = {}
     for match in _DEFINITION.finditer(text):
-        aliases[match[1]] = text[match.end() : _closing(text, match.end()) - 1]
+        end = _closing(text, match.end())
+        if end == match.end():
+            break
+        aliases[match[1]] = text[match.end() : end - 1]
     pieces, position = [], 0
     while (found := _OUTSIDE.search(text, position)) is not None:
         end = found.end()
         short = text[found.start() : end]
         if short == "loc(":
             end = _closing(text, found.end())
+            if end == found.end():
+                break  # No module; what is behind it would be searched again and again.
             short = _short(text[found.end() : end - 1], aliases, text[found.start() : end])
         pieces += [text[position : found.start()], short]
         position = end

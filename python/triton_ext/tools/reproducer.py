@@ -23,18 +23,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from triton_ext.passes.pipeline import parse_pipeline
-from triton_ext.strings import unquote
+from triton_ext.strings import SKIPPED_STRING, STRING, unquote
 from triton_ext.tools.command_line import Arguments, CommandLineError
 
 __all__ = ["with_reproducer"]
 
 _NAME = "mlir_reproducer"
-_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _COMMENT = r"//[^\n]*"
 # The start of a section of resources; in front of it strings and comments may look like one.
-_OPENING = re.compile(rf"{_STRING}|{_COMMENT}|(?P<opening>\{{-#)")
+_OPENING = re.compile(rf"{SKIPPED_STRING}|{_COMMENT}|(?P<opening>\{{-#)")
 _TOKEN = re.compile(
-    rf"\s+|{_COMMENT}|(?P<string>{_STRING})|(?P<word>[\w.$-]+)|(?P<end>#-\}})|(?P<mark>.)"
+    rf"\s+|{_COMMENT}|(?P<string>{STRING})|(?P<word>[\w.$-]+)|(?P<end>#-\}})|(?P<mark>{SKIPPED_STRING}|.)"
 )
 
 

@@ -22,7 +22,7 @@ __all__ = ["OpReader", "View", "literals"]
 
 V = TypeVar("V", bound="View")
 
-_INTEGER = re.compile(r"\s*,?\s*(-?\d{1,4300})\b(?!\s*x)", re.ASCII)
+_INTEGER = re.compile(r"\s*(?:,\s*)?(-?\d{1,4300})\b(?!\s*x)", re.ASCII)
 
 
 def literals(op: Operation) -> tuple[str, ...]:

@@ -69,8 +69,8 @@ class Device:
 #: The GPU whose costs models use for copies, and for what was measured on it alone.
 H200 = Device(132, (9, 0), SMEM_BYTES, "NVIDIA H200")
 
-#: GPUs that can be asked about where there is none, by their names on command lines.  The H100's
-#: DRAM rate was fitted to 327 layers; it has 3.35 TB/s, an H200 4.8 TB/s.
+#: GPUs that need not be there, by their names on command lines.  The H100's DRAM rate was fitted to
+#: 327 layers; it has 3.35 TB/s, an H200 4.8 TB/s.
 KNOWN: dict[str, Device] = {
     "h200": H200,
     "h100": replace(H200, name="NVIDIA H100 80GB HBM3", dram_bytes_per_us=3.0e6),
@@ -138,7 +138,7 @@ _assumed: ContextVar[Device | None] = ContextVar("assumed_device", default=None)
 
 @contextlib.contextmanager
 def assumed_device(device: Device) -> Iterator[None]:
-    """Within, the device ``meta`` is this one: kernels can be planned and compiled for it."""
+    """Within the context, kernels for ``meta`` tensors are planned and compiled for this device."""
     token = _assumed.set(device)
     try:
         yield

@@ -1,7 +1,7 @@
 """The planner: the only place that chooses which family computes a case, and how.
 
-A choice that was measured goes first (``tables.py``); else the models of the families are
-compared, each with its correction.  :func:`offers` says what there was to choose from.
+A measured choice goes first (``tables.py``), then the least time of the families' models, each with
+its correction.  :func:`offers` lists all candidates.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Offer:
     Attributes:
         family: The family.
         refusals: Why it does not compute the case; empty if it does.
-        passed_over: Why it is not compared with the others though it computes the case.
-        superseded_by: The kind of a family that is not compared with it, and goes first.
-        times: Its configurations, its best guess first, with the times that its model expects.
+        passed_over: Why it is not compared with others though it computes the case.
+        superseded_by: The kind of the family that goes first, without a comparison.
+        times: Its configurations and the times of its model, its best guess first.
     """
 
     family: Family[Any]
@@ -71,10 +71,9 @@ def register(family: Family[Any]) -> None:
     """Adds a family from outside the package, for this process; ours go first at equal times.
 
     Raises:
-        TypeError: It is no family, or its configurations are of no frozen dataclass.
-        ValueError: Its kind or its direction is unknown.  Its direction has a family of its
-            kind or its class of configurations, or another direction has one of them with another
-            class or kind: tables name kinds alone.
+        TypeError: ``family`` is no Family, or its ``config_type`` is no frozen dataclass.
+        ValueError: ``kind`` is no name or ``direction`` is unknown.  The direction has the kind or
+            the class already, or another direction has them in another pair: tables hold kinds.
     """
     if not isinstance(family, Family):
         raise TypeError(f"register: expected a Family, got {type(family).__name__}")
@@ -96,7 +95,7 @@ def register(family: Family[Any]) -> None:
                 f"{family.config_type.__name__}"
             )
     FAMILIES.append(family)
-    # Plans that were made before know nothing of it.
+    # Cached plans were chosen without it.
     make_plan.cache_clear()
     dispatch_cache.clear()
 
@@ -127,12 +126,12 @@ def plan_or_refusal(case: Case, device: torch.device) -> Any | Refusal:
 def plan(case: Case, device: Device, config: Any = None) -> Any:
     """Returns the plan of a case that :func:`check` lets pass.
 
-    The class of ``config`` says which family computes the case; ``None`` for the configuration that
-    was measured, else the one that models expect to be fastest.
+    The class of ``config`` names the family; ``None`` for the measured configuration, else the one
+    that models expect to be fastest.
 
     Raises:
         DescriptorError: TMA cannot describe the operands.
-        UnsupportedError: No family takes the case, or not with this configuration.
+        UnsupportedError: No family takes the case, or the family of ``config`` refuses it.
     """
     if config is None:
         # Tables hold choices for pixels as they are.
@@ -154,7 +153,7 @@ def plan(case: Case, device: Device, config: Any = None) -> Any:
 
 
 def torch_offer(case: Case, device: Device) -> Offer:
-    """Returns what torch's own convolution has for a case."""
+    """Returns the offer of torch's own convolution for a case."""
     offer = _offer(TORCH[case.direction], case, device)
     times = () if offer.refusals else offer.family.candidates(case, device).items()
     return replace(offer, times=tuple(times))
@@ -163,8 +162,7 @@ def torch_offer(case: Case, device: Device) -> Offer:
 def torch_ratio(case: Case, device: torch.device) -> tuple[float, bool]:
     """Returns torch's time over that of the kernel that would be chosen.
 
-    It is infinite where a kernel goes first in any case: torch is refused, or no kernel takes the
-    case.  It is NaN where torch has no model.
+    It is infinite where torch is refused or no kernel takes the case, NaN where torch has no model.
 
     Returns:
         The ratio, and whether both times were measured in the same rounds.
@@ -239,9 +237,9 @@ def _offer(family: Family[Any], case: Case, device: Device) -> Offer:
 
 
 def in_order(found: Iterable[Offer]) -> list[Choice]:
-    """Returns choices in the order of their times, the best of another family second.
+    """Returns choices by their times, the best one of another family second.
 
-    Models err by family more than by configuration.  Those of one family stay in its own order.
+    Models err by family more than by configuration.  Each family's configurations keep its order.
     """
     times: list[tuple[float, Choice]] = []
     for offer in found:
@@ -257,9 +255,9 @@ def in_order(found: Iterable[Offer]) -> list[Choice]:
 
 
 def candidates(case: Case, device: Device, count: int) -> list[Any]:
-    """Returns up to ``count`` configurations worth measuring, the models' choice first.
+    """Returns up to ``count`` configurations to measure, the models' choice first.
 
-    There are none where no kernel takes the case, or its batch is empty.
+    The list is empty where no kernel takes the case or its batch is empty.
     """
     best = None
     if case.problem.batch and not refusals(case, device):
@@ -283,22 +281,21 @@ def _is_tried(offer: Offer, found: list[Offer], case: Case, device: Device) -> b
     if offer.family.is_hopeless(case, device):
         return False
     if not offer.passed_over and (offer.family.is_gemm or len(offer.times) == 1):
-        # Tried beside whatever is faster by a model of its own; one configuration takes no time.
+        # Models of other families are not comparable with a GEMM's; one configuration costs little.
         return True
     compared = (each for each in found if not (each.passed_over or each.superseded_by))
     return offer.times[0][1].us <= HOPELESS * min(each.times[0][1].us for each in compared)
 
 
 def _various(ranked: list[Choice], count: int) -> list[Any]:
-    """Returns configurations of so many, in their order: of every kernel and of many tiles.
+    """Returns ``count`` configurations of a ranking, in its order: all kernels, many tiles.
 
-    Models err by kernel and by tile more than by what else a configuration says.  So the first one
-    of every kernel is among them, and no more than a third are of one tile unless the others are
-    too few.
+    Models err by kernel and by tile more than by other fields.  So the first configuration of every
+    kernel is taken, and at most a third are of one tile unless the others are too few.
     """
     found: dict[Any, Any] = {}
     for choice in ranked:
-        # One with fewer stages is there for problems that leave less shared memory.
+        # Fewer stages are for problems that leave less shared memory.
         found.setdefault(choice.family.variant(choice.config), choice.config)
     seen: Counter[Any] = Counter()
     parts: tuple[list[Any], ...] = ([], [], [])
@@ -311,7 +308,7 @@ def _various(ranked: list[Choice], count: int) -> list[Any]:
 
 
 def check(case: Case, device: torch.device) -> None:
-    """Refuses a case that no kernel takes on any GPU.
+    """Raises where no kernel takes a case on any GPU.
 
     Raises:
         DescriptorError: TMA cannot express the geometry; every refusal is listed.
@@ -324,7 +321,7 @@ def check(case: Case, device: torch.device) -> None:
 
 
 def geometry_refusals(case: Case) -> tuple[Refusal, ...]:
-    """Returns what TMA cannot express of a case."""
+    """Returns why TMA cannot express a case."""
     problem = case.problem
     if not 1 <= problem.dims <= 3:
         return refused(f"{problem.dims} spatial dimensions: expected 1 to 3")
@@ -332,7 +329,7 @@ def geometry_refusals(case: Case) -> tuple[Refusal, ...]:
 
 
 def refusals(case: Case, device: Device | None = None) -> tuple[Refusal, ...]:
-    """Returns why no kernel takes a case, of one image at least; ``None`` is any device."""
+    """Returns why no kernel takes a case, of one image at least; ``None`` for any device."""
     case = replace(case, problem=replace(case.problem, batch=max(case.problem.batch, 1)))
     wrong = (*dtype_refusals(case), *geometry_refusals(case))
     if device is not None and device.capability < (9, 0):

@@ -1,7 +1,7 @@
 """Refusals: why no kernel takes a case, a configuration or a tensor.
 
-A refusal is an answer, not yet an error: the caller raises it or leaves the call to torch.  A
-family's refusals (``Family.refusals``) tell why other families have to take a case.
+A refusal is an answer, not yet an error: the caller raises it or leaves the call to torch.
+``Family.refusals`` says why a family does not compute a case.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Refusal:
     text: str  # what was found, what was expected
     kind: type[Exception] = UnsupportedError  # the class of the error
     by_torch: bool = True  # whether torch may compute it instead, where it is asked to
-    in_key: bool = True  # whether it depends on nothing that keys of tables do not hold
+    in_key: bool = True  # whether it follows from the case's key in tables
 
     def __str__(self) -> str:
         return self.text
@@ -64,7 +64,7 @@ Refusals = tuple[Refusal, ...]
 
 
 def refused(*texts: str, in_key: bool = True) -> Refusals:
-    """Returns refusals of texts."""
+    """Returns a refusal for each text."""
     return tuple(Refusal(text, in_key=in_key) for text in texts)
 
 
@@ -75,12 +75,12 @@ def refuse(where: str, found: Iterable[Refusal]) -> None:
 
 
 def beyond_keys(found: Iterable[Refusal]) -> Refusals:
-    """Returns the refusals of a case that depends on more than the key of the one asked for."""
+    """Returns refusals with ``in_key`` false: they depend on strides or amounts of padding."""
     return tuple(replace(each, in_key=False) for each in found)
 
 
 def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> Refusals:
-    """Returns which fields that are annotated as int or bool hold something else, or too little.
+    """Returns a refusal for each int or bool field of another type, and for small ints.
 
     Ints are at least 1, those of ``may_be_zero`` at least 0.  The module of the dataclass postpones
     the evaluation of annotations.
@@ -97,7 +97,7 @@ def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> Refusal
 
 
 def power_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
-    """Returns which fields are no powers of two from the first limit to the second one."""
+    """Returns a refusal for each field that is no power of two within its limits, both included."""
     return refused(
         *(
             f"{name} is {value}: expected a power of two from {least} to {most}"
@@ -108,7 +108,7 @@ def power_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
 
 
 def range_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
-    """Returns which fields are not from the first limit to the second one."""
+    """Returns a refusal for each field beyond its limits, both included."""
     return refused(
         *(
             f"{name} is {value}: expected {least} to {most}"
@@ -119,7 +119,7 @@ def range_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
 
 
 def depth_refusals(config: object, element_bytes: int, name: str) -> Refusals:
-    """Returns why a field is fewer columns of a product's operand than ``tl.dot`` takes.
+    """Returns why a field is below the least depth of a ``tl.dot``.
 
     Elements of the operands have ``element_bytes``: 1, 2 or 4.
     """
@@ -137,7 +137,7 @@ def depth_refusals(config: object, element_bytes: int, name: str) -> Refusals:
 def smem_refusals(
     smem_bytes: int, device: Device, reserved_bytes: int = RESERVED_BYTES
 ) -> Refusals:
-    """Returns why a CTA has no shared memory for tiles and stages of so many bytes."""
+    """Returns why tiles and stages of ``smem_bytes`` do not fit the shared memory of a CTA."""
     needed = smem_bytes + reserved_bytes
     if needed <= device.smem_bytes:
         return ()
@@ -203,7 +203,7 @@ def tf32_refusals(dtype: torch.dtype, device: torch.device) -> Refusals:
 def tensor_refusal(
     direction: Direction, operator: str, tensors: dict[str, torch.Tensor]
 ) -> Refusal | None:
-    """Returns what is wrong with dtypes and memory order of tensors with pixels, by name."""
+    """Returns the first refusal of dtype, memory order or TF32 of tensors, given by name."""
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES[direction]:
             text = f"dtype {tensor.dtype} is not supported, use {_names(DTYPES[direction])}"

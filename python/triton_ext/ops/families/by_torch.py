@@ -1,7 +1,7 @@
 """torch's own convolution as a family: cuDNN's kernels, where a caller prefers what is fastest.
 
-Nothing chooses it by default, and no table holds it: ``prefer="fastest"`` compares it with what the
-planner would choose, and measures both where the models are not sure.  Its model is that of a
+It is never chosen by default, and no table holds it: ``prefer="fastest"`` compares it with the
+planner's choice, and measures both where the models are not sure.  Its model is that of a
 matrix product: a launch, and the longer of the tiles of all multiprocessors and DRAM, mixed.
 Factors stand for the kinds of layers that take longer, fitted by direction to the zoo's rows (H100,
 cuDNN 9.19, bf16, 2026-11-27; ``python -m benchmarks zoo fit``).  Half of the layers predict the

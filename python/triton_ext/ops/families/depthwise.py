@@ -45,7 +45,7 @@ _PARTS_AT_A_TIME, _REDUCED_CHANNELS = 16, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseConfig:
-    """One way to compile the kernel of fprop and dgrad."""
+    """Tile configuration of fprop and dgrad."""
 
     qw: int  # neighbouring output pixels of a position
     block_p: int  # positions of a program, in wgrad at a time
@@ -69,7 +69,7 @@ class DepthwiseConfig:
         return range_refusals(self, qw=(1, _MOST_PIXELS)) + found
 
     def grid(self, sampling: Sampling) -> tuple[int, int, int]:
-        """Returns how many programs of fprop and dgrad are launched."""
+        """Returns the grid of fprop and dgrad."""
         blocks = math.ceil(sampling.out_channels / self.block_c)
         positions = math.ceil(sampling.positions(self.qw) / self.block_p)
         return positions * blocks, math.prod(sampling.up[:-1]), 1
@@ -77,7 +77,7 @@ class DepthwiseConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseWgradConfig(DepthwiseConfig):
-    """One way to compile the kernel of wgrad, whose positions are of dy."""
+    """Tile configuration of wgrad, whose positions are of dy."""
 
     lines: int  # rows of the filter of a program
     taps: int  # taps of each
@@ -94,14 +94,14 @@ class DepthwiseWgradConfig(DepthwiseConfig):
         return max(1, 65536 // (32 * self.num_warps * self.max_registers))
 
     def chunks(self, sampling: Sampling) -> int:
-        """Returns into how many chunks the filter is divided."""
+        """Returns the number of chunks of the filter."""
         lines = math.ceil(math.prod(sampling.taps[:-1]) / self.lines)
         return lines * math.ceil(sampling.taps[-1] / self.taps)
 
     def parts(self, sampling: Sampling, num_sms: int) -> tuple[int, int]:
-        """Returns into how many parts the positions are split, and tiles of BLOCK_P in each.
+        """Returns the number of parts of the positions, and the tiles of BLOCK_P of each.
 
-        As many programs as run at a time: each has about the same work.
+        All programs run at a time and have about the same work.
         """
         tiles = max(1, math.ceil(sampling.positions(self.qw) / self.block_p))
         others = math.ceil(sampling.out_channels / self.block_c) * self.chunks(sampling)
@@ -116,7 +116,7 @@ def _channel_blocks(sampling: Sampling) -> list[int]:
 
 
 class Depthwise(Family[Any]):
-    """fprop and dgrad.  Its model counts instructions: nothing is compared with it."""
+    """Depthwise fprop and dgrad; its model counts instructions, which no other model does."""
 
     kind = "depthwise"
     direction: Direction = "fprop"
@@ -167,7 +167,7 @@ class Depthwise(Family[Any]):
                 sampling.positions(config.qw),
                 three(sampling.in_size),
                 three(sampling.out_size, 1),
-                three((*sampling.class_rows, 0))[:2],
+                three((*sampling.phase_rows, 0))[:2],
                 math.ceil(sampling.out_size[-1] / config.qw),
                 three((*sampling.low[:-1], sampling.low[-1] // up)),
                 strides.scalars,
@@ -189,7 +189,7 @@ _LAUNCH_US, _WGRAD_LAUNCH_US, _COUNTED = H200.launch_us + 7.0, H200.launch_us + 
 
 
 def _expected(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> Expected:
-    """Returns a time for comparisons: instructions, counted in compiled kernels, per scheduler."""
+    """Returns a time for comparisons: instructions of compiled kernels per scheduler."""
     qw, width, up = config.qw, config.thread_channels, sampling.up[-1]
     taps, lines = sampling.taps[-1], math.prod(sampling.taps[:-1]) / math.prod(sampling.up[:-1])
     columns = ((qw - 1) * sampling.step[-1] + (taps - 1) * sampling.dilation[-1]) // up + 1
@@ -262,7 +262,7 @@ class DepthwiseWgradPlan(FilterGradientPlan):
 
 
 class DepthwiseWgrad(Depthwise):
-    """wgrad."""
+    """Depthwise wgrad: parts over pixels, and a kernel that adds them."""
 
     kind = "depthwise_wgrad"
     direction = "wgrad"

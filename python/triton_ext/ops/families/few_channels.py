@@ -74,7 +74,7 @@ def _power(count: int, most: int) -> int:
 
 
 def _case_refusals(case: Case, found: list[str]) -> Refusals:
-    """Returns the texts as refusals, and why neither kernel takes the dtype or the rows."""
+    """Returns refusals: of the texts, of the dtype and of long rows."""
     if case.dtype not in (torch.float16, torch.bfloat16):
         found = [f"dtype is {case.dtype}: expected float16 or bfloat16", *found]
     return (*refused(*found), *long_row_refusals(case.problem))
@@ -82,7 +82,7 @@ def _case_refusals(case: Case, found: list[str]) -> Refusals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherConfig:
-    """One way to compile and launch the kernel."""
+    """Tile configuration of the few-channel implicit GEMM."""
 
     block_m: int  # output pixels per tile
     block_n: int  # output channels per tile
@@ -124,7 +124,7 @@ class GatherConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How the kernel reads the pixels of an output pixel's filter window; in elements."""
+    """The columns of K that an output pixel's filter window makes; in elements."""
 
     dims: int  # spatial dimensions
     lines: int  # rows of the filter, T * R
@@ -169,10 +169,10 @@ class Window:
 
 
 class FewChannels(Family[GatherConfig]):
-    """fprop.
+    """fprop over few input channels, as an implicit GEMM through pointers.
 
-    Its model was measured, and that of the others expects less than they take (0.87 of it in the
-    geometric mean of 13 layers; docs/performance.md), so that no correction is needed.
+    Its model needs no correction, though models of other families expect less than those take
+    (0.87 of it in the geometric mean of 13 layers; docs/performance.md).
     """
 
     kind = "gather"
@@ -311,7 +311,7 @@ class Kn2RowShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Col2ImConfig:
-    """One way to compile and launch the kernel."""
+    """Tile configuration of kn2row."""
 
     block_m: int  # pixels of a row of x per step, the halo of the segment included
     rows: int  # output rows of a program, or segments over one dimension
@@ -366,7 +366,7 @@ class Schedule(NamedTuple):
 
 
 class Kn2Row(Family[Col2ImConfig]):
-    """fprop."""
+    """fprop to few output channels by kn2row."""
 
     kind = "col2im"
     direction = "fprop"
@@ -414,7 +414,7 @@ class Kn2Row(Family[Col2ImConfig]):
         return "one tap: there is nothing to shift" if case.problem.taps == 1 else ""
 
     def candidates(self, case: Case, device: Device) -> Mapping[Col2ImConfig, Expected]:
-        """Returns times of bytes, those read twice included, and of steps, the longer of both."""
+        """Returns the longer of the times of bytes, halos included, and of steps."""
         problem, shape, times = case.problem, Kn2RowShape.of(case), {}
         products = shape.r * shape.steps
         for config in self._configs(case, device):

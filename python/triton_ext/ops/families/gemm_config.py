@@ -35,7 +35,7 @@ class OutputTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvConfig:
-    """One way to compile the kernels; rows and columns are those of the output's matrix."""
+    """Tile configuration of fprop and dgrad; rows and columns are those of the output's matrix."""
 
     block_m: int  # pixels per tile
     block_n: int  # output channels per tile; of dgrad, channels of dx
@@ -104,7 +104,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """The matrix product that fprop or dgrad is to the kernels; of dgrad, in one stride phase."""
+    """The matrix product of fprop, or of dgrad in one stride phase."""
 
     pixels: int  # of the output; of dgrad, of a phase
     columns: int  # channels of the output, of a group
@@ -314,9 +314,9 @@ def _masked(cost: Cost, config: ConvConfig, element_bytes: int) -> Cost:
 
 
 def busiest(tiles: int, costs: Sequence[float], programs: int) -> float:
-    """Returns the largest sum of costs of a program, where every programs-th tile is its own.
+    """Returns the largest sum of costs of a program; program p has the tiles p, p + programs, ...
 
-    There are ``tiles`` of each class, one class after another; ``costs`` are of a tile, by class.
+    There are ``tiles`` of each phase, one phase after another; ``costs`` are of a tile, by phase.
     """
     every, rest = divmod(tiles, programs)
     if len(costs) == 1:

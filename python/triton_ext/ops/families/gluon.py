@@ -29,7 +29,7 @@ from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Product
 from triton_ext.ops.families.gluon_config import TileConfig, expected_times
-from triton_ext.ops.kernels.gemm import Classes, DgradProblem
+from triton_ext.ops.kernels.gemm import DgradProblem, Phases
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
@@ -105,7 +105,7 @@ def tiled(
 
 
 def product_of(case: Case) -> Product:
-    """Returns the product that a case of fprop or dgrad is."""
+    """Returns the matrix product of a case of fprop or dgrad."""
     product = gemm.product_of(case)
     if case.direction == "dgrad":
         return product
@@ -118,7 +118,7 @@ def product_of(case: Case) -> Product:
 
 
 def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
-    """Returns what fprop computes, and the strides of its x."""
+    """Returns the convolution that the kernel computes, and the strides of its x."""
     if case.packing is None:
         return case.problem, case.strides_of_x
     image, *pixels, one = case.packing.strides
@@ -126,9 +126,10 @@ def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
 
 
 class _Gluon(Family[TileConfig]):
-    """Both directions."""
+    """Warp-specialised implicit GEMM of fprop and dgrad."""
 
     kind = "gluon"
+    is_interpreted = False
     config_type = TileConfig
     is_gemm = True
     tile_fields = ("rows", "consumers", "ping_pong", "block_n_main", "block_n_rest")
@@ -152,12 +153,12 @@ class _Gluon(Family[TileConfig]):
 def _columns(
     dtype: torch.dtype, shape: list[int], row: int, blocks: Iterable[list[int]]
 ) -> list[Callable[[torch.Tensor], Any] | None]:
-    """Returns what describes a product's columns to each of two accumulators."""
+    """Returns functions that describe a product's columns to each of two accumulators."""
     return [*(tiled(dtype, shape, row, block) for block in blocks), None][:2]
 
 
 def launcher(kernel: Any, programs: int, problem: Any, **constants: Any) -> Launcher:
-    """Returns what launches a kernel whose first partition has 4 warps."""
+    """Returns the launcher of a kernel whose first partition has 4 warps."""
     return Launcher(
         kernel=kernel, grid=(programs, 1, 1), scalars=(problem,), constants=constants,
         options={"num_warps": 4},
@@ -263,7 +264,7 @@ class GluonDgrad(_Gluon):
             launcher(
                 gluon_conv.conv_dgrad_kernel, product_of(case).programs(config, device.num_sms),
                 DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
-                CONFIG=config, CLASSES=Classes.of(dims),
+                CONFIG=config, PHASES=Phases.of(dims),
             ),
             outputs=lambda dx: (out(dx), dx),
         )  # fmt: skip

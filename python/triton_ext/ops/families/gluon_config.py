@@ -49,7 +49,7 @@ class TileConfig:
     rows_from_w: bool = field(default=False, metadata={"omit": False})
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be computed with: anything but whole numbers, and those too small."""
+        """Raises LaunchError for fields of another type and for numbers that are too small."""
         found = refusals.field_refusals(self, may_be_zero=("block_n_rest", "filter_steps"))
         if found:
             raise LaunchError("configuration: " + "; ".join(map(str, found)))
@@ -199,9 +199,9 @@ class TileConfig:
 
 
 def capacity_refusals(config: Any, accumulators: int, others: int) -> Refusals:
-    """Returns why a CTA has no room for a configuration: stages, shared memory, registers.
+    """Returns why a configuration does not fit a CTA: stages, shared memory, registers.
 
-    A consumer's thread has so many registers of fp32 accumulators, and needs others beside them.
+    ``accumulators`` and ``others`` are registers of a consumer's thread.
     """
     found = []
     if config.stages < 2:

@@ -64,7 +64,7 @@ class WgradTileConfig:
     filter_steps: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        """Refuses fields of another type, and numbers that are too small to compute with."""
+        """Raises LaunchError for fields of another type and for numbers that are too small."""
         found = refusals.field_refusals(self, may_be_zero=("rest_blocks", "rest_consumers"))
         if self.share not in get_args(Share):
             names = ", ".join(map(repr, get_args(Share)))
@@ -292,7 +292,7 @@ def _rows(tiles: WgradTiles, problem: ConvProblem) -> loads.Rows:
 def expected_time(
     tiles: WgradTiles, problem: ConvProblem, device: Device, read_us: float
 ) -> Expected:
-    """Returns the time that the model expects; as that of the ``@triton.jit`` kernels."""
+    """Returns the expected time, by the model of the ``@triton.jit`` kernels."""
     partition, tile_kib = tiles.partition, tiles.config.tile_elements * 4 / 1024
     busy = partition.programs / device.num_sms
     step = loads.step_of(_STEP_US[tiles.config], _rows(tiles, problem), busy)
@@ -323,6 +323,7 @@ class GluonWgrad(Family[WgradTileChoice]):
     """The kernels of ``kernels/gluon_wgrad.py``."""
 
     kind = "gluon_wgrad"
+    is_interpreted = False
     direction = "wgrad"
     config_type = WgradTileChoice
     is_gemm = True

@@ -54,14 +54,14 @@ _BLOCK, _REPAIR = 1024, DirectConfig(block_m=64, block_n=32)
 
 @dataclass(frozen=True, slots=True)
 class MergedConfig:
-    """The choice to make one group of ``factor`` ones, which a family computes by ``config``."""
+    """``factor`` groups merged into one, which a family computes with ``config``."""
 
     factor: int
     config: Any
 
 
 def merge_factors(problem: ConvProblem) -> list[int]:
-    """Returns how many groups of a convolution can become one; none where they cannot."""
+    """Returns the numbers of groups that can be merged into one; empty where none can."""
     groups = problem.groups
     sizes = (problem.in_channels // groups, problem.out_channels // groups)
     if sizes == (1, 1):  # depthwise: kernels of its own

@@ -34,7 +34,7 @@ _MOST_EXPECTED = 0.6
 
 @dataclass(frozen=True, slots=True)
 class PatchConfig:
-    """One way to compile the kernel."""
+    """A configuration: tiles of the kernel."""
 
     config: ConvConfig  # the tiles of patches and of their elements, and the pipeline
 
@@ -64,7 +64,7 @@ def _covering(problem: ConvProblem) -> tuple[int, ...]:
 
 
 class Patches(Family[PatchConfig]):
-    """dgrad."""
+    """dgrad of patches that do not overlap, as one matrix product."""
 
     kind = "patches"
     direction = "dgrad"

@@ -22,7 +22,7 @@ from triton_ext.ops.core.descriptors import ELEMENT_BYTES, ROW_BYTES, Describe, 
 from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device, Expected
 from triton_ext.ops.core.epilogue import EpilogueArguments
 from triton_ext.ops.core.family import Family, ranked
-from triton_ext.ops.core.launcher import Launcher, zeroed_flags
+from triton_ext.ops.core.launcher import Launched, Launcher, zeroed_flags
 from triton_ext.ops.core.packing import RowPacking, filling_us
 from triton_ext.ops.core.plan import ConvSizes, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem
@@ -39,9 +39,6 @@ from triton_ext.ops.kernels.gemm_wgrad import (
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
-
-#: Launchers with their tensors, in the order of the launches.
-Launches = list[tuple[Launcher, tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +99,7 @@ _LAUNCH_US, _SEGMENT = H200.launch_us + 4.2, 0.11
 _REDUCE_US, _REDUCE_SHARE = 0.8, 0.65536
 # By which ways to pack are compared, of the sweep above: the reduction kernel, and the share of the
 # DRAM rate of what is only read (245 to 768 MiB take 0.25 to 0.30 us each; H200, 2026-11-22).
-_WAY_REDUCE_US, _READ_SHARE = 1.25, 0.93623
+_PLAIN_REDUCE_US, _READ_SHARE = 1.25, 0.93623
 
 
 def _rows(tiles: WgradTiles, problem: ConvProblem) -> loads.Rows:
@@ -142,21 +139,21 @@ def expected_time(
     return time.plus("split-K", _REDUCE_US + parts_us)
 
 
-def way_us(way: RowPacking, case: Case, device: Device) -> float:
-    """Returns the time by which ways to pack rows are compared: copies, and steps or reads.
+def packing_us(packing: RowPacking, case: Case, device: Device) -> float:
+    """Returns the time by which packings of a case are compared: copies, and steps or reads.
 
-    It leaves out loads, of which nobody has measured several ways of a layer.
+    It leaves out loads: no layer was measured with several packings.
     """
     # Windows overlap, and x comes from DRAM once.
-    elements = math.prod(way.problem.y_shape) + math.prod(way.memory_shape)
-    read_us = H200.dram_us(elements * way.element_bytes, _READ_SHARE)
+    elements = math.prod(packing.problem.y_shape) + math.prod(packing.memory_shape)
+    read_us = H200.dram_us(elements * packing.element_bytes, _READ_SHARE)
     times = [math.inf]
-    for tiles in fitting_tiles(way.padded, device, case.output_dtype.itemsize):
+    for tiles in fitting_tiles(packing.padded, device, case.output_dtype.itemsize):
         cost, partition = _COSTS[tiles.config], tiles.partition
         us = max(partition.most_steps * cost.step_us, read_us)
-        us += _WAY_REDUCE_US * (tiles.slots > 0)
+        us += _PLAIN_REDUCE_US * (tiles.slots > 0)
         times.append(us + partition.rounds * cost.tile_us)
-    return way.copy_us + min(times)
+    return packing.copy_us + min(times)
 
 
 def stores_through_tma(problem: ConvProblem, out_bytes: int) -> bool:
@@ -164,7 +161,7 @@ def stores_through_tma(problem: ConvProblem, out_bytes: int) -> bool:
     return problem.groups == 1 and problem.in_channels * out_bytes % ROW_BYTES == 0
 
 
-# The planner asks for several families, and for several ways to pack rows.
+# The planner asks for several families and several packings.
 @lru_cache(maxsize=256)
 def fitting_tiles(
     problem: ConvProblem, device: Device, out_bytes: int = ELEMENT_BYTES
@@ -265,7 +262,7 @@ class WgradPlan(FilterGradientPlan):
             self.copies.unpack(dw, rows, is_swapped=self.is_swapped)
         return rows
 
-    def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> Launches:
+    def launches(self, x: torch.Tensor, dy: torch.Tensor, dw: torch.Tensor) -> list[Launched]:
         """Returns the launches of a call; dw [Co, *filter_size, Ci / groups] is dense."""
         dy = self.dy_operand.rows(dy)
         if dy.data_ptr() % ROW_BYTES:

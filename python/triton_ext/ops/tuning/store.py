@@ -135,8 +135,14 @@ def _try_lock(name: pathlib.Path, is_last: bool) -> BinaryIO | None:
 
 
 def _open_to_folder(name: pathlib.Path, descriptor: int) -> None:
-    """Gives an own lock to all who may write to its folder, and to nobody else."""
+    """Gives an own lock to all who may write to its folder, and to nobody else.
+
+    Who may write to the folder may have made the name as a link to another file of its owner: the
+    access of a file with several names stays as it is.
+    """
     folder, lock = name.parent.stat(), os.fstat(descriptor)
+    if lock.st_nlink > 1:
+        return
     # Those who may write get both bits.
     mode = 0o600 | sum(bit * 3 for bit in (0o020, 0o002) if folder.st_mode & bit)
     if lock.st_uid != os.geteuid() or (lock.st_mode & 0o777, lock.st_gid) == (mode, folder.st_gid):
