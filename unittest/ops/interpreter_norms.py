@@ -1,4 +1,4 @@
-"""BatchNorm and GroupNorm in the interpreter; ``test_interpreted.py`` runs this file.
+"""BatchNorm and GroupNorm in the interpreter.
 
 Against torch in float64, gradients against its autograd.
 """
@@ -6,14 +6,14 @@ Against torch in float64, gradients against its autograd.
 from __future__ import annotations
 
 import gc
-import os
 import re
 
 import pytest
 import torch
+from interpreted import why_not_interpreted
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted():
+    pytest.skip(reason, allow_module_level=True)
 
 from norm_cases import (
     FLOAT_DTYPES,

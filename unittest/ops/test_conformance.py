@@ -1,9 +1,9 @@
 """What every family and rewrite of the registry passes, in each direction that it has.
 
-In Triton's interpreter with ``TRITON_INTERPRET=1``; without it, each family runs in an interpreter
-of its own process, and tests marked ``gpu`` run the same cases on a GPU.  A family that is
-registered is tested; one from outside the package is registered by ``-p MODULE``.  One family:
-``python -m pytest unittest/ops/test_conformance.py -k fprop-gather``.
+In Triton's interpreter with ``TRITON_INTERPRET=1``, as the check ``pytest-interpreted`` runs them;
+without it, tests marked ``gpu`` run the same cases on a GPU.  A family that is registered is
+tested; one from outside the package is registered by ``-p MODULE``.  One family:
+``TRITON_INTERPRET=1 python -m pytest unittest/ops/test_conformance.py -k fprop-gather``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from conformance_cases import (
 from host_plan import drawn
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
 from triton_ext import ops
 from triton_ext.errors import LaunchError, TritonExtError
@@ -103,14 +102,6 @@ def first_case(name, *preferred, dtype=HALF):
     """A case of a family, of the first problem that it takes, in a dtype that it takes."""
     names = [problem for problem in preferred if problem in TAKEN[name]] or TAKEN[name]
     return first_taken(BY_ID[name], PROBLEMS[names[0]], dtype)
-
-
-@pytest.mark.skipif(IS_INTERPRETED, reason="the tests run in this process")
-@pytest.mark.parametrize("name", BY_ID)
-def test_in_the_interpreter(name):
-    if not BY_ID[name].is_interpreted:
-        pytest.skip("Triton's interpreter does not run its kernels; the emulator does")
-    assert_passes_in_the_interpreter("test_conformance.py", 600, "-k", f"[{name}-")
 
 
 # --- geometry and types -------------------------------------------------------------------------

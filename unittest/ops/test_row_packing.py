@@ -16,7 +16,6 @@ import torch
 from emulated import emulate
 from family_plans import H200, META, case_of, compiling_for
 from fprop_cases import ACTIVATIONS, check, convolve
-from interpreted import assert_passes_in_the_interpreter
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
 from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
@@ -324,12 +323,6 @@ def test_a_model_decides_unless_told(monkeypatch):
 
 
 # --- run ----------------------------------------------------------------------------------------
-
-
-@needs_im2col
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_row_packing.py")
 
 
 @emulates

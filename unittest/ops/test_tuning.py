@@ -21,7 +21,6 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
-from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.core.device import Device
@@ -48,12 +47,6 @@ needs_gluon = pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 HALF = torch.float16
 H200 = Device(132, (9, 0), 232448, "NVIDIA H200")
-
-
-@pytest.mark.slow
-@needs_im2col
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_tuning.py")
 
 
 # ---- What is recorded --------------------------------------------------------------------------

@@ -170,16 +170,12 @@ class EpilogueArguments(NamedTuple):
     def spec(self, y_shape: Sequence[Any], function: Any) -> EpilogueSpec:
         """Returns what a kernel is compiled for, by the shape of y and the function itself."""
         return EpilogueSpec(
-            bias=self.bias is not None,
-            scale=self.scale is not None,
+            bias=self.bias is not None, scale=self.scale is not None,
             residual=self.residual is not None,
-            residual_per_image=is_per_image(self.residual, y_shape),
-            activation=self.activation,
-            out_dtype=self.out_dtype,
-            out_scale=self.out_scale is not None,
-            amax=self.amax is not None,
-            function=function,
-        )
+            residual_per_image=is_per_image(self.residual, y_shape), activation=self.activation,
+            out_dtype=self.out_dtype, out_scale=self.out_scale is not None,
+            amax=self.amax is not None, function=function,
+        )  # fmt: skip
 
     def operands(self) -> EpilogueArguments:
         """Returns the arguments for a plan: :data:`NO_OPERANDS` where there is no tensor."""

@@ -143,16 +143,11 @@ def plan_of(
     x: Any = given[0]
     terms = (*given, None, None)[1:5]
     plan = NormPlan(
-        shape=NormShape.of(x, groups),
-        strides=x.stride(),
+        shape=NormShape.of(x, groups), strides=x.stride(),
         term_dtypes=tuple([None if term is None else term.dtype for term in terms]),
-        device=describe(x.device),
-        dtype=x.dtype,
-        out_dtype=out_dtype,
-        activation=activation,
-        eps=eps,
-        uses_batch=uses_batch,
-    )
+        device=describe(x.device), dtype=x.dtype, out_dtype=out_dtype, activation=activation,
+        eps=eps, uses_batch=uses_batch,
+    )  # fmt: skip
     return keep(key, plan)
 
 

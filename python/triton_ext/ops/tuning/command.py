@@ -147,14 +147,9 @@ def _tune(arguments: argparse.Namespace) -> int:
         pool.start()
         report = tune(
             _cases(arguments),
-            rounds=arguments.rounds,
-            count=arguments.candidates,
-            force=arguments.force,
-            seconds=arguments.time_limit,
-            save=is_kept,
-            progress=not arguments.quiet,
-            compiler=pool,
-        )
+            rounds=arguments.rounds, count=arguments.candidates, force=arguments.force,
+            seconds=arguments.time_limit, save=is_kept, progress=not arguments.quiet, compiler=pool,
+        )  # fmt: skip
     shown = any(outcome.is_new for outcome in report.outcomes) and not arguments.quiet
     # Outcomes that were measured were shown one by one.
     text = "\n".join([*report.failures, report.summary]) if shown else str(report)

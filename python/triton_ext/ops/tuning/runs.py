@@ -417,14 +417,11 @@ def measure_case(
     config, is_first = trials[best].config, trials[0].config == work.configs[0]
     now = datetime.datetime.now(datetime.timezone.utc)
     entry = Entry(
-        kind=tables.kind_of(config),
-        config=tables.encode(config),
-        us=round(times[best], 2),
+        kind=tables.kind_of(config), config=tables.encode(config), us=round(times[best], 2),
         model_us=round(times[0], 2) if is_first else 0.0,
         torch_us=round(times[-1], 2) if torchs else 0.0,
-        measured=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        triton=importlib.metadata.version("triton"),
-    )
+        measured=now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), triton=importlib.metadata.version("triton"),
+    )  # fmt: skip
     return replace(result, entry=entry, is_new=True)
 
 
