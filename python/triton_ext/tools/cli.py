@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from triton_ext import __version__
 from triton_ext.tools import doctor, explain, lds, mlir_translate, opt, split_file, tune, waits
+from triton_ext.tools.streams import Parser, tool
 
 __all__ = ["main"]
 
 
+@tool
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs ``triton-ext`` and returns its exit status.
 
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return split_file.main(given[1:])
     if given[:1] == ["mlir-translate"]:
         return mlir_translate.main(given[1:])
-    parser = argparse.ArgumentParser(prog="triton-ext", description="Tools of triton-ext.")
+    parser = Parser(prog="triton-ext", description="Tools of triton-ext.")
     parser.add_argument("--version", action="version", version=f"triton-ext {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("doctor", help=doctor.SUMMARY, description=doctor.SUMMARY)

@@ -17,7 +17,7 @@ import stat
 import sys
 from collections.abc import Sequence
 
-__all__ = ["are_same", "read", "write", "write_all"]
+__all__ = ["are_same", "read", "tell", "write", "write_all"]
 
 _DESCRIPTORS = "/proc/self/fd/"
 
@@ -107,7 +107,7 @@ def write_all(texts: Sequence[tuple[str, str]]) -> bool:
                 else:
                     pathlib.Path(output).write_text(text, encoding="utf-8", newline="")
         except OSError as error:
-            _tell(output, error)
+            tell(output, error)
             return False
     return True
 
@@ -220,11 +220,12 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _tell(output: str, error: OSError) -> None:
-    """Says that an output cannot be written."""
+def tell(output: str, error: OSError) -> None:
+    """Says that an output cannot be written; ``-``: standard output."""
     if output == "-" and sys.stdout is not None:
         # Python writes what is left once more when it ends, and complains once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with contextlib.suppress(OSError):  # a stream without a descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     # The reader of a pipe may stop early, as `head` does.
     if not isinstance(error, BrokenPipeError):
         name = "<stdout>" if output == "-" else output
