@@ -2,30 +2,30 @@
 
 Each case is a Gluon kernel that reads or writes one tile again and again.  Its accesses are those
 that Triton emits; the prediction is made from the types of ``ttg.local_load`` or
-``ttg.local_store`` in its TTGIR alone.  Counted are, with ``ncu``:
+``ttg.local_store`` in its TTGIR alone.  A second kernel takes the byte address of each lane from a
+table: random addresses, and those of each case's first instruction.  ``ncu`` counts:
 
 * ``wavefronts``: ``smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_*``, which ``ncu``
   attributes to instructions; it has to be equal to the prediction;
 * ``l1tex``: ``l1tex__data_pipe_lsu_wavefronts_mem_shared_op_*``, the counter of the unit, which has
-  some more where several units want the memory at once.
+  some more where several units want the memory at once, but not in the second kernel.
 
-Besides, a second kernel takes the byte address of each lane from a table: random addresses, and
-those of each case's first instruction.  One warp pattern and nothing else in a loop, so that the
-counter of the unit and the cycles of an access both have to be the prediction.
-
-Without ``ncu``, only cycles are measured.
+Cycles of an access of the second kernel have to be the prediction, too; without ``ncu``, only they
+are measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import io
 import json
-import os
+import operator
 import pathlib
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,14 +38,13 @@ from benchmarks.harness import (
     add_out_argument,
     collect_environment,
     emit,
+    has_gpu,
     read_count,
     write_rows,
 )
-from benchmarks.options import has_gpu
 
-__all__ = ["CASES", "WIDTHS", "Case", "Counted", "Prediction", "add_arguments",
-           "compiled", "count", "cycles_of", "expected", "first_addresses", "patterns",
-           "predicted", "run"]  # fmt: skip
+__all__ = ["CASES", "WIDTHS", "Case", "add_arguments", "compiled", "count", "cycles_of",
+           "expected", "first_addresses", "patterns", "predicted", "run"]  # fmt: skip
 
 STEPS = 10
 ADDRESS_STEPS = 4
@@ -132,7 +131,7 @@ CASES = tuple(
 # ---- prediction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """The model's prediction for one step of a case."""
 
@@ -202,13 +201,8 @@ def predicted(case: Case, kernel: Any) -> Prediction:
 
     access = _access(case, kernel)
     found = wavefronts(access, is_store=case.op == "write")
-    return Prediction(
-        instructions=found.instructions,
-        wavefronts=found.wavefronts,
-        ideal=found.ideal,
-        bits=access.instruction_bits,
-        is_transposed=bool(access.transposed_bits),
-    )
+    counts = (found.instructions, found.wavefronts, found.ideal)
+    return Prediction(*counts, access.instruction_bits, bool(access.transposed_bits))
 
 
 def first_addresses(case: Case, kernel: Any) -> list[int] | None:
@@ -246,11 +240,9 @@ def patterns(bits: int, number: int, seed: int = 0) -> list[list[int]]:
     """Byte addresses of 32 lanes: known conflicts, repeated lanes, linear maps, anything."""
     from benchmarks.bank_conflicts_kernels import MEMORY_BYTES
 
-    source = random.Random(seed)
-    unit = bits // 8
+    source, unit = random.Random(seed), bits // 8
     places = MEMORY_BYTES // unit
-    step = max(4, unit)
-    found = [[lane * ways * step for lane in range(32)] for ways in (1, 2, 4, 8, 16, 32)]
+    found = [[lane * ways * max(4, unit) for lane in range(32)] for ways in (1, 2, 4, 8, 16, 32)]
     found.append([0] * 32)
     for bit in range(5):
         low = (1 << bit) - 1
@@ -258,34 +250,27 @@ def patterns(bits: int, number: int, seed: int = 0) -> list[list[int]]:
     while len(found) < number:
         kind = len(found) % 4
         if kind < 2:
-            found.append([place * unit for place in _linear(source, min(places, 512))])
+            order = _linear(source, min(places, 512))
         elif kind == 2:
             pool = [source.randrange(places) for _ in range(source.choice([2, 4, 8, 32, 512]))]
-            found.append([source.choice(pool) * unit for _ in range(32)])
+            order = source.choices(pool, k=32)
         else:
             stride = source.choice([1, 2, 3, 4, 5, 8, 16, 32, 33])
-            order = [lane * stride % places * unit for lane in range(32)]
+            order = [lane * stride % places for lane in range(32)]
             source.shuffle(order)
-            found.append(order)
+        found.append([place * unit for place in order])
     return found[:number]
 
 
 def _linear(source: random.Random, places: int) -> list[int]:
-    bases: list[int] = []
-    for _ in range(5):
-        chance = source.random()
-        if chance < 0.2:
-            bases.append(0)
-        elif chance < 0.7:
-            bases.append(1 << source.randrange(places.bit_length() - 1))
-        else:
-            bases.append(source.randrange(places))
+    """Places that are linear in the bits of the lane; some bits may not matter."""
+    powers = [1 << bit for bit in range(places.bit_length() - 1)]
+    kinds = ([0], powers, range(places))
+    bases = [source.choice(source.choices(kinds, (2, 5, 3))[0]) for _ in range(5)]
     found = []
     for lane in range(32):
-        place = 0
-        for bit, basis in enumerate(bases):
-            place ^= basis if lane >> bit & 1 else 0
-        found.append(place)
+        chosen = [basis for bit, basis in enumerate(bases) if lane >> bit & 1]
+        found.append(functools.reduce(operator.xor, chosen, 0))
     return found
 
 
@@ -343,11 +328,10 @@ def cycles_of(rows: Sequence[Sequence[int]], bits: int, *, is_store: bool) -> li
         _launch_addresses(part, bits, is_store, 2)
         slopes = []
         for _ in range(3):
-            one = _launch_addresses(part, bits, is_store, short)
-            two = _launch_addresses(part, bits, is_store, long)
+            one, two = (_launch_addresses(part, bits, is_store, n) for n in (short, long))
             accesses = (long - short) * UNROLL * WARPS
             slopes.append([(b - a) / accesses for a, b in zip(one, two, strict=True)])
-        found += [sorted(values)[1] for values in zip(*slopes, strict=True)]
+        found += map(statistics.median, zip(*slopes, strict=True))
     return found
 
 
@@ -381,28 +365,28 @@ def count(number: int) -> tuple[list[Counted], dict[tuple[str, int], list[Counte
     names += [f"{_UNIT}{op}.sum" for op in ("ld", "st")]
     with tempfile.TemporaryDirectory() as folder:
         log = pathlib.Path(folder, "counters.csv")
-        command = [tool, "--clock-control", "none", "--csv", "--page", "raw", "--print-units"]
-        command += ["base", "--metrics", ",".join(names), "--log-file", str(log)]
-        command += ["-k", "regex:^(by_address|read|write)$", sys.executable, "-m", "benchmarks"]
-        command += ["bank_conflicts", "--launch", str(number)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=ROOT, env=os.environ, check=False
-        )
+        command = [
+            *(tool, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"),
+            *("--metrics", ",".join(names), "--log-file", str(log)),
+            *("-k", "regex:^(by_address|read|write)$", sys.executable, "-m", "benchmarks"),
+            *("bank_conflicts", "--launch", str(number)),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
         text = log.read_text(encoding="utf-8") if log.exists() else ""
     start = text.find('"ID"')
     if done.returncode or start < 0:
         raise RuntimeError(f"ncu failed: {(text + done.stderr).strip()[-500:]}")
     # The line behind the names has the units.
-    lines = list(csv.DictReader(io.StringIO(text[start:])))[1:]
-    rows = iter(lines)
+    rows = iter(list(csv.DictReader(io.StringIO(text[start:])))[1:])
     cases = [_counted(next(rows), case.op, STEPS) for case in CASES]
     from benchmarks.bank_conflicts_kernels import UNROLL
 
     accesses = ADDRESS_STEPS * UNROLL * WARPS
-    found = {}
-    for op in _OPS:
-        for bits in WIDTHS:
-            found[op, bits] = [_counted(next(rows), op, accesses) for _ in range(number)]
+    found = {
+        (op, bits): [_counted(next(rows), op, accesses) for _ in range(number)]
+        for op in _OPS
+        for bits in WIDTHS
+    }
     if next(rows, None) is not None:
         raise RuntimeError("ncu counted more kernels than were launched")
     return cases, found
@@ -458,69 +442,64 @@ def run(arguments: argparse.Namespace) -> int:
     environment = collect_environment()
     for line in environment.lines():
         emit(line)
+    counted: list[Counted] = []
+    by_address: dict[tuple[str, int], list[Counted]] = {}
     try:
         counted, by_address = count(arguments.patterns)
     except RuntimeError as error:
         emit(f"no counters: {error}")
-        counted, by_address = [], {}
-    rows, wrong = _measured_cases(counted)
-    wrong += _measured_patterns(by_address, arguments.patterns)
+    head = f"{'case':32}{'op':6}{'bits':>5}{'instr.':>7}{'ideal':>7}{'model':>7}{'counter':>8}"
+    emit(f"{head}{'l1tex':>8}{'access':>8}{'cycles':>8}")
+    rows, wrong = [], 0
+    for index, case in enumerate(CASES):
+        row, is_good = _measured(case, counted[index] if counted else None)
+        rows.append(row)
+        wrong += not is_good
+    for op in _OPS:
+        for bits in WIDTHS:
+            wrong += _measured_patterns(op, bits, by_address.get((op, bits)), arguments.patterns)
     if arguments.out is not None:
         write_rows(arguments.out, environment, rows)
     emit("every count is the predicted one" if not wrong else f"{wrong} are not as predicted")
     return 1 if wrong else 0
 
 
-def _measured_cases(counted: Sequence[Counted]) -> tuple[list[dict[str, Any]], int]:
-    """Returns rows, whose counters are 0 where there was no ``ncu``, and how many are wrong."""
-    rows, wrong = [], 0
-    head = f"{'case':32}{'op':6}{'bits':>5}{'instr.':>7}{'ideal':>7}{'model':>7}{'counter':>8}"
-    emit(f"{head}{'l1tex':>8}{'access':>8}{'cycles':>8}")
-    for index, case in enumerate(CASES):
-        kernel = _launch(case, 1)
-        said = predicted(case, kernel)
-        addresses = first_addresses(case, kernel)
-        single, cycles = 0, 0.0
-        if addresses is not None:
-            is_store = case.op == "write"
-            single = expected(addresses, said.bits, is_store=is_store)
-            (cycles,) = cycles_of([addresses], said.bits, is_store=is_store)
-        got = counted[index] if counted else Counted(0, 0)
-        good = not counted or got.sass == said.wavefronts
-        good &= addresses is None or round(cycles) == single
-        wrong += not good
-        rows.append(
-            {
-                "case": case.name, "op": case.op, "bits": said.bits,
-                "instructions": said.instructions, "ideal": said.ideal,
-                "predicted": said.wavefronts, "wavefronts": got.sass, "l1tex": got.unit,
-                "access_predicted": single, "access_cycles": round(cycles, 3),
-            }
-        )  # fmt: skip
-        emit(
-            f"{case.name:32}{case.op:6}{said.bits:5}{said.instructions:7}{said.ideal:7}"
-            f"{said.wavefronts:7}{got.sass:8}{got.unit:8.1f}{single:8}{cycles:8.2f}"
-            f"{'' if good else '   <-- not as predicted'}"
-        )
-    return rows, wrong
+def _measured(case: Case, counted: Counted | None) -> tuple[dict[str, Any], bool]:
+    """Prints and returns a case's row, whose counters are 0 without ``ncu``, and if it is right."""
+    kernel = _launch(case, 1)
+    said, addresses = predicted(case, kernel), first_addresses(case, kernel)
+    single, cycles = 0, 0.0
+    if addresses is not None:
+        is_store = case.op == "write"
+        single = expected(addresses, said.bits, is_store=is_store)
+        (cycles,) = cycles_of([addresses], said.bits, is_store=is_store)
+    got = counted or Counted(0, 0)
+    good = (counted is None or got.sass == said.wavefronts) and round(cycles) == single
+    emit(
+        f"{case.name:32}{case.op:6}{said.bits:5}{said.instructions:7}{said.ideal:7}"
+        f"{said.wavefronts:7}{got.sass:8}{got.unit:8.1f}{single:8}{cycles:8.2f}"
+        f"{'' if good else '   <-- not as predicted'}"
+    )
+    row = {
+        "case": case.name, "op": case.op, "bits": said.bits, "instructions": said.instructions,
+        "ideal": said.ideal, "predicted": said.wavefronts, "wavefronts": got.sass,
+        "l1tex": got.unit, "access_predicted": single, "access_cycles": round(cycles, 3),
+    }  # fmt: skip
+    return row, good
 
 
-def _measured_patterns(counted: dict[tuple[str, int], list[Counted]], number: int) -> int:
+def _measured_patterns(op: str, bits: int, counted: list[Counted] | None, number: int) -> int:
+    """Prints how patterns of addresses do; returns how many counts are wrong."""
+    rows, is_store = patterns(bits, number), op == "write"
+    said = [expected(row, bits, is_store=is_store) for row in rows]
+    cycles = cycles_of(rows, bits, is_store=is_store)
+    off = max(abs(c / s - 1) for c, s in zip(cycles, said, strict=True))
+    equal = sum(round(c) == s for c, s in zip(cycles, said, strict=True))
+    text = f"addresses, {op} of {bits} bits: {equal} of {number} rounded cycles are the prediction"
+    text += f", the worst is {off:.1%} off"
     wrong = 0
-    for op in _OPS:
-        for bits in WIDTHS:
-            rows = patterns(bits, number)
-            is_store = op == "write"
-            said = [expected(row, bits, is_store=is_store) for row in rows]
-            cycles = cycles_of(rows, bits, is_store=is_store)
-            off = max(abs(c / s - 1) for c, s in zip(cycles, said, strict=True))
-            equal = sum(round(c) == s for c, s in zip(cycles, said, strict=True))
-            text = f"addresses, {op} of {bits} bits: {equal} of {number} rounded cycles are the"
-            text += f" prediction, the worst is {off:.1%} off"
-            if counted:
-                units = [c.unit for c in counted[op, bits]]
-                same = sum(a == b for a, b in zip(units, said, strict=True))
-                wrong += number - same
-                text += f"; {same} of {number} counts"
-            emit(text)
+    if counted is not None:
+        wrong = sum(got.unit != s for got, s in zip(counted, said, strict=True))
+        text += f"; {number - wrong} of {number} counts"
+    emit(text)
     return wrong

@@ -1,22 +1,19 @@
 """Host time of a whole call of an operator, without a GPU: prepared launches beside Triton's.
 
-Method.  Triton's launcher and ours are linked to a driver that does nothing.  A call is timed from
-Python to the end of ``cuLaunchKernelEx``.  Tensors are on the CPU, so that outputs come from its
-allocator, and torch is not asked for a current device; they are small, so that the allocator has no
-pages to clear.  Encoding tensor maps costs nothing
-here, which favours Triton's launcher: it encodes one per descriptor and call.
-
-A backward of tensors on the CPU runs in the thread that asks for it, so its time counts, and what
-autograd takes for itself does, too.
+Triton's launcher and ours are linked to a driver that does nothing.  A call is timed from Python to
+the end of ``cuLaunchKernelEx``.  Tensors are on the CPU, so that outputs come from its allocator,
+and torch is not asked for a current device; they are small, so that the allocator has no pages to
+clear.  A backward of them runs in the thread that asks for it, so its time counts, with what
+autograd takes for itself.  Encoding tensor maps costs nothing here, which favours Triton's
+launcher: it encodes one per descriptor and call.
 
 Times are of the thread's CPU clock, the fastest of many short chunks, so that other processes do
-not show.  A round measures each variant once; the table has the median of the rounds.
+not show.  A round measures each variant once; the table has the median of the rounds.  Variants are
+``triton``, the compiled kernel through Triton's launcher, and ``prepared``, through
+``_driver.launch_prepared``, for all launches of a call together.
 
 Normalizations (``--norms``) take statistics of x, as in training, and move running ones.  ``both``
 is with the backward, gradients of x, weight, bias and residual.
-
-Variants: ``triton``, the compiled kernel through Triton's launcher; ``prepared``, through
-``_driver.launch_prepared``, for all launches of a call together.
 """
 
 from __future__ import annotations
@@ -27,13 +24,20 @@ import functools
 import importlib
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from benchmarks.harness import add_out_argument, collect_environment, emit, read_count, write_rows
-from benchmarks.stand_in_driver import STAND_IN_VARIABLE, start_on_stand_in
+from benchmarks.harness import (
+    ROOT,
+    add_out_argument,
+    collect_environment,
+    emit,
+    read_count,
+    write_rows,
+)
 
 __all__ = ["add_arguments", "is_prepared", "make_calls", "make_norm_calls", "norms_on_stand_in",
            "run", "through"]  # fmt: skip
@@ -45,10 +49,7 @@ WARM_UP = 20
 # A call is seen at the first one, looked at at the second one; a backward begins one later.
 FIRST_CALLS = 4
 
-FORMULA = (
-    "us = host time per call, fastest chunk of 100 calls, median of the rounds; ratio = time / "
-    "time of 'triton'"
-)
+FORMULA = "us = fastest of chunks of 100 calls, median of the rounds; ratio = time / 'triton'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         1 where a launch was not prepared, 2 without a C compiler, else 0.
     """
-    if os.environ.get(STAND_IN_VARIABLE) is None:
-        return start_on_stand_in()
+    # Tests own the stand-ins, whose C sources stand beside them.
+    sys.path.append(str(ROOT / "unittest" / "nvidia"))
+    driver: Any = importlib.import_module("stand_in_driver")
+    if os.environ.get(driver.STAND_IN_VARIABLE) is None:
+        status: int = driver.start_on_stand_in()
+        return status
     environment = collect_environment()
     for line in (*environment.lines(), FORMULA, "driver: a stand-in that does nothing"):
         emit(line)
@@ -141,7 +146,7 @@ def norms_on_stand_in() -> Iterator[None]:
     from triton_ext.ops.norms import checks
 
     # Triton's driver, which this patches, is there in the process of the stand-in only.
-    stand_in: Any = importlib.import_module("benchmarks.stand_in_operators")
+    stand_in: Any = importlib.import_module("stand_in_operators")
     with (
         stand_in.operators_on_stand_in(),
         mock.patch.object(checks, "IS_INTERPRETED", True),
@@ -163,7 +168,6 @@ def make_norm_calls() -> Calls:
             super().__init__()
             self.norm, self.activation = norm, activation
 
-    class Activated(Followed):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y: torch.Tensor = self.activation(self.norm(x))
             return y
@@ -173,8 +177,8 @@ def make_norm_calls() -> Calls:
             y: torch.Tensor = self.activation(self.norm(x) + residual)
             return y
 
-    dy, residual = _last(2, 64, 16, 16), leaf()
-    x, terms = leaf(), tuple(torch.zeros(64, requires_grad=True) for _ in range(2))
+    dy, residual, x = _last(2, 64, 16, 16), leaf(), leaf()
+    terms = tuple(torch.zeros(64, requires_grad=True) for _ in range(2))
     mean, variance = torch.zeros(64), torch.ones(64)
 
     def batch_norm(**how: Any) -> torch.Tensor:
@@ -187,29 +191,24 @@ def make_norm_calls() -> Calls:
     }
     relu, silu = torch.nn.ReLU(), torch.nn.SiLU()
     for name, model, inputs in (
-        ("nn.BatchNorm2d, ReLU", Activated(torch.nn.BatchNorm2d(64), relu), (x,)),
+        ("nn.BatchNorm2d, ReLU", Followed(torch.nn.BatchNorm2d(64), relu), (x,)),
         ("nn.BatchNorm2d, +, ReLU", Added(torch.nn.BatchNorm2d(64), relu), (x, residual)),
-        ("nn.GroupNorm, SiLU", Activated(torch.nn.GroupNorm(8, 64), silu), (x,)),
+        ("nn.GroupNorm, SiLU", Followed(torch.nn.GroupNorm(8, 64), silu), (x,)),
     ):
         nn.convert(model.bfloat16(), norms=True, report=False)
         forwards[name] = functools.partial(model, *inputs), tuple(model.parameters())
 
     calls: Calls = {}
     for name, (forward, parameters) in forwards.items():
-        leaves = (x, residual, *parameters)
         calls[name] = forward
-        calls[f"{name}, both"] = functools.partial(run_step, forward, dy, leaves)
+        calls[f"{name}, both"] = functools.partial(
+            run_step, forward, dy, (x, residual, *parameters)
+        )
     return calls
 
 
 def run_step(forward: Callable[[], Any], dy: Any, leaves: Sequence[Any]) -> None:
-    """Runs a forward and its backward, and forgets the gradients.
-
-    Args:
-        forward: Returns y.
-        dy: The gradient of y.
-        leaves: The tensors that get gradients.
-    """
+    """Runs a forward and its backward over dy, and forgets the gradients of the leaves."""
     import torch
 
     torch.autograd.backward((forward(),), (dy,))

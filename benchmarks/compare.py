@@ -21,16 +21,23 @@ from typing import Any
 
 from benchmarks.harness import (
     Deadline,
-    Environment,
     Errors,
+    EventTimer,
+    FakeTimer,
     Function,
     Timer,
     Timing,
+    add_out_argument,
+    collect_environment,
     emit,
     geometric_mean,
+    has_gpu,
+    machine_line,
     measure_each,
     measure_errors,
+    prepare_torch,
     read_count,
+    read_positive,
     time_interleaved,
     write_rows,
 )
@@ -46,10 +53,14 @@ from benchmarks.operands import (
     case_of,
     make_operands,
 )
-from benchmarks.options import add_timing_arguments, announce, make_timer, opened
 from benchmarks.suites import SUITES, Layer, select_layers
 
-__all__ = ["Row", "add_arguments", "measure", "run", "run_rows"]
+__all__ = ["Row", "add_arguments", "add_timing_arguments", "measure", "run", "run_rows"]
+
+FORMULA = (
+    "TFLOP/s = 2 * (N * out_h * out_w) * Co * (R * S * Ci) / time; spread = (slowest - fastest "
+    "round) / median"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +74,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", choices=DIRECTIONS, default="fprop")
     parser.add_argument("--epilogue", action="store_true", help="bias, residual and ReLU, too")
     parser.add_argument("--jobs", type=read_count, help="compiling processes (cores - 1)")
+
+
+def add_timing_arguments(
+    parser: argparse.ArgumentParser, shapes: str, dtypes: Sequence[str], rounds: int = 8
+) -> None:
+    """Declares what is measured and how; ``shapes`` is a help, the default of ``dtypes`` first."""
+    parser.add_argument("--dtype", choices=dtypes, default=dtypes[0])
+    parser.add_argument("--shapes", nargs="+", metavar="SHAPE", help=shapes)
+    parser.add_argument(
+        "--rounds", type=read_count, default=rounds,
+        help="measurements per variant; even is fair (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--time-limit", type=read_positive, default=480.0, metavar="S",
+        help="seconds to stop after (480)",
+    )  # fmt: skip
+    add_out_argument(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
+    )
 
 
 # ---- Variants ----------------------------------------------------------------------------------
@@ -125,7 +156,7 @@ def cluster_config(case: Any, num_sms: int) -> Any:
     product = product_of(case)
     product = dataclasses.replace(product, pixels=math.ceil(product.pixels / 2))
     times = expected_times(product, num_sms // 2)
-    return in_cluster(min((c for c in times if not c.filter_steps), key=times.__getitem__))
+    return in_cluster(min((c for c in times if not c.filter_steps), key=lambda c: times[c].us))
 
 
 def _cluster(operands: Operands, direction: str) -> Function | None:
@@ -184,10 +215,12 @@ class Row:
 
     layer: Any  # with a name, a suite and work: operations or bytes
     names: Sequence[str]  # the variants
-    refused: str  # why the package does not take it; empty if it does
+    _: dataclasses.KW_ONLY
+    refused: str = ""  # why the package does not take it; empty if it does
     errors: dict[str, Errors]  # of every variant that computes the layer, against fp32
-    wrong: tuple[str, ...]  # variants whose error is too large to be timed
-    timings: dict[str, Timing]  # by variant; empty where a result was wrong or refused
+    wrong: tuple[str, ...] = ()  # variants whose error is too large to be timed
+    # By variant; empty where a result was wrong or refused.
+    timings: dict[str, Timing] = dataclasses.field(default_factory=dict)
     chosen: str = ""  # family of the kernel that ``ours`` runs
 
     def ratio(self, name: str) -> float | None:
@@ -264,14 +297,12 @@ def measure(
         except (TritonExtError, ValueError, TypeError) as error:
             if name != OURS:
                 raise
-            return Row(layer, names, str(error).partition("\n")[0], errors, (), {})
+            return Row(layer, names, refused=str(error).partition("\n")[0], errors=errors)
     del reference
     limit = errors[names[0]] if operands.scale is None else FP8_LIMIT
     wrong = tuple(name for name, found in errors.items() if not found.within(limit))
-    row = Row(layer, names, "", errors, wrong, {})
-    return row if wrong else dataclasses.replace(
-        row, timings=time_interleaved(functions, timer, rounds)
-    )  # fmt: skip
+    timings = {} if wrong else time_interleaved(functions, timer, rounds)
+    return Row(layer, names, errors=errors, wrong=wrong, timings=timings)
 
 
 def _choice(layer: Layer, arguments: argparse.Namespace, machine: Any) -> tuple[Any, Any, str]:
@@ -306,51 +337,78 @@ def _machine(dry_run: bool) -> Any:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong or a layer failed."""
 
-    def select() -> Sequence[Layer]:
-        arguments.variants = _chosen(arguments)
-        return select_layers(arguments.suite, arguments.shapes)
+    def select() -> tuple[list[str], Sequence[Layer]]:
+        return _chosen(arguments), select_layers(arguments.suite, arguments.shapes)
 
-    opening = opened(arguments, select)
-    if opening is None:
-        return 2
-    layers, environment = opening
-    names, deadline, timer = (
-        arguments.variants,
-        Deadline(arguments.time_limit),
-        make_timer(arguments),
-    )
-    announce(arguments, environment, timer)
-    machine = _machine(arguments.dry_run)
-    if not arguments.dry_run and not arguments.epilogue and {OURS, "bfloat16"} & {*names}:
-        _compile_ahead(layers, arguments, machine, deadline)
+    def prepare(
+        layers: Sequence[Layer], names: Sequence[str], timer: Timer, deadline: Deadline
+    ) -> Callable[[Layer], Row]:
+        machine, direction = _machine(arguments.dry_run), arguments.direction
+        if not arguments.dry_run and not arguments.epilogue and {OURS, "bfloat16"} & {*names}:
+            _compile_ahead(layers, arguments, machine, deadline)
 
-    def measured(layer: Layer) -> Row:
-        if arguments.dry_run:
-            timings = time_interleaved(dict.fromkeys(names, lambda: None), timer, arguments.rounds)
-            row = Row(layer, names, "", dict.fromkeys(names, Errors(0.0, 0.0)), (), timings)
-        else:
-            import torch
+        def measured(layer: Layer) -> Row:
+            if arguments.dry_run:
+                row = invented(layer, names, timer, arguments.rounds)
+            else:
+                import torch
 
-            # cuDNN tries algorithms as far as there is memory for them.
-            torch.cuda.empty_cache()
-            operands = make_operands(layer.problem, arguments.dtype, epilogue=arguments.epilogue)
-            row = measure(layer, operands, names, arguments.direction, timer, arguments.rounds)
-        return dataclasses.replace(row, chosen=_choice(layer, arguments, machine)[2])
+                # cuDNN tries algorithms as far as there is memory for them.
+                torch.cuda.empty_cache()
+                how = {"epilogue": arguments.epilogue}
+                operands = make_operands(layer.problem, arguments.dtype, **how)
+                row = measure(layer, operands, names, direction, timer, arguments.rounds)
+            return dataclasses.replace(row, chosen=_choice(layer, arguments, machine)[2])
 
-    return run_rows(arguments, environment, layers, names, measured, deadline)
+        return measured
+
+    return run_rows(arguments, select, prepare)
+
+
+def invented(layer: Any, names: Sequence[str], timer: Timer, rounds: int) -> Row:
+    """Returns the row of a dry run."""
+    timings = time_interleaved(dict.fromkeys(names, lambda: None), timer, rounds)
+    return Row(layer, names, errors=dict.fromkeys(names, Errors(0.0, 0.0)), timings=timings)
 
 
 def run_rows(
     arguments: argparse.Namespace,
-    environment: Environment,
-    layers: Sequence[Any],  # with a name, a suite and work
-    names: Sequence[str],  # of the variants
-    measured: Callable[[Any], Row],
-    deadline: Deadline,
+    select: Callable[[], tuple[Sequence[str], Sequence[Any]]],
+    prepare: Callable[..., Callable[[Any], Row]],
     unit: str = "TFLOP/s",
+    target_ms: float = 20.0,  # GPU time of a measurement
 ) -> int:
-    """Measures layers one by one and prints rows and means; returns 1 where something is wrong."""
-    emit(_header(names, unit))
+    """Measures layers one by one and prints rows and means.
+
+    ``select`` gives the variants and the layers, each with a name, a suite and work, or raises a
+    ValueError where the options name nothing.  ``prepare`` takes both, the timer and the deadline,
+    and returns what measures a layer.
+
+    Returns:
+        1 where something is wrong or missing, 2 where nothing can run.
+    """
+    try:
+        names, layers = select()
+    except ValueError as error:
+        emit(str(error))
+        return 2
+    if not arguments.dry_run:
+        if not has_gpu():
+            return 2
+        prepare_torch()
+    environment, deadline = collect_environment(arguments.dry_run), Deadline(arguments.time_limit)
+    timer: Timer = FakeTimer() if arguments.dry_run else EventTimer(target_ms)
+    for line in environment.lines():
+        emit(line)
+    how = "timing:     CUDA events per call, L2 flushed before each, host time hidden"
+    emit("DRY RUN: every time below is invented" if arguments.dry_run else how)
+    emit(f"inputs:     {arguments.dtype}; x normal(0, 1), weight normal(0, 1/(R*S*Ci))")
+    emit(f"rounds:     {arguments.rounds}, interleaved; a round is the median over its calls")
+    emit(f"formula:    {FORMULA}")
+    if not arguments.dry_run:
+        emit(machine_line(timer))
+    measured = prepare(layers, names, timer, deadline)
+    emit(f"\n{_header(names, unit)}")
 
     def show(rows: list[Row]) -> None:
         emit(rows[-1].line())

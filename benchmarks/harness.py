@@ -1,13 +1,10 @@
 """Shared code of all benchmarks: environment, timing, checks of results, and output.
 
 Method.  A round measures every variant once, in rotating order and every other time backwards; a
-measurement is the median of CUDA-event times over many calls.  Before each call the L2 is flushed
-by writing a 256 MB buffer (as ``triton.testing.do_bench`` does).  A spin kernel in front of a
-measurement keeps the GPU busy until the host has enqueued all of it, so that host time does not
-leak into kernels that are shorter than their own launch; ``prefill=False`` leaves the spin out and
-then measures as ``do_bench`` does.
-:class:`GraphTimer` replays many calls from one CUDA graph instead: no launch gaps, warm L2.
-Clocks are left as they are.
+measurement is the median of CUDA-event times over many calls, by the clock of the package's own
+tuning (``triton_ext.ops.tuning.measure.EventClock``): before each call the L2 is flushed, and a
+spin kernel keeps the GPU busy until the host has enqueued all of a measurement, so that host time
+does not leak into kernels that are shorter than their own launch.  Clocks are left as they are.
 """
 
 from __future__ import annotations
@@ -18,11 +15,13 @@ import csv
 import datetime
 import gc
 import io
+import itertools
 import json
 import math
 import os
 import pathlib
 import platform
+import resource
 import signal
 import statistics
 import subprocess
@@ -32,43 +31,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
-__all__ = [
-    "TABLES",
-    "Deadline",
-    "Environment",
-    "Errors",
-    "EventTimer",
-    "FakeTimer",
-    "GraphTimer",
-    "Timer",
-    "Timing",
-    "add_out_argument",
-    "collect_environment",
-    "complain",
-    "emit",
-    "end_group",
-    "geometric_mean",
-    "measure_each",
-    "measure_errors",
-    "medians_ms",
-    "milliseconds",
-    "out_problem",
-    "read_count",
-    "read_positive",
-    "run_at_once",
-    "time_interleaved",
-    "write_json",
-    "write_rows",
-]  # fmt: skip
+__all__ = ["TABLES", "Deadline", "Environment", "Errors", "EventTimer", "FakeTimer",
+           "Timer", "Timing", "add_out_argument", "collect_environment", "complain", "cpu_seconds",
+           "emit",
+           "end_group", "geometric_mean", "has_gpu", "machine_line", "measure_each",
+           "measure_errors", "milliseconds", "out_problem", "prepare_torch", "read_count",
+           "read_positive", "run_at_once", "time_interleaved", "times_ms", "write_json",
+           "write_rows"]  # fmt: skip
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNKNOWN = "unknown"
 
-FLUSH_BYTES = 256 * 1024 * 1024
 MIN_CALLS = 10
 # The driver queues about a thousand launches; one call makes four or more (flush, events, kernels).
 MAX_CALLS = 100
-MAX_SPIN_MS = 200.0
 
 # A kernel may err twice as much as cuDNN in the same dtype, plus this much of the reference.
 RELATIVE_FLOOR = 1e-5
@@ -170,28 +146,26 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_at_once(
-    commands: Iterable[Sequence[str]],
-    seconds: float,
-    environment: Mapping[str, str] | None = None,
-) -> list[int]:
-    """Runs commands in the root of the checkout, side by side, in silence; returns exit codes.
+    commands: Iterable[Sequence[str]], seconds: float,
+    environment: Mapping[str, str] | None = None, outputs: Iterable[pathlib.Path] | None = None,
+) -> list[int]:  # fmt: skip
+    """Runs commands in the root of the checkout, side by side; returns exit codes.
 
     After so many seconds, or when this is interrupted, they are ended with all that they started.
+    ``outputs`` are the files that take what each of them prints; without, nothing is kept.
     """
-    end, silent = time.monotonic() + seconds, subprocess.DEVNULL
+    end = time.monotonic() + seconds
     running: list[subprocess.Popen[bytes]] = []
     try:
-        for command in commands:
-            running.append(
-                subprocess.Popen(
-                    command,
-                    stdout=silent,
-                    stderr=silent,
-                    cwd=ROOT,
-                    env=environment,
-                    start_new_session=True,
-                )
-            )
+        for command, path in zip(commands, outputs or itertools.repeat(os.devnull)):  # noqa: B905
+            # One by one: what has begun is ended also where the next one does not.
+            with open(path, "wb") as file:
+                running.append(
+                    subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                        cwd=ROOT, env=environment, start_new_session=True,
+                    )
+                )  # fmt: skip
         with contextlib.suppress(subprocess.TimeoutExpired):
             for process in running:
                 process.wait(timeout=max(0.0, end - time.monotonic()))
@@ -285,7 +259,7 @@ class Timing:
     """Times of one variant, one per round."""
 
     rounds_ms: tuple[float, ...]  # median time of a call in each round, in milliseconds
-    host_us: float  # time that the host needs to enqueue a call, in microseconds; 0 in a CUDA graph
+    host_us: float  # time that the host needs to enqueue a call; 0 in a CUDA graph
     # Whether the GPU had to wait for the host, so that the times are too long.
     host_bound: bool = False
 
@@ -308,7 +282,7 @@ class Plan:
     calls: int = 1
     host_us: float = 0.0
     host_bound: bool = False
-    graph: Any = None
+    prepared: Any = None  # the timer's own: a function and its calls, or a graph
 
 
 class Timer(Protocol):
@@ -340,125 +314,29 @@ def time_interleaved(
 
 
 class EventTimer:
-    """CUDA events around each call, cold L2."""
+    """CUDA events around each call, cold L2.
 
-    def __init__(
-        self,
-        target_ms: float,  # GPU time that the calls of one measurement take, without the flushes
-        prefill: bool = True,  # whether a spin kernel hides the host's time
-        least_calls: int = MIN_CALLS,  # of one measurement, however long they take
-    ) -> None:
+    Args:
+        target_ms: GPU time that the calls of one measurement take, without the flushes.
+        least_calls: Calls of one measurement, however long they take.
+    """
+
+    def __init__(self, target_ms: float, least_calls: int = MIN_CALLS) -> None:
         import torch
+        from triton_ext.ops.tuning.measure import EventClock
 
-        self._cuda = torch.cuda
-        self._target_ms = target_ms
-        self._prefill = prefill
-        self._least_calls = least_calls
-        self._flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
-        self._cycles_per_ms = self._calibrate_spin()
-
-    def _event(self) -> Any:
-        return self._cuda.Event(enable_timing=True)
-
-    def _calibrate_spin(self) -> float:
-        cycles = 20_000_000
-        self._cuda._sleep(cycles)
-        start, end = self._event(), self._event()
-        start.record()
-        self._cuda._sleep(cycles)
-        end.record()
-        end.synchronize()
-        return float(cycles / start.elapsed_time(end))
+        device = torch.device("cuda", torch.cuda.current_device())
+        self._clock = EventClock(device, target_ms, (least_calls, MAX_CALLS))
 
     def plan(self, function: Function) -> Plan:
-        for _ in range(3):
-            function()
-        self._cuda.synchronize()
-        start, end = self._event(), self._event()
-        self._spin(5.0)
-        start.record()
-        begin = time.perf_counter()
-        for _ in range(5):
-            function()
-        host_us = (time.perf_counter() - begin) / 5 * 1e6
-        end.record()
-        end.synchronize()
-        estimate_ms = max(start.elapsed_time(end) / 5, 1e-3)
-        calls = min(MAX_CALLS, max(self._least_calls, round(self._target_ms / estimate_ms)))
-        return Plan(function, calls, host_us)
-
-    def _spin(self, milliseconds: float) -> None:
-        self._cuda._sleep(int(min(milliseconds, MAX_SPIN_MS) * self._cycles_per_ms))
+        prepared = self._clock.prepare(function)
+        _, calls, host_ms = prepared
+        return Plan(function, calls, host_ms * 1e3, prepared=prepared)
 
     def measure(self, plan: Plan) -> float:
-        # Two event records and the flush cost the host about 20 us.
-        spin_ms = plan.calls * (plan.host_us + 20.0) * 1.5e-3
-        for _ in range(4):
-            starts = [self._event() for _ in range(plan.calls)]
-            ends = [self._event() for _ in range(plan.calls)]
-            if self._prefill:
-                self._spin(spin_ms)
-            for start, end in zip(starts, ends, strict=True):
-                self._flush.zero_()
-                start.record()
-                plan.function()
-                end.record()
-            plan.host_bound = starts[0].query()
-            self._cuda.synchronize()
-            if not (self._prefill and plan.host_bound):
-                break
-            # The GPU caught up with the host: again, with more of a lead.
-            spin_ms *= 2
-        times = [float(s.elapsed_time(e)) for s, e in zip(starts, ends, strict=True)]
-        return statistics.median(times)
-
-
-class GraphTimer:
-    """Many calls in one CUDA graph, back to back, warm L2; one replay takes ``target_ms``."""
-
-    def __init__(self, target_ms: float, replays: int = 5, least_calls: int = MIN_CALLS) -> None:
-        import torch
-
-        self._cuda = torch.cuda
-        self._target_ms = target_ms
-        self._replays = replays
-        self._least_calls = least_calls
-
-    def plan(self, function: Function) -> Plan:
-        stream = self._cuda.Stream()
-        stream.wait_stream(self._cuda.current_stream())
-        with self._cuda.stream(stream):
-            for _ in range(3):
-                function()
-            start = self._cuda.Event(enable_timing=True)
-            end = self._cuda.Event(enable_timing=True)
-            start.record()
-            for _ in range(5):
-                function()
-            end.record()
-        self._cuda.current_stream().wait_stream(stream)
-        self._cuda.synchronize()
-        estimate_ms = max(start.elapsed_time(end) / 5, 1e-3)
-        calls = min(MAX_CALLS, max(self._least_calls, round(self._target_ms / estimate_ms)))
-        graph = self._cuda.CUDAGraph()
-        with self._cuda.graph(graph):
-            for _ in range(calls):
-                function()
-        graph.replay()
-        self._cuda.synchronize()
-        return Plan(function, calls, graph=graph)
-
-    def measure(self, plan: Plan) -> float:
-        times = []
-        for _ in range(self._replays):
-            start = self._cuda.Event(enable_timing=True)
-            end = self._cuda.Event(enable_timing=True)
-            start.record()
-            plan.graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(float(start.elapsed_time(end)) / plan.calls)
-        return statistics.median(times)
+        us = self._clock.measure(plan.prepared)
+        plan.host_bound = self._clock.host_bound
+        return us / 1e3
 
 
 class FakeTimer:
@@ -474,6 +352,35 @@ class FakeTimer:
     def measure(self, plan: Plan) -> float:
         self._count += 1
         return 1.0 + (self._count * 7919 % 100) / 1000
+
+
+def has_gpu(instead: str = "--dry-run shows the output") -> bool:
+    """Tells whether there is a GPU; prints a line where there is none, and what to do instead."""
+    import torch
+
+    found: bool = torch.cuda.is_available()
+    if not found:
+        emit(f"no CUDA GPU: nothing to time ({instead} without one)")
+    return found
+
+
+def prepare_torch() -> None:
+    """Has torch compute fp32 without TF32, and cuDNN try its algorithms."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+
+
+def machine_line(timer: Timer) -> str:
+    """Returns TFLOP/s of an 8192^3 fp16 product of torch: is the GPU in good shape?"""
+    import torch
+
+    size = 8192
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.float16) for _ in range(2))
+    timing = time_interleaved({"matmul": lambda: a @ b}, timer, rounds=3)["matmul"]
+    rate = 2 * size**3 / timing.ms / 1e9
+    return f"machine:    8192^3 fp16 torch matmul at {rate:.0f} TFLOP/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,10 +495,18 @@ def milliseconds(
         gc.enable()
 
 
-def medians_ms(variants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median host times of functions, measured in turn: a slow machine is slow for all of them."""
+def cpu_seconds() -> float:
+    """CPU time of this process and of its children that ended; other processes do not show."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def times_ms(
+    variants: Mapping[str, Function], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Times of functions by round, measured in turn: a slow machine is slow for all of them."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, function in variants.items():
-            times[name].append(milliseconds(function))
-    return {name: statistics.median(values) for name, values in times.items()}
+            times[name].append(milliseconds(function, clock))
+    return times

@@ -1,8 +1,7 @@
 """The lossless tree beside Triton's own parser, and the plugin's share of a compile; needs no GPU.
 
 The text is the TTGIR of the forward convolution, its function repeated under other names until the
-size is reached.  Both sides parse and print the same text in the same run, in turn.  The last table
-shows that time grows in proportion to what is read.
+size is reached.  Both sides parse and print the same text in the same run, in turn.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ from __future__ import annotations
 import argparse
 import gc
 import pathlib
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -24,9 +21,9 @@ from benchmarks.harness import (
     add_out_argument,
     collect_environment,
     emit,
-    medians_ms,
     milliseconds,
     read_count,
+    times_ms,
     write_json,
 )
 
@@ -73,16 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     start = statistics.median(_start_ms() for _ in range(arguments.rounds))
     emit(f"triton-opt --host=none with a pass of ours, the whole process: {start:.0f} ms")
-    emit()
-    emit(f"{'size':>20} {'ms':>8} {'of a 4th':>8} {'factor':>6}")
-    grown = growths(min(arguments.rounds, 3))
-    for row in grown:
-        emit(
-            f"{row['size']:>20} {row['large_ms']:>8.1f} {row['small_ms']:>8.1f} "
-            f"{row['factor']:>6.1f}  {row['name']}"
-        )
     if arguments.out is not None:
-        found = {"texts": rows, "plugin": overhead, "kernel_bytes": len(kernel), "growth": grown}
+        found = {"texts": rows, "plugin": overhead, "kernel_bytes": len(kernel)}
         write_json(arguments.out, found)
     return 0
 
@@ -140,10 +129,7 @@ def _measure(text: str, rounds: int) -> dict[str, Any] | None:
         "ours": lambda: str(parse(text)),
         "edited": edited,
     }
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, function in variants.items():
-            times[name].append(milliseconds(function))
+    times = times_ms(variants, rounds)
     medians = {name: statistics.median(values) for name, values in times.items()}
     ours = times["ours"]
     return {
@@ -232,91 +218,5 @@ def _plugin_overhead(rounds: int) -> dict[str, float]:
         return LIBRARY + "?" in host_module.print_module(module)
 
     variants = {"compile_ms": compile_anew, "marked_ms": marked, "unmarked_ms": unmarked}
-    return medians_ms(variants, rounds)
-
-
-# ---- Growth ------------------------------------------------------------------------------------
-
-
-def growths(rounds: int) -> list[dict[str, Any]]:
-    """Measures how time grows with hostile input: four times the input, four times the time.
-
-    Each row is one thing that once took a time of its size squared; of ``rounds`` the fastest
-    counts.
-    """
-    found = []
-    for name, unit, large, make in _GROWING:
-        small_ms, large_ms = (
-            min(milliseconds(run, time.process_time) for _ in range(rounds))
-            for run in (make(large // 4), make(large))
-        )
-        row = {"name": name, "size": f"{large} {unit}", "small_ms": small_ms, "large_ms": large_ms}
-        found.append(row | {"factor": large_ms / small_ms})
-    return found
-
-
-def _module(body: str) -> str:
-    return f"module {{\n  tt.func @f(%c: i1) {{\n{body}    tt.return\n  }}\n}}\n"
-
-
-def _read(text: str) -> Callable[[], object]:
-    from triton_ext.ir import parse
-
-    def run() -> None:
-        module = parse(text)
-        module.verify()
-        assert str(module) == text
-        for op in module.walk():
-            if op.loc is not None:
-                op.loc.resolve()
-
-    return run
-
-
-def _string(size: int) -> Callable[[], object]:
-    return _read(_module(f'    "t.x"() {{a = "{"a" * size}"}} : () -> ()\n'))
-
-
-def _blocks(count: int) -> Callable[[], object]:
-    jumps = "".join(
-        f"    cf.cond_br %c, ^bb{n}, ^bb{n + 1}\n  ^bb{n}:\n" for n in range(1, count + 1)
-    )
-    return _read(_module(f"{jumps}    cf.br ^bb{count + 1}\n  ^bb{count + 1}:\n"))
-
-
-def _locations(count: int) -> Callable[[], object]:
-    """Locations of calls, each in the one before."""
-    aliases = '#loc = loc("a.py":1:1)\n#loc1 = loc(callsite(#loc at #loc))\n'
-    aliases += "".join(
-        f"#loc{n} = loc(callsite(#loc{n - 1} at #loc))\n" for n in range(2, count + 1)
-    )
-    return _read(f"{aliases}module {{\n}} loc(#loc{count})\n")
-
-
-def _parts(count: int) -> Callable[[], object]:
-    from triton_ext.tools.ir_text import split
-
-    text = "tt.func @f()\n// -----\n" * count
-    return lambda: split(text, "// -----")
-
-
-def _buffers(count: int) -> Callable[[], object]:
-    from triton_ext.analysis.allocation import Item, place
-    from triton_ext.analysis.liveness import LiveRange
-
-    source = random.Random(count)
-    items = []
-    for _ in range(count):
-        start = source.randrange(count)
-        live = LiveRange(start, start + source.randrange(count // 2, count))
-        items.append(Item(source.randrange(1, 30000), live, 16))
-    return lambda: place(items)
-
-
-_GROWING: tuple[tuple[str, str, int, Callable[[int], Callable[[], object]]], ...] = (
-    ("one string, read and verified", "characters", 8_000_000, _string),
-    ("blocks of one function", "blocks", 8_000, _blocks),
-    ("nested locations of calls", "locations", 4_000, _locations),
-    ("parts of a file", "parts", 200_000, _parts),
-    ("buffers with long lives, placed", "buffers", 6_400, _buffers),
-)
+    times = times_ms(variants, rounds)
+    return {name: statistics.median(values) for name, values in times.items()}

@@ -15,25 +15,16 @@ import pathlib
 import random
 import re
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.harness import (
-    ROOT,
-    Deadline,
-    emit,
-    end_group,
-    read_count,
-    read_positive,
-    run_at_once,
-)
+from benchmarks.harness import Deadline, emit, read_count, read_positive, run_at_once
 from benchmarks.operands import DIRECTIONS, case_of
 from benchmarks.reproduce import end_on_sigterm
 
-__all__ = ["add_arguments", "draw_problems", "find_checker", "run", "shares_of", "verdict"]
+__all__ = ["add_arguments", "draw_problems", "find_checker", "run", "shares_of"]
 
 NAME = "compute-sanitizer"
 TOOLS = ("memcheck", "initcheck", "racecheck", "synccheck")
@@ -119,29 +110,6 @@ def draw_problems(direction: Any, count: int) -> list[tuple[Any, str]]:
     return found
 
 
-class Verdict(NamedTuple):
-    """Results of processes under the checker."""
-
-    errors: int | None  # ``None`` where one did not finish
-    geometries: int
-    configs: int  # launches of plans
-
-    def is_clean(self, cases: int) -> bool:
-        """Returns whether all cases ran without an error."""
-        return self.errors == 0 and self.geometries == cases
-
-
-def verdict(parts: Iterable[tuple[str, str]]) -> Verdict:
-    """Reads the checker's logs, each with what the process inside printed."""
-    # racecheck counts hazards instead.
-    summary = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
-    logs, outputs = zip(*parts, strict=True)
-    found = [summary.findall(log) for log in logs]
-    errors = sum(int(each[-1]) for each in found) if all(found) else None
-    ran = re.findall(r"^ran .*: (\d+) configurations$", "\n".join(outputs), re.MULTILINE)
-    return Verdict(errors, len(ran), sum(map(int, ran)))
-
-
 def kinds(case: Any, machine: Any) -> list[Any]:
     """Returns ``None``, for what is chosen, then the best configuration of every kernel."""
     from triton_ext.ops.tuning.runs import candidates
@@ -155,7 +123,7 @@ def _inside(arguments: argparse.Namespace) -> int:
     import torch
     from triton_ext.ops.core.device import device_of
     from triton_ext.ops.core.planner import make_plan
-    from triton_ext.ops.tuning.measure import make_tensors, run_plan
+    from triton_ext.ops.tuning.measure import make_tensors
 
     device = torch.device("cuda", torch.cuda.current_device())
     machine = device_of(device, "memcheck")
@@ -166,7 +134,7 @@ def _inside(arguments: argparse.Namespace) -> int:
         tensors = make_tensors(case, device)
         configs = kinds(case, machine)
         for config in configs:
-            result = run_plan(case, make_plan(case, device, config), tensors)
+            result = make_plan(case, device, config).run(*tensors)
             torch.cuda.synchronize()
             if not bool(torch.isfinite(result).all()):
                 emit(f"{case} {config}: a result that is not finite")
@@ -183,9 +151,14 @@ class Share(NamedTuple):
     count: int  # shares of the direction
     cases: int  # geometries of the direction, in all shares
 
-    def command(self) -> list[str]:
-        """Returns the command, without the checker."""
+    def command(self, checker: str = "", tool: str = "", log: str = "") -> list[str]:
+        """Returns the command, under the checker or without."""
+        # Triton's loader tries an attribute of shared memory that Hopper's driver refuses, and goes
+        # on without it (its driver.c): one error per kernel, and none of memory.
+        under = [checker, "--tool", tool, "--error-exitcode", str(ERROR_STATUS)]
+        under += ["--report-api-errors", "no", "--log-file", log]
         return [
+            *(under if checker else ()),
             *(sys.executable, "-m", "benchmarks", "memcheck", "--inside"),
             *("--direction", self.direction, "--cases", str(self.cases)),
             *("--share", str(self.index), str(self.count)),
@@ -214,65 +187,48 @@ def _fill_cache(directions: Sequence[str], cases: int, deadline: Deadline) -> fl
 
 def check(checker: str, arguments: argparse.Namespace, deadline: Deadline) -> bool:
     """Runs all directions under the checker and prints what was found; returns whether nothing."""
+    tool, folder = arguments.tool, arguments.out.resolve()
     shares = shares_of(arguments.direction, arguments.cases, arguments.processes)
-    running: list[subprocess.Popen[bytes]] = []
-    statuses = []
-    try:
-        for share in shares:
-            # One by one: what has begun is ended also where the next one does not.
-            running.append(_begun(checker, share, arguments))
-        for process in running:
-            try:
-                code = process.wait(timeout=max(0.0, deadline.left()))
-                statuses.append(f"exit status {code}")
-            except subprocess.TimeoutExpired:
-                statuses.append("stopped by the time limit")
-    finally:
-        for process in running:
-            end_group(process)
+    logs = [folder / f"{tool}.{share.direction}.{share.index}.log" for share in shares]
+    for log in logs:
+        log.unlink(missing_ok=True)
+    commands = (
+        share.command(checker, tool, str(log)) for share, log in zip(shares, logs, strict=True)
+    )
+    outputs = [log.with_suffix(".out") for log in logs]
+    codes = run_at_once(commands, max(deadline.left(), 0.0), _environment(), outputs)
     is_clean = True
     for direction in arguments.direction:
-        of_it = [
-            (_log_of(share, arguments), status)
-            for share, status in zip(shares, statuses, strict=True)
-            if share.direction == direction
-        ]
-        found = verdict((_read(log), _read(log.with_suffix(".out"))) for log, _ in of_it)
-        told = sorted({status for _, status in of_it})
-        clean = found.is_clean(arguments.cases) and told == ["exit status 0"]
-        errors = "no summary" if found.errors is None else f"{found.errors} errors"
+        mine = [n for n, share in enumerate(shares) if share.direction == direction]
+        # A signal is what ends those that take too long.
+        statuses = {
+            "stopped by the time limit" if codes[n] < 0 and deadline.over
+            else f"exit status {codes[n]}"
+            for n in mine
+        }  # fmt: skip
+        errors, ran = found_errors([_read(logs[n]) for n in mine]), []
+        for n in mine:
+            ran += re.findall(r"^ran .*: (\d+) configurations$", _read(outputs[n]), re.MULTILINE)
+        clean = (errors, len(ran), statuses) == (0, arguments.cases, {"exit status 0"})
         emit(
-            f"{'clean' if clean else 'NOT CLEAN'}: {arguments.tool} {direction}: {errors}, "
-            f"{found.geometries} of {arguments.cases} geometries, {found.configs} launches of "
-            f"plans, {', '.join(told)}; {arguments.out / f'{arguments.tool}.{direction}.*.log'}"
+            f"{'clean' if clean else 'NOT CLEAN'}: {tool} {direction}: "
+            f"{'no summary' if errors is None else f'{errors} errors'}, {len(ran)} of "
+            f"{arguments.cases} geometries, {sum(map(int, ran))} launches of plans, "
+            f"{', '.join(sorted(statuses))}; {arguments.out / f'{tool}.{direction}.*.log'}"
         )
         is_clean &= clean
     return is_clean
 
 
-def _log_of(share: Share, arguments: argparse.Namespace) -> pathlib.Path:
-    folder: pathlib.Path = arguments.out
-    return folder.resolve() / f"{arguments.tool}.{share.direction}.{share.index}.log"
+def found_errors(logs: Sequence[str]) -> int | None:
+    """Returns the errors in the checker's logs; ``None`` where one has no summary."""
+    # racecheck counts hazards instead.
+    found = [re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", log) for log in logs]
+    return sum(int(each[-1]) for each in found) if all(found) else None
 
 
 def _read(path: pathlib.Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
-def _begun(checker: str, share: Share, arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """Starts a share under the checker."""
-    log = _log_of(share, arguments)
-    log.unlink(missing_ok=True)
-    options = ["--tool", arguments.tool, "--error-exitcode", str(ERROR_STATUS)]
-    # Triton's loader tries an attribute of shared memory that Hopper's driver refuses, and goes on
-    # without it (its driver.c): one error per kernel, and none of memory.
-    options += ["--report-api-errors", "no"]
-    with log.with_suffix(".out").open("wb") as file:
-        return subprocess.Popen(
-            [checker, *options, "--log-file", str(log), *share.command()], cwd=ROOT,
-            env=_environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -286,11 +242,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not torch.cuda.is_available():
             raise ValueError("no CUDA GPU: nothing to check")
         arguments.out.mkdir(parents=True, exist_ok=True)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         emit(str(error))
-        return 2
-    except OSError as error:
-        emit(f"--out {arguments.out}: {error.strerror}")
         return 2
     end_on_sigterm()
     deadline = Deadline(arguments.time_limit)

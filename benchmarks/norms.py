@@ -16,16 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.compare import Row, run_rows
-from benchmarks.harness import (
-    Deadline,
-    Errors,
-    Timer,
-    emit,
-    measure_errors,
-    time_interleaved,
-)
-from benchmarks.options import add_timing_arguments, announce, make_timer, opened
+from benchmarks.compare import Row, add_timing_arguments, invented, run_rows
+from benchmarks.harness import Deadline, Timer, emit, measure_errors, time_interleaved
 
 __all__ = ["LAYERS", "Layer", "add_arguments", "run"]
 
@@ -86,8 +78,8 @@ LAYERS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the case."""
-    add_timing_arguments(parser, f"names of layers: {', '.join(LAYERS)}; all by default")
-    parser.set_defaults(dtype="bfloat16", rounds=4, target_ms=4.0)
+    shapes = f"names of layers: {', '.join(LAYERS)}; all by default"
+    add_timing_arguments(parser, shapes, ("bfloat16", "float16"), rounds=4)
 
 
 def _tensors(layer: Layer, dtype: Any, device: str = "cuda") -> dict[str, Any]:
@@ -138,6 +130,9 @@ def _our_forward(layer: Layer, t: dict[str, Any]) -> Any:
     )  # fmt: skip
 
 
+FORWARDS = {TORCH: _torch_forward, OURS: _our_forward}
+
+
 def _both(forward: Callable[[Layer, Any], Any], layer: Layer, t: dict[str, Any]) -> dict[str, Any]:
     """y and the gradients of a layer."""
     import torch
@@ -148,64 +143,53 @@ def _both(forward: Callable[[Layer, Any], Any], layer: Layer, t: dict[str, Any])
     return {"y": y.detach(), **dict(zip(inputs, found, strict=True))}
 
 
-def _wrong(layer: Layer, t: dict[str, Any]) -> list[str]:
-    """Results that are farther from torch in fp32 than twice torch's own, with both errors."""
-    wide = {name: tensor.detach().float() for name, tensor in t.items()}
+def _measure(layer: Layer, arguments: argparse.Namespace, timer: Timer) -> Row:
+    """Checks y and all gradients of a layer, then times it."""
+    import torch
+
+    if arguments.dry_run:
+        return invented(layer, (*FORWARDS,), timer, arguments.rounds)
+    tensors = _tensors(layer, getattr(torch, arguments.dtype))
+    plain = {name: tensor.detach() for name, tensor in tensors.items()}
+    wide = {name: tensor.detach().float() for name, tensor in plain.items()}
     for name in wide.keys() - {"dy"}:
         wide[name].requires_grad_()
     expected = _both(_torch_forward, layer, wide)
-    torchs, ours = (_both(forward, layer, t) for forward in (_torch_forward, _our_forward))
-    found = []
-    for name, reference in expected.items():
-        error = measure_errors(ours[name], reference).l2
-        limit = 2 * measure_errors(torchs[name], reference).l2 + FLOOR
-        # "not greater" would let NaN through.
-        if not error <= limit:
-            found.append(f"{name}: error {error:.2e}, allowed {limit:.2e}")
-    return found
-
-
-def _measure(layer: Layer, arguments: argparse.Namespace, timer: Timer) -> Row:
-    """Checks and times a layer."""
-    import torch
-
-    forwards = {TORCH: _torch_forward, OURS: _our_forward}
-    variants: dict[str, Any] = {name: lambda: None for name in forwards}
+    found = {name: _both(forward, layer, tensors) for name, forward in FORWARDS.items()}
     wrong: tuple[str, ...] = ()
-    if not arguments.dry_run:
-        tensors = _tensors(layer, getattr(torch, arguments.dtype))
-        for text in _wrong(layer, tensors):
-            emit(f"{layer.name}: {text}")
+    for tensor, reference in expected.items():
+        torchs, ours = (measure_errors(found[name][tensor], reference).l2 for name in FORWARDS)
+        # "not greater" would let NaN through.
+        if not ours <= 2 * torchs + FLOOR:
+            emit(f"{layer.name}: {tensor}: error {ours:.2e}, allowed {2 * torchs + FLOOR:.2e}")
             wrong = (OURS,)
-        plain = {name: tensor.detach() for name, tensor in tensors.items()}
-        for name, forward in forwards.items():
-            both = functools.partial(_both, forward, layer, tensors)
-            alone = functools.partial(forward, layer, plain)
-            variants[name] = both if layer.with_backward else alone
-    errors = dict.fromkeys(variants, Errors(0.0, 0.0))
+    errors = {name: measure_errors(each["y"], expected["y"]) for name, each in found.items()}
+    variants = {
+        name: functools.partial(_both, forward, layer, tensors)
+        if layer.with_backward
+        else functools.partial(forward, layer, plain)
+        for name, forward in FORWARDS.items()
+    }
     timings = {} if wrong else time_interleaved(variants, timer, arguments.rounds)
-    return Row(layer, (TORCH, OURS), "", errors, wrong, timings)
+    return Row(layer, (*FORWARDS,), errors=errors, wrong=wrong, timings=timings)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where a result was wrong or a layer failed."""
 
-    def select() -> Sequence[Layer]:
+    def select() -> tuple[Sequence[str], Sequence[Layer]]:
         names = arguments.shapes or list(LAYERS)
         unknown = [name for name in names if name not in LAYERS]
         if unknown:
             raise ValueError(f"unknown layers: {', '.join(unknown)}; there are {', '.join(LAYERS)}")
         parts = (False, True)
-        return [dataclasses.replace(LAYERS[n], with_backward=p) for n in names for p in parts]
+        layers = [dataclasses.replace(LAYERS[n], with_backward=p) for n in names for p in parts]
+        return (*FORWARDS,), layers
 
-    opening = opened(arguments, select)
-    if opening is None:
-        return 2
-    layers, environment = opening
-    deadline, timer = Deadline(arguments.time_limit), make_timer(arguments)
-    announce(arguments, environment, timer)
-    emit("TB/s: of bytes that our passes read and write where nothing stays in L2")
-    return run_rows(
-        arguments, environment, layers, (TORCH, OURS),
-        lambda layer: _measure(layer, arguments, timer), deadline, "TB/s",
-    )  # fmt: skip
+    def prepare(
+        layers: Sequence[Layer], names: Sequence[str], timer: Timer, deadline: Deadline
+    ) -> Callable[[Layer], Row]:
+        emit("TB/s: of bytes that our passes read and write where nothing stays in L2")
+        return lambda layer: _measure(layer, arguments, timer)
+
+    return run_rows(arguments, select, prepare, "TB/s", target_ms=4.0)

@@ -153,8 +153,7 @@ def call_of(case: Any, config: Any, operands: Operands) -> Function:
     """Returns a call of the plan of a configuration of a case."""
     from triton_ext.ops.core.epilogue import NO_OPERANDS
     from triton_ext.ops.core.planner import make_plan
-    from triton_ext.ops.tuning.measure import run_plan
 
     inputs = inputs_of(case, operands)
     plan = make_plan(case, operands.x.device, config)
-    return lambda: run_plan(case, plan, (inputs, NO_OPERANDS))
+    return lambda: plan.run(*inputs, NO_OPERANDS)

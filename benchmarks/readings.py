@@ -15,8 +15,8 @@ from benchmarks.harness import geometric_mean
 from benchmarks.zoo.rows import read_rows
 
 __all__ = ["Reader", "Reading", "Rows", "across_releases", "good_findings", "load_rows", "mean_of",
-           "models_ratio", "of_curve", "of_modes", "ranks_efficiency", "ranks_error", "seconds_of",
-           "swept", "worst_of"]  # fmt: skip
+           "models_ratio", "of_curve", "ranks_efficiency", "ranks_error", "seconds_of", "swept",
+           "worst_of"]  # fmt: skip
 
 #: Output of a command: rows of texts by column; of ``zoo sweep`` its own rows.
 Rows = list[dict[str, Any]]
@@ -67,41 +67,37 @@ def _spread(rows: Rows) -> float:
     return statistics.median(found) if found else math.nan
 
 
-def _name(row: Mapping[str, str]) -> str:
-    return next((row[key] for key in ("layer", "model", "shape") if key in row), "")
+def _mean(values: Mapping[str, float], spread: float = math.nan, wrong: int = 0) -> Reading:
+    """Returns the geometric mean of values by name, with the smallest in the note."""
+    if not values:
+        return Reading(wrong=wrong)
+    worst = min(values, key=values.__getitem__)
+    note = f"worst {values[worst]:.3f} ({worst})"
+    return Reading(geometric_mean([*values.values()]), len(values), spread, wrong, note)
 
 
-def mean_of(column: str, suffix: str = ".csv") -> Reader:
+def mean_of(column: str) -> Reader:
     """Reads the geometric mean of a column; empty cells were not timed."""
 
     def read(rows: Mapping[str, Rows]) -> Reading:
-        timed = [row for row in rows.get(suffix, []) if row.get(column)]
-        wrong = sum(bool(row.get("wrong")) for row in rows.get(suffix, []))
-        if not timed:
-            return Reading(wrong=wrong, note=f"{wrong} wrong" if wrong else "")
-        worst = min(timed, key=lambda row: float(row[column]))
-        return Reading(
-            geometric_mean([float(row[column]) for row in timed]),
-            len(timed),
-            _spread(timed),
-            wrong,
-            f"worst {float(worst[column]):.3f} ({_name(worst)})",
-        )
+        timed = [row for row in rows.get(".csv", []) if row.get(column)]
+        values = {row.get("layer") or row.get("shape", ""): float(row[column]) for row in timed}
+        wrong = sum(bool(row.get("wrong")) for row in rows.get(".csv", []))
+        return _mean(values, _spread(timed), wrong)
 
     return read
 
 
-def worst_of(column: str, suffix: str = ".csv") -> Reader:
+def worst_of(column: str) -> Reader:
     """Reads the smallest value of a column."""
 
     def read(rows: Mapping[str, Rows]) -> Reading:
-        timed = [row for row in rows.get(suffix, []) if row.get(column)]
+        timed = [row for row in rows.get(".csv", []) if row.get(column)]
         if not timed:
             return Reading()
         worst = min(timed, key=lambda row: float(row[column]))
-        wrong = sum(bool(row.get("wrong")) for row in rows[suffix])
-        spread = _spread([worst])
-        return Reading(float(worst[column]), len(timed), spread, wrong, _name(worst))
+        wrong = sum(bool(row.get("wrong")) for row in rows[".csv"])
+        return Reading(float(worst[column]), len(timed), _spread([worst]), wrong, worst["layer"])
 
     return read
 
@@ -129,11 +125,7 @@ def swept(figure: str, *suffixes: str) -> Reader:
                     found[f"{each.layer}{suffix.removesuffix('.jsonl')}"] = value
             statuses = [result["status"] for row in swept_rows for result in row["results"]]
             wrong += statuses.count("wrong result")
-        if not found:
-            return Reading(wrong=wrong)
-        worst = min(found, key=found.__getitem__)
-        note = f"worst {found[worst]:.3f} ({worst})"
-        return Reading(geometric_mean([*found.values()]), len(found), math.nan, wrong, note)
+        return _mean(found, wrong=wrong)
 
     return read
 
@@ -143,42 +135,33 @@ def _told(rows: Rows) -> str:
     return "; ".join(f"{row['mode']}: {row['problem']}" for row in rows if row["problem"])
 
 
-def of_modes(column: str, over: str, mode: str, suffix: str = ".csv") -> Reader:
+def models_ratio(over: str, mode: str, column: str = "ms") -> Reader:
     """Reads the geometric mean of one mode's value over another's, of ``examples.models``.
 
     The column is ``ms`` or ``peak_mib``; files are those of one case, or of all sources.
     """
 
     def read(rows: Mapping[str, Rows]) -> Reading:
-        files = [each for name, found in rows.items() if name.endswith(suffix) for each in found]
+        files = [each for name, found in rows.items() if name.endswith(".csv") for each in found]
         found = [row for row in files if row["mode"] in (over, mode)]
         if not found:
             return Reading(note=_told(files))
         # A mode without a time has a peak too, but a wrong result.
-        values = {(row["model"], row["mode"]): float(row[column]) for row in found if row["ms"]}
+        timed = [row for row in found if row["ms"]]
+        values = {(row["model"], row["mode"]): float(row[column]) for row in timed}
         # Without a GPU all peaks are 0.
         ratios = {
             model: values[model, over] / value if value else 1.0
             for (model, each), value in values.items()
             if each == mode and (model, over) in values
         }
-        problems = [f"{row['model']} {row['mode']}: {row['problem']}"
-                    for row in found if row["problem"]]  # fmt: skip
-        notes = list(problems)
-        if len(ratios) > 1:
-            name = min(ratios, key=ratios.__getitem__)
-            notes.append(f"worst {ratios[name]:.3f} ({name})")
-        timed = [row for row in found if row["ms"]]
-        value = geometric_mean([*ratios.values()])
-        spread = _spread(timed) if column == "ms" else math.nan
-        return Reading(value, len(ratios), spread, len(problems), "; ".join(notes))
+        mean = _mean(ratios, _spread(timed) if column == "ms" else math.nan)
+        bad = [row for row in found if row["problem"]]
+        notes = [f"{row['model']} {row['mode']}: {row['problem']}" for row in bad]
+        notes += [mean.note] if len(ratios) > 1 else []
+        return Reading(mean.value, mean.count, mean.spread, len(bad), "; ".join(notes))
 
     return read
-
-
-def models_ratio(over: str, mode: str) -> Reader:
-    """Reads the geometric mean of a mode's time over another's, of ``examples.models``."""
-    return of_modes("ms", over, mode)
 
 
 def ranks_error(kind: str) -> Reader:
@@ -203,19 +186,21 @@ def ranks_efficiency(kind: str) -> Reader:
     """Reads our scaling efficiency over that of torch's own convolutions."""
 
     def read(rows: Mapping[str, Rows]) -> Reading:
-        found = rows.get(".csv", [])
-        tasks = {row["task"] for row in found}
+        every = rows.get(".csv", [])
+        tasks = {row["task"] for row in every}
         together = next((task for task in tasks if task.startswith(f"training {kind} ")), "")
-        mine = [row for row in found if row["task"] in ("training", together) and row["ms"]]
+        found = [row for row in every if row["task"] in ("training", together)]
+        mine, wrong = ([row for row in found if row[name]] for name in ("ms", "problem"))
         ms = {(row["task"], row["mode"]): float(row["ms"]) for row in mine}
-        wrong = [row for row in found if row["problem"] and row["task"] in ("training", together)]
-        note = _told(wrong)
-        modes = ("eager", "ours")
-        if not all((task, mode) in ms for task in ("training", together) for mode in modes):
-            return Reading(wrong=len(wrong), note=note)
-        theirs, ours = (ms["training", mode] / ms[together, mode] for mode in modes)
+        parts = [
+            ms.get(("training", mode), math.nan) / ms.get((together, mode), math.nan)
+            for mode in ("eager", "ours")
+        ]
+        if math.isnan(sum(parts)):
+            return Reading(wrong=len(wrong), note=_told(wrong))
+        theirs, ours = parts
         told = f"torch's own {theirs:.3f}, ours {ours:.3f}"
-        note = "; ".join(filter(None, (told, note)))
+        note = "; ".join(filter(None, (told, _told(wrong))))
         return Reading(ours / theirs, 1, _spread(mine), len(wrong), note)
 
     return read
@@ -250,13 +235,8 @@ def across_releases(rows: Mapping[str, Rows]) -> Reading:
     )
     ratios = {
         name: float(other[name]["ours_ms"]) / float(this[name]["ours_ms"])
-        for name in this
-        if name in other and other[name]["ours_ms"] and this[name]["ours_ms"]
+        for name in this.keys() & other.keys()
+        if other[name]["ours_ms"] and this[name]["ours_ms"]
     }
     wrong = sum(bool(row["wrong"]) for row in (*this.values(), *other.values()))
-    if not ratios:
-        return Reading(wrong=wrong)
-    worst = min(ratios, key=ratios.__getitem__)
-    note = f"worst {ratios[worst]:.3f} ({worst})"
-    values = list(ratios.values())
-    return Reading(geometric_mean(values), len(values), _spread([*this.values()]), wrong, note)
+    return _mean(ratios, _spread([*this.values()]), wrong)

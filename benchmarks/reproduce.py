@@ -27,15 +27,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from benchmarks.harness import ROOT, emit, end_group
-from benchmarks.options import has_gpu
+from benchmarks.harness import ROOT, emit, end_group, has_gpu, read_positive
 from benchmarks.readings import Reading, Rows, load_rows
 from benchmarks.reproduce_cases import CASES, Case, Figure, Step
 
-__all__ = ["Finding", "add_arguments", "allowance", "end_on_sigterm", "run",
-           "run_cases", "select_cases"]  # fmt: skip
+__all__ = ["Finding", "Place", "add_arguments", "allowance", "end_on_sigterm", "run", "run_cases",
+           "select_cases"]  # fmt: skip
 
 # Part of a case's time limit that is kept for its start and its end.
 OVERHEAD_SECONDS = 12.0
@@ -43,8 +42,6 @@ OVERHEAD_SECONDS = 12.0
 RESERVE_SECONDS = 3.0
 # With less than this, or half of what it takes, a case is not begun.
 LEAST_SECONDS = 25.0
-FIELDS = ("case", "figure", "value", "reach", "stretch", "result", "rows", "spread", "seconds",
-          "note")  # fmt: skip
 # Message of a script whose rows have details.
 WRONG = "exit status 1"
 FAILED = ("FAIL", "CRASH", "TIMEOUT", "PARTIAL", "SKIPPED")
@@ -58,18 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="names or patterns such as 'conv.*', also with commas between; all by default",
     )  # fmt: skip
     parser.add_argument(
-        "--budget", type=float, default=550.0, metavar="S", help="seconds in all (550)"
-    )
-    parser.add_argument(
-        "--case-limit", type=float, metavar="S", help="seconds of a case at most (its own)"
+        "--budget", type=read_positive, default=550.0, metavar="S", help="seconds in all (550)"
     )
     parser.add_argument(
         "--out", type=pathlib.Path, metavar="DIR",
         help="folder of all that is written (reproduced; reproduced.dry of a dry run)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--caches", type=pathlib.Path, metavar="DIR",
-        help="folder of compiled kernels, kept (a temporary one, removed at the end)",
     )  # fmt: skip
     parser.add_argument(
         "--other-triton", type=pathlib.Path, metavar="DIR",
@@ -83,13 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A line of the summary."""
+    """A line of the summary; its fields are the columns."""
 
-    name: str  # of the case
+    case: str  # its name
     figure: str  # what the value is
     value: float = math.nan  # NaN where nothing was measured
     reach: float | None = None  # the goal, or ``None``
-    stretch: float | None = None  # what would be better still, or ``None``
     # PASS, FAIL, DONE (there is no goal), PARTIAL (some rows are missing), CRASH, TIMEOUT, SKIPPED
     # or DRY.
     result: str
@@ -99,26 +88,25 @@ class Finding:
     seconds: float = 0.0  # of the whole case
     note: str = ""  # what was noticed
 
-    def cells(self) -> tuple[str, ...]:
-        """The texts of :data:`FIELDS`; a number that is not there is empty."""
-
-        def number(value: float | None, digits: int) -> str:
-            return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"
-
-        goals = [number(goal, 2) for goal in (self.reach, self.stretch)]
-        spread = "" if math.isnan(self.spread) else f"{self.spread * 100:.1f} %"
-        return (
-            self.name, self.figure, number(self.value, 3), *goals, self.result, str(self.rows),
-            spread, number(self.seconds, 0), self.note,
-        )  # fmt: skip
+    def cells(self) -> dict[str, str]:
+        """Returns the texts by column; a number that is not there is empty."""
+        formats = {"value": ".3f", "reach": ".2f", "spread": ".1%", "seconds": ".0f"}
+        found = {}
+        for name, value in asdict(self).items():
+            is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+            found[name] = "" if is_missing else format(value, formats.get(name, ""))
+        return found
 
     def line(self) -> str:
-        """The summary's line on stdout."""
-        name, figure, value, reach, stretch, result, rows, spread, seconds, note = self.cells()
-        goal = f" (reach {reach}{f', stretch {stretch}' if stretch else ''})" if reach else ""
-        text = f"{result:<8} {name}: {figure} {value or '-'}{goal}; {rows} rows"
-        text += f", spread {spread}" if spread else ""
-        return f"{text}, {seconds} s" + (f"; {note}" if note else "")
+        """Returns the summary's line on stdout."""
+        cells = self.cells()
+        goal = f" (reach {cells['reach']})" if cells["reach"] else ""
+        spread = f", spread {cells['spread']}" if cells["spread"] else ""
+        note = f"; {self.note}" if self.note else ""
+        return (
+            f"{self.result:<8} {self.case}: {self.figure} {cells['value'] or '-'}{goal}; "
+            f"{self.rows} rows{spread}, {cells['seconds']} s{note}"
+        )
 
 
 def select_cases(words: Sequence[str] | None, cases: Mapping[str, Case]) -> list[Case]:
@@ -139,11 +127,10 @@ def select_cases(words: Sequence[str] | None, cases: Mapping[str, Case]) -> list
     return [case for name, case in cases.items() if name in found]
 
 
-def allowance(case: Case, left: float, limit: float | None) -> float:
+def allowance(case: Case, left: float) -> float:
     """Returns the seconds that a case gets of those ``left``, 0 where too few are."""
-    wanted = case.seconds if limit is None else min(case.seconds, limit)
-    given = min(wanted, left - RESERVE_SECONDS)
-    return given if given >= min(LEAST_SECONDS, wanted / 2) else 0.0
+    given = min(case.seconds, left - RESERVE_SECONDS)
+    return given if given >= min(LEAST_SECONDS, case.seconds / 2) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,32 +197,33 @@ def _finding(
     case: Case, figure: Figure, rows: Mapping[str, Rows], trouble: str, seconds: float
 ) -> Finding:
     """Reads a figure out of what a case wrote."""
-    common = {"name": case.name, "figure": figure.name, "reach": figure.reach,
-              "stretch": figure.stretch, "seconds": seconds}  # fmt: skip
     try:
         reading = figure.read(rows)
     except (KeyError, ValueError, ZeroDivisionError) as error:
         reading = Reading(math.nan, 0, note=f"not read: {type(error).__name__} {error}")
     notes = [note for note in (trouble, reading.note) if note]
-    fields = {**common, "value": reading.value, "rows": reading.count, "spread": reading.spread}
-    if not math.isnan(reading.value):
+    if math.isnan(reading.value):
+        result = trouble.partition(" ")[0]
+        result = result if result in ("CRASH", "TIMEOUT") else "FAIL"
+    else:
         missing = reading.count < figure.expected
         if reading.wrong:
-            result = "FAIL"
             notes.append(f"{reading.wrong} wrong")
+        if missing:
+            notes.append(f"{reading.count} of {figure.expected} rows")
+        if reading.wrong:
+            result = "FAIL"
         elif missing or (trouble and not (case.tells_by_status and trouble == WRONG)):
             # Some rows neither reach a goal nor miss it; --resume runs the case again.
             result = "PARTIAL"
-        elif figure.reach is not None and not figure.reaches(reading.value):
-            result = "FAIL"
+        elif figure.reach is None:
+            result = "DONE"
         else:
-            result = "DONE" if figure.reach is None else "PASS"
-        if missing:
-            notes.append(f"{reading.count} of {figure.expected} rows")
-    else:
-        result = trouble.partition(" ")[0]
-        result = result if result in ("CRASH", "TIMEOUT") else "FAIL"
-    return Finding(**fields, result=result, note="; ".join(notes))  # type: ignore[arg-type]
+            result = "PASS" if figure.reaches(reading.value) else "FAIL"
+    return Finding(
+        case=case.name, figure=figure.name, value=reading.value, reach=figure.reach, result=result,
+        rows=reading.count, spread=reading.spread, seconds=seconds, note="; ".join(notes),
+    )  # fmt: skip
 
 
 def run_case(case: Case, seconds: float, place: Place) -> list[Finding]:
@@ -269,8 +257,11 @@ class Summary:
         """Writes a finding, at once, and prints it."""
         is_new = not self._csv.exists()
         with self._csv.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([FIELDS] * is_new + [finding.cells()])
+            cells = finding.cells()
+            writer = csv.DictWriter(file, cells, lineterminator="\n")
+            if is_new:
+                writer.writeheader()
+            writer.writerow(cells)
             file.flush()
             os.fsync(file.fileno())
         emit(finding.line())
@@ -290,31 +281,32 @@ class Summary:
 
 
 def run_cases(
-    cases: Sequence[Case], place: Place, budget: float, limit: float | None, resume: bool = False
+    cases: Sequence[Case], place: Place, budget: float, resume: bool = False
 ) -> list[Finding]:
     """Runs cases one after another until the time is used up; returns all findings.
 
-    There are ``budget`` seconds in all, and ``limit`` for a case at most, by default its own.  With
-    ``resume`` cases that the summary has are left out.
+    There are ``budget`` seconds in all.  With ``resume`` cases that the summary has are left out.
     """
     end = time.monotonic() + budget
     place.folder.mkdir(parents=True, exist_ok=True)
     summary = Summary(place.folder)
     known = summary.measured() if resume else set()
+    findings: list[Finding] = []
     for case in cases:
         if case.name in known:
             emit(f"known    {case.name}")
-    findings: list[Finding] = []
-    for case in (case for case in cases if case.name not in known):
-        for finding in _outcome(case, place, end, limit):
-            findings.append(_as_dry(finding) if place.dry_run else finding)
-            summary.add(findings[-1])
+            continue
+        for finding in _outcome(case, place, end):
+            if place.dry_run and not math.isnan(finding.value):
+                finding = dataclasses.replace(finding, result="DRY", note="invented")
+            findings.append(finding)
+            summary.add(finding)
     return findings
 
 
-def _outcome(case: Case, place: Place, end: float, limit: float | None) -> list[Finding]:
+def _outcome(case: Case, place: Place, end: float) -> list[Finding]:
     """Runs a case, or says why not."""
-    seconds = allowance(case, end - time.monotonic(), limit)
+    seconds = allowance(case, end - time.monotonic())
     reason = "" if seconds else "the time is used up"
     if place.other_triton is None and any(step.on_other_triton for step in case.steps):
         reason = "needs --other-triton DIR"
@@ -322,18 +314,8 @@ def _outcome(case: Case, place: Place, end: float, limit: float | None) -> list[
         reason = f"needs {case.gpus} GPUs, torch sees {place.gpus}"
     if not reason:
         return run_case(case, seconds, place)
-    return [
-        Finding(name=case.name, figure=figure.name, reach=figure.reach,
-                stretch=figure.stretch, result="SKIPPED", note=reason)
-        for figure in case.figures
-    ]  # fmt: skip
-
-
-def _as_dry(finding: Finding) -> Finding:
-    """A dry run's finding says so, unless nothing was read."""
-    if math.isnan(finding.value):
-        return finding
-    return dataclasses.replace(finding, result="DRY", note="invented")
+    common = {"case": case.name, "result": "SKIPPED", "note": reason}
+    return [Finding(figure=each.name, reach=each.reach, **common) for each in case.figures]
 
 
 def _print_list(cases: Sequence[Case]) -> None:
@@ -343,7 +325,6 @@ def _print_list(cases: Sequence[Case]) -> None:
         for figure in case.figures:
             sign = "<=" if figure.less_is_better else ">="
             goal = "" if figure.reach is None else f" {sign} {figure.reach:g}"
-            goal += "" if figure.stretch is None else f", stretch {figure.stretch:g}"
             emit(f"{'':<32}{figure.name}{goal}")
 
 
@@ -378,11 +359,6 @@ def run(arguments: argparse.Namespace) -> int:
     if other is not None and not (other / "triton" / "__init__.py").exists():
         emit(f"--other-triton {other}: has no triton/__init__.py; pip install --target makes one")
         return 2
-    for name in ("budget", "case_limit"):
-        value = getattr(arguments, name)
-        if value is not None and not value > 0:
-            emit(f"--{name.replace('_', '-')} {value}: expected a number of seconds above 0")
-            return 2
     if not arguments.dry_run and not has_gpu():
         return 2
     import torch
@@ -392,25 +368,17 @@ def run(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         try:
             _take_folder(folder, arguments.dry_run, stack)
-        except OSError as error:
-            emit(f"--out {folder}: {error.strerror}")
+        except (OSError, ValueError) as error:
+            emit(f"--out {folder}: {getattr(error, 'strerror', error)}")
             return 2
-        except ValueError as error:
-            emit(f"--out {folder}: {error}")
-            return 2
-        caches = arguments.caches
-        if caches is None:
-            temporary = tempfile.TemporaryDirectory(
-                prefix="triton-ext-reproduce-", ignore_cleanup_errors=True
-            )
-            caches = pathlib.Path(stack.enter_context(temporary))
-        place = Place(
-            folder, caches.resolve(), None if other is None else other.resolve(),
-            arguments.dry_run, None if arguments.dry_run else torch.cuda.device_count(),
-        )  # fmt: skip
-        findings = run_cases(
-            cases, place, arguments.budget, arguments.case_limit, resume=arguments.resume
+        caches = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="triton-ext-reproduce-", ignore_cleanup_errors=True)
         )
+        gpus = None if arguments.dry_run else torch.cuda.device_count()
+        place = Place(
+            folder, pathlib.Path(caches), other and other.resolve(), arguments.dry_run, gpus
+        )
+        findings = run_cases(cases, place, arguments.budget, resume=arguments.resume)
     failed = [finding for finding in findings if finding.result in FAILED]
     emit(f"{len(findings)} figures, {len(failed)} not reached; {folder}/summary.csv")
     return int(bool(failed))

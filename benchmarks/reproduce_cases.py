@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.readings import (
     Reader,
@@ -11,7 +12,6 @@ from benchmarks.readings import (
     mean_of,
     models_ratio,
     of_curve,
-    of_modes,
     ranks_efficiency,
     ranks_error,
     seconds_of,
@@ -33,7 +33,6 @@ class Figure:
     name: str  # what it is
     read: Reader  # reads it out of rows, by the suffix of the step that wrote them
     reach: float | None = None  # the goal; ``None`` for none
-    stretch: float | None = None  # what would be better still
     less_is_better: bool = False  # whether the goal is an upper limit
     expected: int = 1  # rows that it is of when all is there
 
@@ -78,9 +77,9 @@ class Case:
 _COMPILED = ("0", "1", "2", "3", "8", "10", "17")
 
 
-def _compare(*options: str, suffix: str = ".csv", on_other_triton: bool = False) -> Step:
+def _compare(*options: str, **how: Any) -> Step:
     words = ("compare", *options, "--time-limit", "{limit}", "--out", "{out}")
-    return Step(("-m", "benchmarks", *words), suffix, on_other_triton)
+    return Step(("-m", "benchmarks", *words), **how)
 
 
 def _sweep(direction: str, *options: str) -> Step:
@@ -95,32 +94,41 @@ def _count(suite: str) -> int:
 
 
 def _gluon(kernel: str) -> Case:
-    count = _count("shapes")
+    over = {"cuDNN / Gluon": ("cudnn", 1.10), "@triton.jit / Gluon": ("jit", 1.0)}
     return Case(
         f"gluon_conv.{kernel}",
         f"the Gluon example of {kernel} beside cuDNN and the @triton.jit kernel",
         (_compare("cudnn", "jit", "gluon", "--suite", "shapes", "--direction", kernel),),
-        (
-            Figure("cuDNN / Gluon, mean", mean_of("ratio_to_cudnn"), 1.10, expected=count),
-            Figure("@triton.jit / Gluon, mean", mean_of("ratio_to_jit"), 1.0, expected=count),
+        tuple(
+            Figure(f"{name}, mean", mean_of(f"ratio_to_{other}"), reach, expected=_count("shapes"))
+            for name, (other, reach) in over.items()
         ),
         seconds=240,
     )
 
 
-def _conv(direction: str, reach: float, stretch: float) -> Case:
-    count = _count("all")
+def _conv(direction: str, reach: float) -> Case:
+    worst = 0.95 if direction == "fprop" else None
     return Case(
         f"conv.{direction}",
         f"triton_ext.ops, {direction} of all suites, beside cuDNN",
         (_compare("--suite", "all", "--direction", direction),),
-        (
-            Figure("cuDNN / ours, mean", mean_of("ratio_to_cudnn"), reach, stretch, False, count),
-            Figure("cuDNN / ours, worst", worst_of("ratio_to_cudnn"),
-                   *((0.95, 1.0) if direction == "fprop" else (None, None)), False, count),
+        tuple(
+            Figure(f"cuDNN / ours, {name}", read("ratio_to_cudnn"), goal, expected=_count("all"))
+            for name, read, goal in (("mean", mean_of, reach), ("worst", worst_of, worst))
         ),
         seconds=540,
-    )  # fmt: skip
+    )
+
+
+def _mean(
+    name: str, about: str, figure: tuple[str, str, float], expected: int, seconds: float, *how: str
+) -> Case:
+    """One figure, a mean of ``compare``: its name, the variant that is compared, the goal."""
+    title, variant, reach = figure
+    read = mean_of(f"ratio_to_{variant}")
+    figures = (Figure(title, read, reach, expected=expected),)
+    return Case(name, about, (_compare(*how),), figures, seconds)
 
 
 def _cold() -> Case:
@@ -134,8 +142,7 @@ def _cold() -> Case:
                "--quiet", "--time-limit", "{limit}", "--shapes", *names)  # fmt: skip
     return Case(
         "choosing.cold", "triton-ext tune of ResNet-50's forward convolutions, nothing cached",
-        (Step(command, ".json"),),
-        (Figure("seconds", seconds_of, 90, 20, less_is_better=True),), 150,
+        (Step(command, ".json"),), (Figure("seconds", seconds_of, 90, less_is_better=True),), 150,
     )  # fmt: skip
 
 
@@ -149,7 +156,7 @@ def _model() -> Case:
     return Case(
         "choosing.model", "what the models rank first beside the fastest candidate", steps,
         # Layers that no kernel takes have no figure.
-        (Figure("best found / model alone, mean", read, 0.93, 0.97, expected=69),), 300,
+        (Figure("best found / model alone, mean", read, 0.93, expected=69),),
     )  # fmt: skip
 
 
@@ -165,37 +172,41 @@ def _suite(name: str, about: str, suite: str, directions: tuple[str, ...], secon
     return Case(name, about, steps, figures, seconds)
 
 
-# Blocks of memory have sizes that are multiples of 512 bytes, so 1 % is no difference.
-_PEAK = 1.01
-_TINY = ("--size", "tiny", "--batch", "2", "--side")
+# ---- Networks ----------------------------------------------------------------------------------
+
+
+def _script(module: str, *options: str, dry: tuple[str, ...], suffix: str = ".csv") -> Step:
+    """A script of ``examples.models``."""
+    words = ("-m", f"examples.models.{module}", *options, "--time-limit", "{limit}", "--out",
+             "{out}")  # fmt: skip
+    return Step(words, suffix, dry=("--size", "tiny", *dry))
 
 
 def _tiny(model: str) -> tuple[str, ...]:
-    """Returns the options of a network in a dry run: a size for CPUs."""
-    return (*_TINY, "64" if model in ("resnet50", "convnext") else "8")
+    """Returns a batch and a side of a network in a dry run: for CPUs."""
+    return ("--batch", "2", "--side", "64" if model in ("resnet50", "convnext") else "8")
+
+
+def _at_most(name: str, read: Reader, limit: float, expected: int = 1) -> Figure:
+    return Figure(name, read, limit, less_is_better=True, expected=expected)
 
 
 def _models(task: str, model: str) -> Case:
-    command = (
-        "-m", f"examples.models.{task}", "--model", model, "--mode", "all", "--graph", "--rounds",
-        "5", "--ahead", "8", "--time-limit", "{limit}", "--out", "{out}",
-    )  # fmt: skip
-    dry = (
-        *_tiny(model), "--no-graph", "--rounds", "1", "--steps", "1", "--compile-backend", "eager",
-    )  # fmt: skip
+    dry = ("--no-graph", "--rounds", "1", "--steps", "1", "--compile-backend", "eager")
+    ratios = (("eager", "ours", 1.15), ("eager", "ours+compile", 1.15),
+              # The goal of 1.05 is the mean's over the networks.
+              ("compile", "ours+compile", 1.0))  # fmt: skip
     return Case(
         f"models.{task}.{model}",
         f"{model}, {task}, eager and compiled, in CUDA graphs",
-        (Step(command, dry=dry),),
+        (_script(task, "--model", model, "--mode", "all", "--graph", "--rounds", "5", "--ahead",
+                 "8", dry=(*_tiny(model), *dry)),),
         (
-            Figure("eager / ours", models_ratio("eager", "ours"), 1.15),
-            Figure("eager / ours+compile", models_ratio("eager", "ours+compile"), 1.15),
-            # The goal of 1.05 is the mean's over the networks.
-            Figure("compile / ours+compile", models_ratio("compile", "ours+compile"), 1.0),
-            Figure("memory peak, ours / eager", of_modes("peak_mib", "ours", "eager"),
-                   _PEAK, None, True),
-            Figure("memory peak, ours+compile / compile",
-                   of_modes("peak_mib", "ours+compile", "compile"), _PEAK, None, True),
+            *(Figure(f"{over} / {mode}", models_ratio(over, mode), reach)
+              for over, mode, reach in ratios),
+            # Blocks of memory have sizes that are multiples of 512 bytes, so 1 % is no difference.
+            *(_at_most(f"memory peak, {over} / {mode}", models_ratio(over, mode, "peak_mib"), 1.01)
+              for over, mode in (("ours", "eager"), ("ours+compile", "compile"))),
         ),
         seconds=240,
         tells_by_status=True,
@@ -226,19 +237,16 @@ _CURVES = {
 
 def _curves(model: str) -> Case:
     batch, side = _CURVES[model]
-    command = (
-        "-m", "examples.models.loss_curves", "--model", model, "--batch", batch, "--side", side,
-        "--steps", "200", "--seeds", "5", "--ahead", "8", "--time-limit", "{limit}",
-        "--out", "{out}",
-    )  # fmt: skip
+    dry = (*_tiny(model), "--steps", "20", "--seeds", "2")
     return Case(
         f"models.curves.{model}",
         f"{model}, 200 steps of training beside five seeds of torch's; a checkpoint both ways",
-        (Step(command, ".json", dry=(*_tiny(model), "--steps", "20", "--seeds", "2")),),
+        (_script("loss_curves", "--model", model, "--batch", batch, "--side", side, "--steps",
+                 "200", "--seeds", "5", "--ahead", "8", dry=dry, suffix=".json"),),
         (
             Figure("windows inside torch's spread", of_curve("inside", "curve_wrong"), 0.95),
-            Figure("checkpoint, error ours / torch's",
-                   of_curve("checkpoint_error", "checkpoint_wrong"), 2.0, None, True),
+            _at_most("checkpoint, error ours / torch's",
+                     of_curve("checkpoint_error", "checkpoint_wrong"), 2.0),
         ),
         # Weights and moments of the UNet are 7 GB, which are saved and loaded twice.
         seconds=280 if model == "unet" else 200,
@@ -250,28 +258,21 @@ def _curves(model: str) -> Case:
 # are what a step waits for, and that it is long beside what ranks tell each other; they have to
 # fit in fp32, as the joined batch to be checked has.
 _RANKS = {
-    "resnet50": ("768", "64"),
-    "convnext": ("768", "32"),
-    "unet": ("112", "4"),
-    "vae": ("16", "2"),
-}
+    "resnet50": ("768", "64"), "convnext": ("768", "32"), "unet": ("112", "4"), "vae": ("16", "2"),
+}  # fmt: skip
 
 
 def _ranks(model: str) -> Case:
-    kinds = ("ddp", "fsdp")
-    batch, check_batch = _RANKS[model]
-    command = (
-        "-m", "examples.models.training", "--ranks", "2", "--parallel", *kinds, "--model", model,
-        "--batch", batch, "--check", "too", "--check-batch", check_batch, "--rounds", "5",
-        "--steps", "4", "--ahead", "8", "--time-limit", "{limit}", "--out", "{out}",
-    )  # fmt: skip
-    dry = ("--check-batch", "2", "--rounds", "2", "--steps", "1")
+    kinds, (batch, check) = ("ddp", "fsdp"), _RANKS[model]
+    dry = (*_tiny(model), "--check-batch", "2", "--rounds", "2", "--steps", "1")
     return Case(
         f"ranks.{model}",
         f"{model} on two GPUs: the joined batch's gradients, and scaling beside torch's own",
-        (Step(command, dry=(*_tiny(model), *dry)),),
+        (_script("training", "--ranks", "2", "--parallel", *kinds, "--model", model, "--batch",
+                 batch, "--check", "too", "--check-batch", check, "--rounds", "5", "--steps", "4",
+                 "--ahead", "8", dry=dry),),
         (
-            *(Figure(f"{kind}, error of ranks / one process", ranks_error(kind), 2.0, None, True, 2)
+            *(_at_most(f"{kind}, error of ranks / one process", ranks_error(kind), 2.0, expected=2)
               for kind in kinds),
             *(Figure(f"{kind}, scaling ours / torch's", ranks_efficiency(kind), 0.98)
               for kind in kinds),
@@ -283,13 +284,10 @@ def _ranks(model: str) -> Case:
 
 
 def _killed() -> Case:
-    command = (
-        "-m", "examples.models.killed_rank", "--time-limit", "{limit}", "--out", "{out}",
-    )  # fmt: skip
     return Case(
         "ranks.killed",
         "one of two ranks is killed: torch's error, the cache and the tables whole",
-        (Step(command, dry=("--size", "tiny")),),
+        (_script("killed_rank", dry=()),),
         (Figure("findings as they should be", good_findings, 3.0, expected=3),),
         seconds=110,
         gpus=2,
@@ -300,36 +298,21 @@ def _killed() -> Case:
 def _cases() -> dict[str, Case]:
     """All, the figures of the smallest goals first: what is at the end is left out first."""
     shapes, wide = _count("shapes"), _count("wide")
+    compiled = ("compile", "ours", "--epilogue", "--suite", "shapes", "--shapes", *_COMPILED)
+    audio = ("--suite", "audio", "--shapes", "3072x128x202_384_k3")
     found = [
         *map(_gluon, ("dgrad", "fprop", "wgrad")),
-        _conv("fprop", 1.12, 1.25),
-        _conv("dgrad", 1.10, 1.25),
-        _conv("wgrad", 1.20, 1.50),
-        Case(
-            "epilogue.eager", "conv + bias + residual + ReLU beside torch eager",
-            (_compare("--epilogue", "--suite", "shapes"),),
-            (Figure("eager / ours, mean", mean_of("ratio_to_cudnn"), 1.8, 2.3, expected=shapes),),
-            180,
-        ),
-        Case(
-            "epilogue.compile", "the same beside torch.compile(mode='max-autotune-no-cudagraphs')",
-            (_compare("compile", "ours", "--epilogue", "--suite", "shapes",
-                      "--shapes", *_COMPILED),),
-            (Figure("compile / ours, mean", mean_of("ratio_to_compile"), 1.2, 1.5,
-                    expected=len(_COMPILED)),),
-            420,
-        ),
-        Case(
-            "fp8", "fp8 beside our bf16, 256 channels and more",
-            (_compare("--dtype", "float8_e4m3fn", "--suite", "wide"),),
-            (Figure("bf16 / fp8, mean", mean_of("ratio_to_bfloat16"), 1.5, 1.8, expected=wide),),
-            180,
-        ),
-        Case(
-            "conv.1d", "3072,128,202 -> 384, k3 beside cuDNN",
-            (_compare("--suite", "audio", "--shapes", "3072x128x202_384_k3"),),
-            (Figure("cuDNN / ours", mean_of("ratio_to_cudnn"), 1.05, 1.2),), 90,
-        ),
+        *(_conv(*each) for each in (("fprop", 1.12), ("dgrad", 1.10), ("wgrad", 1.20))),
+        _mean("epilogue.eager", "conv + bias + residual + ReLU beside torch eager",
+              ("eager / ours, mean", "cudnn", 1.8), shapes, 180, "--epilogue", "--suite", "shapes"),
+        _mean("epilogue.compile",
+              "the same beside torch.compile(mode='max-autotune-no-cudagraphs')",
+              ("compile / ours, mean", "compile", 1.2), len(_COMPILED), 420, *compiled),
+        _mean("fp8", "fp8 beside our bf16, 256 channels and more",
+              ("bf16 / fp8, mean", "bfloat16", 1.5), wide, 180,
+              "--dtype", "float8_e4m3fn", "--suite", "wide"),
+        _mean("conv.1d", "3072,128,202 -> 384, k3 beside cuDNN",
+              ("cuDNN / ours", "cudnn", 1.05), 1, 90, *audio),
         _cold(),
         _model(),
         _suite("depthwise", "depthwise layers beside torch", "depthwise",

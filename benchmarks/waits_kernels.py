@@ -38,26 +38,10 @@ def matmul_descriptors(a_ptr, b_ptr, c_ptr, M, N, K, BLOCK: tl.constexpr, BLOCK_
     c_desc.store([offs_m, offs_n], acc.to(tl.float16))
 
 
-def _signature(element: str) -> dict[str, str]:
-    pointers = dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), element)
-    return {**pointers, **dict.fromkeys(("M", "N", "K"), "i32")}
-
-
-# Name, kernel, signature, constants, GPU.
+_SMALL, _LARGE = {"BLOCK": 64, "BLOCK_K": 32}, {"BLOCK": 128, "BLOCK_K": 64}
+# Name, kernel, type of the tensors, constants, GPU.
 KERNELS = (
-    ("pointers fp32", matmul_pointers, _signature("*fp32"), {"BLOCK": 64, "BLOCK_K": 32}, "gfx950"),
-    (
-        "pointers fp32",
-        matmul_pointers,
-        _signature("*fp32"),
-        {"BLOCK": 64, "BLOCK_K": 32},
-        "gfx1250",
-    ),
-    (
-        "descriptors fp16",
-        matmul_descriptors,
-        _signature("*fp16"),
-        {"BLOCK": 128, "BLOCK_K": 64},
-        "gfx1250",
-    ),
+    ("pointers fp32", matmul_pointers, "*fp32", _SMALL, "gfx950"),
+    ("pointers fp32", matmul_pointers, "*fp32", _SMALL, "gfx1250"),
+    ("descriptors fp16", matmul_descriptors, "*fp16", _LARGE, "gfx1250"),
 )

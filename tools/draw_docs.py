@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import draw_timeline
 from environment import ROOT, say
-from triton_ext.tools.picture_style import DARK, LIGHT, RULES
+from triton_ext.tools.picture_style import BLUE, DARK, LIGHT, PINK, RULES, TEAL
 from triton_ext.tools.svg import document, path, rect, text
 
 __all__ = ["FOLDER", "PICTURES", "Layer", "layers_of"]
@@ -33,9 +33,9 @@ _MEASURED = ROOT / "docs" / "explanation" / "gluon-measured.md"
 
 #: Name, colour on light, colour on dark.
 _COLOURS = (
-    ("one", "#2563eb", "#60a5fa"),
-    ("two", "#0d9488", "#2dd4bf"),
-    ("three", "#db2777", "#f472b6"),
+    ("one", *BLUE),
+    ("two", *TEAL),
+    ("three", *PINK),
     ("own", "#3f51b5", "#9fa8da"),
 )
 

@@ -29,18 +29,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     collect = whats.add_parser("collect", help="record the layers of all networks")
     collect.add_argument("names", nargs="*", help="networks; all by default")
     collect.add_argument("--out", type=_rows_file, default=ZOO, metavar="FILE")
+    collect.add_argument(
+        "--partial", action="store_true", help="write the file without networks that fail"
+    )
     _add_sweep(whats.add_parser("sweep", help="measure layers on a GPU"))
-    report = whats.add_parser("report", help="print the figures of measured rows")
-    report.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
+    of_rows = {
+        "report": "print the figures of measured rows",
+        "fit": "judge the models of all families by measured rows",
+        "table": "put the choices of rows that are worth it into a table",
+    }
+    report, fit, table = (whats.add_parser(name, help=text) for name, text in of_rows.items())
+    for each in (report, fit, table):
+        each.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
     report.add_argument("--worst", type=read_count, default=25, help="layers to list (25)")
-    fit = whats.add_parser("fit", help="judge the models of all families by measured rows")
-    fit.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
     fit.add_argument("--cross", action="store_true", help="fit to each half, judge by the other")
     fit.add_argument(
         "--costs", action="store_true", help="fit the costs of configurations, not shared numbers"
     )
-    table = whats.add_parser("table", help="make a table of the fastest configurations of rows")
-    table.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
     table.add_argument("--out", type=pathlib.Path, help="by default the one that is shipped")
 
 
@@ -73,12 +78,8 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=read_count, default=0, help="compiling processes (cores - 1)"
     )
     parser.add_argument(
-        "--table", choices=("h100", "h200"),
-        help="GPU whose table of measured choices is used; this one's by default",
-    )  # fmt: skip
-    parser.add_argument(
         "--out", type=_rows_file, required=True, metavar="FILE",
-        help="rows, .jsonl; layers that it has already are not measured again",
+        help="rows, .jsonl; layers that it has are not measured again, but where they failed",
     )  # fmt: skip
     parser.add_argument(
         "--dry-run", action="store_true", help="no GPU: invented times, nothing is computed"
@@ -94,34 +95,32 @@ def _rows_file(text: str) -> pathlib.Path:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the case; returns 1 where something failed, 2 where nothing can be done."""
-    if arguments.what in ("report", "fit", "table"):
-        missing = [str(path) for path in arguments.files if not path.exists()]
-        if missing:
-            complain(f"no such file: {', '.join(missing)}")
-            return 2
-        if arguments.what == "fit":
-            from benchmarks.zoo.fit import run_fit
-
-            return run_fit(arguments.files, arguments.cross, arguments.costs)
-        if arguments.what == "table":
-            from benchmarks.zoo.rows import run_table
-
-            return run_table(arguments.files, arguments.out)
-        from benchmarks.zoo.report import run_report
-
-        return run_report(arguments.files, arguments.worst)
-    if arguments.what == "collect":
+    what = arguments.what
+    if what == "collect":
         from benchmarks.zoo.collect import collect
 
-        if arguments.names and arguments.out == ZOO:
-            complain(f"{ZOO.name} has all networks: give --out for the layers of some")
-            return 2
-        return int(collect(arguments.out, arguments.names) > 0)
-    if arguments.dtype == FP8 and (arguments.direction != "fprop" or not arguments.suite):
-        complain(f"--dtype {FP8} is for --direction fprop and a --suite")
-        return 2
-    from benchmarks.zoo.sweep import run_sweep
+        return collect(arguments.out, arguments.names, arguments.partial)
+    if what == "sweep":
+        from benchmarks.zoo.sweep import run_sweep
 
-    if arguments.candidates is None:
-        arguments.candidates = 0 if arguments.part == "held-out" and not arguments.suite else 6
-    return run_sweep(arguments)
+        if arguments.dtype == FP8 and (arguments.direction != "fprop" or not arguments.suite):
+            complain(f"--dtype {FP8} is for --direction fprop and a --suite")
+            return 2
+        if arguments.candidates is None:
+            arguments.candidates = 0 if arguments.part == "held-out" and not arguments.suite else 6
+        return run_sweep(arguments)
+    missing = [str(path) for path in arguments.files if not path.exists()]
+    if missing:
+        complain(f"no such file: {', '.join(missing)}")
+        return 2
+    if what == "fit":
+        from benchmarks.zoo.fit import run_fit
+
+        return run_fit(arguments.files, arguments.cross, arguments.costs)
+    if what == "table":
+        from benchmarks.zoo.rows import run_table
+
+        return run_table(arguments.files, arguments.out)
+    from benchmarks.zoo.report import run_report
+
+    return run_report(arguments.files, arguments.worst)

@@ -10,14 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness import complain, emit
-from benchmarks.zoo.layers import Geometry, Record, write_zoo
+from benchmarks.zoo.layers import ZOO, Geometry, Record, write_zoo
 
 __all__ = ["collect", "convolutions_of"]
-
-LIBRARIES = (
-    "torch", "torchvision", "timm", "diffusers", "monai", "transformers",
-    "segmentation_models_pytorch",
-)  # fmt: skip
 
 
 def convolutions_of(model: Any, inputs: Sequence[Any]) -> Counter[Geometry]:
@@ -62,39 +57,46 @@ def _record(network: Any) -> Counter[Geometry]:
             return convolutions_of(*network.entry.make(1))
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def collect(out: pathlib.Path, names: Sequence[str] = ()) -> int:
-    """Writes the layers of all networks; returns how many networks failed.
+def collect(out: pathlib.Path, names: Sequence[str] = (), partial: bool = False) -> int:
+    """Writes the layers of networks; returns 1 where one failed, 2 where nothing is recorded.
 
     Args:
-        out: The file; not written where a name is unknown.
+        out: The file; not written where a name is unknown, a library is missing, or a network
+            fails.
         names: Networks to record; all by default.
+        partial: Whether the file is written without the networks that fail or whose library is
+            missing.
     """
-    from benchmarks.zoo.networks import networks
+    from examples.models.library import networks
 
     found = networks()
+    if names and out == ZOO:
+        complain(f"{ZOO.name} has all networks: give --out for the layers of some")
+        return 2
     if unknown := [name for name in names if name not in found]:
         complain(f"no such network: {', '.join(unknown)}")
-        return len(unknown)
+        return 2
+    found = {name: found[name] for name in names or found}
+    versions: dict[str, str] = {}
+    missing: list[str] = []
+    for library in dict.fromkeys(("torch", *(each.entry.library for each in found.values()))):
+        try:
+            versions[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(library)
+    if missing and not partial:
+        complain(f"not installed: {', '.join(missing)}; --partial leaves their networks out")
+        return 2
     records: list[Record] = []
-    failures = 0
+    failed: list[str] = []
     for name, network in found.items():
-        if names and name not in names:
+        if network.entry.library in missing:
             continue
         begin = time.perf_counter()
         try:
             counts = _record(network)
-        except Exception as error:  # the others are still worth recording
-            failures += 1
+        except Exception as error:  # whatever one does, the others are told, too
+            failed.append(name)
             text = (str(error).splitlines() or [""])[0][:160]
             emit(f"{name:<40} FAILED: {type(error).__name__}: {text}")
             continue
@@ -102,18 +104,14 @@ def collect(out: pathlib.Path, names: Sequence[str] = ()) -> int:
             f"{name:<40} {len(counts):>4} distinct of {sum(counts.values()):>4} convolutions, "
             f"{time.perf_counter() - begin:.1f} s"
         )
-        records.append(
-            Record(
-                name=name,
-                library=network.entry.library,
-                inference=network.inference,
-                training=network.training,
-                dtypes=network.dtypes,
-                format=network.format,
-                counts=counts,
-            )
-        )
-    write_zoo(out, _versions(), records)
+        common = ("inference", "training", "dtypes", "format")
+        fields = {each: getattr(network, each) for each in common}
+        library = network.entry.library
+        records.append(Record(name=name, library=library, counts=counts, **fields))
+    if failed and not partial:
+        complain(f"failed: {', '.join(failed)}; --partial writes {out} without them")
+        return 1
+    write_zoo(out, versions, records)
     distinct = len({geometry for record in records for geometry in record.counts})
     emit(f"{len(records)} networks, {distinct} convolutions of one image each; written to {out}")
-    return failures
+    return int(bool(failed))

@@ -25,17 +25,15 @@ __all__ = ["Layer", "Rows", "mixes_times", "read_layers", "read_rows", "run_tabl
 class Rows:
     """The file of rows, to which lines are appended.
 
-    Args:
-        path: The file.
+    ``done`` are the layer, direction and dtype of rows without an error, ``failed`` of the others.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
-        self.done = {
-            (row["layer"], row["direction"], row["dtype"])
-            for row in read_rows(path)
-            if "layer" in row
-        }
+        rows = [row for row in read_rows(path) if "layer" in row]
+        keys = [(row["layer"], row["direction"], row["dtype"]) for row in rows]
+        self.done = {key for key, row in zip(keys, rows, strict=True) if not row["error"]}
+        self.failed = {*keys} - self.done
 
     def add(self, row: dict[str, Any]) -> None:
         """Appends a row and has the system write it."""
@@ -108,11 +106,18 @@ def _tuples(value: Any) -> Any:
 
 # ---- Tables ------------------------------------------------------------------------------------
 
+# An entry takes so many times less than the models' choice; torch is as fast within as much.
+_GAIN = 1.02
+# So many times less time than ours makes torch faster where the models choose ours.
+_CLEAR = 1.05
 
-def table_of(layers: Sequence[Layer]) -> Any:
-    """Returns the table of the fastest configurations of layers.
 
-    The configuration that loses least counts for all layers with one key, where it ran.
+def table_of(layers: Sequence[Layer]) -> tuple[Any, set[str]]:
+    """Returns the table of the choices that are worth an entry, and the keys of all layers.
+
+    The configuration that loses least counts for all layers with one key.  It is worth an entry
+    where it takes 2 % less time than what the models choose, nothing that they choose runs, or they
+    misjudge torch: they choose torch where it is not 2 % faster, or ours where it is 5 % faster.
 
     Raises:
         ValueError: Times are invented, or of several GPUs.
@@ -126,56 +131,93 @@ def table_of(layers: Sequence[Layer]) -> Any:
         raise ValueError("expected measured times, those of a dry run are invented")
     by_key: dict[str, list[Layer]] = defaultdict(list)
     for layer in layers:
-        if any(result["us"] for result in layer.row["results"]):
+        if _timed(layer):
             by_key[layer.case.key(layer.device.num_sms)].append(layer)
     table = Table(gpus.pop())
     for key, found in by_key.items():
-        last = found[-1]
-        timed = {_name(r): r for r in last.row["results"] if r["us"]}
-        best = min(timed, key=lambda name: _loss(name, found))
-        model = next((r["us"] for r in timed.values() if "model" in r["roles"]), 0.0)
-        date = last.environment["date"].removesuffix(" UTC")
+        names = set.intersection(*({*_timed(layer)} for layer in found)) or {*_timed(found[-1])}
+        best = min(sorted(names), key=lambda name: _loss(name, found))
+        ran = [layer for layer in found if best in _timed(layer)]
+        if not any(_is_worth(layer, best) for layer in ran):
+            continue
+        # The entry has the times of the layer that torch is best at.
+        layer = min(ran, key=lambda each: each.row["cudnn_us"] / _timed(each)[best]["us"])
+        row, result, model = layer.row, _timed(layer)[best], _models_choice(layer)
+        date = layer.environment["date"].removesuffix(" UTC")
         made = datetime.datetime.strptime(date, "%Y-%m-%d %H:%M")
         table.entries[key] = Entry(
-            kind=timed[best]["kind"], config=timed[best]["config"],
-            us=round(timed[best]["us"], 2), model_us=round(model, 2),
-            torch_us=round(last.row["cudnn_us"], 2) if last.row["dtype"] != FP8 else 0.0,
+            kind=result["kind"], config=result["config"], us=round(result["us"], 2),
+            model_us=round(model["us"], 2) if model else 0.0,
+            torch_us=round(row["cudnn_us"], 2) if row["dtype"] != FP8 else 0.0,
             measured=made.strftime("%Y-%m-%dT%H:%M:%S.000000Z"),
-            triton=last.environment["triton"],
+            triton=layer.environment["triton"],
         ).raw()  # fmt: skip
-    return table
+    return table, {*by_key}
 
 
-def _name(result: dict[str, Any]) -> str:
-    return json.dumps([result["kind"], result["config"]], sort_keys=True)
+def _timed(layer: Layer) -> dict[str, dict[str, Any]]:
+    """Returns the results that have a time, by the kind and the configuration."""
+    results = (result for result in layer.row["results"] if result["us"])
+    return {json.dumps([r["kind"], r["config"]], sort_keys=True): r for r in results}
+
+
+def _models_choice(layer: Layer) -> dict[str, Any] | None:
+    return next((r for r in _timed(layer).values() if "model" in r["roles"]), None)
+
+
+def _is_worth(layer: Layer, name: str) -> bool:
+    """Returns whether a configuration is worth an entry; see :func:`table_of`."""
+    row, us, model = layer.row, _timed(layer)[name]["us"], _models_choice(layer)
+    if model is None or model["us"] > _GAIN * us:
+        return True
+    expected_us = row["torch"].get("counted_us")
+    if expected_us is None or model["counted_us"] is None or row["dtype"] == FP8:
+        return False
+    if expected_us < model["counted_us"]:
+        return bool(us < _GAIN * row["cudnn_us"])
+    return bool(us > _CLEAR * row["cudnn_us"])
 
 
 def _loss(name: str, layers: Sequence[Layer]) -> float:
     """Returns the mean of the logarithms of a configuration's losses, where it ran."""
     losses = []
     for layer in layers:
-        times = {_name(r): r["us"] for r in layer.row["results"] if r["us"]}
-        if name in times:
-            losses.append(math.log(times[name] / min(times.values())))
+        timed = _timed(layer)
+        if name in timed:
+            least = min(result["us"] for result in timed.values())
+            losses.append(math.log(timed[name]["us"] / least))
     return statistics.fmean(losses)
 
 
 def run_table(files: Sequence[pathlib.Path], out: pathlib.Path | None) -> int:
-    """Adds the choices of rows to a table; returns 2 where they make none.
+    """Puts the choices of rows into a table, and takes those that are not worth it out.
 
     Args:
         files: What ``zoo sweep`` wrote.
         out: The table; by default that which the package ships for the GPU of the rows.
+
+    Returns:
+        2 where the rows make no table, else 0.
     """
-    from triton_ext.ops.core.tables import shipped_path
-    from triton_ext.ops.tuning.store import update_table
+    from triton_ext.ops.core.tables import Table, TableError, read_table, shipped_path
+    from triton_ext.ops.tuning.store import update_table, write_table
 
     try:
-        table = table_of(read_layers(files))
+        table, keys = table_of(read_layers(files))
         path = out or shipped_path(table.gpu)
-        table = update_table(path, table)
-    except (OSError, ValueError) as error:
+        before = read_table(path, table.gpu) or Table(table.gpu)
+        rest = {key: raw for key, raw in before.entries.items() if key not in keys}
+        write_table(path, Table(table.gpu, rest))
+        entries = update_table(path, table).entries
+    except (OSError, ValueError, TableError) as error:
         complain(f"no table: {error}")
         return 2
-    emit(f"{path}: {len(table.entries)} choices for {table.gpu}")
+    emit(
+        f"{path}: {len(entries)} choices for {table.gpu}; of {len(keys)} that were measured "
+        f"{len(table.entries)} are worth an entry"
+    )
+    old = before.entries
+    for what, found in (("added", entries.keys() - old), ("taken out", old.keys() - entries)):
+        for key in sorted(found):
+            emit(f"  {what}: {key}")
     return 0

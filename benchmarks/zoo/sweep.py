@@ -1,8 +1,9 @@
 """Measures layers beside cuDNN: the planner's choices, and candidates of all families.
 
 A layer is a line of the file, written and flushed as soon as it is measured, so a run that ends
-early loses nothing; a run with the same file goes on with the layers that are not in it.  Compiling
-processes work ahead of the GPU.  Results are checked against torch in fp32 before they are timed.
+early loses nothing; a run with the same file goes on with the layers that are not in it, then with
+those that failed.  Compiling processes work ahead of the GPU.  Results are checked against torch in
+fp32 before they are timed.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import math
+import os
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -29,7 +32,10 @@ from benchmarks.harness import (
     collect_environment,
     complain,
     emit,
+    has_gpu,
+    machine_line,
     measure_errors,
+    prepare_torch,
     time_interleaved,
 )
 from benchmarks.operands import (
@@ -41,16 +47,8 @@ from benchmarks.operands import (
     case_of,
     make_operands,
 )
-from benchmarks.options import has_gpu, machine_rate, prepare_torch
 from benchmarks.suites import select_layers
 from benchmarks.zoo.layers import ZooLayer, sample, zoo_layers
-from benchmarks.zoo.limits import (
-    RESERVE_SECONDS,
-    ContextLostError,
-    check_context,
-    is_compiled,
-    watched,
-)
 from benchmarks.zoo.rows import Rows, mixes_times
 
 __all__ = ["Variant", "run_sweep", "variants_for"]
@@ -60,6 +58,8 @@ TARGET_MS = 3.0
 LEAST_CALLS = 5
 # All variants of a layer take a few seconds.
 _HANG_SECONDS = 120.0
+# Kept back from the time limit, to finish a layer and write.
+_RESERVE_SECONDS = 15.0
 # A candidate that takes so many times what the fastest does, in one call, is not timed further.
 _HOPELESS = 3.0
 # A family that its model expects to take so many times what the best does is not tried.
@@ -69,18 +69,23 @@ _AHEAD = 48
 _NETWORKS = 6  # names of networks in a row
 
 
+class ContextLostError(Exception):
+    """The CUDA context is broken; nothing more can run in this process."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Variant:
     """A configuration of a layer."""
 
-    config: Any  # the configuration
     # Why it is measured: ``"model"`` and ``"table"`` where the planner chooses it without and with
     # tables, ``"candidate"`` for the others.
     roles: list[str]
     kind: str  # its family's name
-    # The time that its family's model expects; ``None`` without a model.
+    config: Any  # the configuration
+    # The time that its family's model expects, and the same as the planner compares it; ``None``
+    # without a model.
     model_us: float | None = None
-    counted_us: float | None = None  # the same as the planner compares it
+    counted_us: float | None = None
     status: str = "pending"  # ``"ok"``, or why there is no time
     timing: Timing | None = None  # its times
 
@@ -93,15 +98,9 @@ class Variant:
         """Returns the JSON form."""
         from triton_ext.ops.core.tables import encode
 
-        return {
-            "roles": self.roles,
-            "kind": self.kind,
-            "config": encode(self.config),
-            "model_us": self.model_us,
-            "counted_us": self.counted_us,
-            "status": self.status,
-            **_times(self.timing),
-        }
+        names = ("roles", "kind", "model_us", "counted_us", "status")
+        found = {name: getattr(self, name) for name in names}
+        return found | {"config": encode(self.config), **_times(self.timing)}
 
 
 def _times(timing: Timing | None) -> dict[str, float | None]:
@@ -114,12 +113,34 @@ def _times(timing: Timing | None) -> dict[str, float | None]:
 class Work:
     """A layer, its variants, and the kernels that are being compiled for them."""
 
-    layer: ZooLayer  # the layer
-    case: Any  # A direction of it
-    variants: list[Variant]  # what is measured
-    refusal: str  # why no kernel takes it; empty where one does
-    torch: dict[str, Any]  # what the model of torch's convolution expects
+    layer: ZooLayer
+    case: Any  # a direction of it
+    variants: list[Variant] = field(default_factory=list)  # what is measured
+    refusal: str = ""  # why no kernel takes it; empty where one does
+    # What the model of torch's convolution expects, and whether torch is chosen.
+    torch: dict[str, Any] = field(default_factory=lambda: {"chosen": True})
+    error: str = ""  # why there is no plan
     futures: list[Any] = field(default_factory=list)  # of the compiling processes
+
+    def row(self, arguments: argparse.Namespace) -> dict[str, Any]:
+        """Returns the row of the layer without times."""
+        layer = self.layer
+        return {
+            "layer": layer.name,
+            "direction": arguments.direction,
+            "dtype": layer.dtype,
+            "part": arguments.suite or layer.part,
+            "occurrences": layer.occurrences(arguments.direction),
+            "networks": list(layer.networks[:_NETWORKS]),
+            "problem": asdict(layer.problem),
+            "gflop": round(layer.problem.flops / 1e9, 3),
+            "refusal": self.refusal,
+            "torch": self.torch,
+            "error": self.error,
+            "cudnn_us": None,
+            "cudnn_spread": None,
+            "results": [],
+        }
 
 
 # ---- What is measured --------------------------------------------------------------------------
@@ -135,6 +156,7 @@ def variants_for(case: Any, device: Any, candidates: int) -> list[Variant]:
             ``triton-ext tune`` would try.
     """
     from triton_ext.ops.core import planner
+    from triton_ext.ops.core.tables import kind_of
 
     expected: dict[Any, Any] = {}
     first: dict[str, Any] = {}
@@ -155,24 +177,20 @@ def variants_for(case: Any, device: Any, candidates: int) -> list[Variant]:
         limit = _ABSURD * min(known, default=math.inf)
         # A family without a model goes first.
         firsts = sorted(first.values(), key=lambda config: _number(expected[config].us) or 0.0)
-        tried = planner.candidates(case, device, candidates + 1)
+        firsts = [each for each in firsts if each not in found and not expected[each].us > limit]
         # Half for the first of each family, which models compare worst.
-        others = [
-            config for config in firsts if config not in found and not expected[config].us > limit
-        ][: candidates // 2]
+        others = firsts[: candidates // 2]
+        tried = planner.candidates(case, device, candidates + 1)
         others += [config for config in tried if config not in found and config not in others]
         found |= {config: ["candidate"] for config in others[:candidates]}
-    return [_variant(config, roles, expected.get(config)) for config, roles in found.items()]
-
-
-def _variant(config: Any, roles: list[str], expected: Any) -> Variant:
-    from triton_ext.ops.core.tables import kind_of
-
-    us, counted = (None, None) if expected is None else (expected.us, expected.counted_us)
-    return Variant(
-        config=config, roles=roles, kind=kind_of(config), model_us=_number(us),
-        counted_us=_number(counted),
-    )  # fmt: skip
+    return [
+        Variant(
+            roles=roles, kind=kind_of(config), config=config,
+            model_us=_number(getattr(expected.get(config), "us", None)),
+            counted_us=_number(getattr(expected.get(config), "counted_us", None)),
+        )
+        for config, roles in found.items()
+    ]  # fmt: skip
 
 
 def _number(us: float | None) -> float | None:
@@ -186,47 +204,24 @@ def _group_of(config: Any, kind: str) -> str:
     return kind if factor is None else f"{kind} x{factor} {type(config.config).__name__}"
 
 
-def _planned(layer: ZooLayer, arguments: argparse.Namespace, machine: Any, place: Any) -> Work:
+def _planned(layer: ZooLayer, arguments: argparse.Namespace, machine: Any) -> Work:
     """Returns the work of a layer, nothing of which is compiled yet."""
+    import torch
     from triton_ext.ops.core import planner
-    from triton_ext.ops.core.refusals import dtype_refusals
+    from triton_ext.ops.core.device import assumed_device
 
     case = case_of(arguments.direction, layer.problem, layer.dtype)
-    refused = (*planner.geometry_refusals(case), *dtype_refusals(case))
-    refused = refused or planner.refusals(case, machine)
-    if refused:
-        return Work(layer, case, [], "; ".join(map(str, refused))[:300], {"chosen": True})
+    if refused := planner.refusals(case, machine):
+        return Work(layer, case, refusal="; ".join(map(str, refused))[:300])
     offer = planner.torch_offer(case, machine)
-    told: dict[str, Any] = {"chosen": planner.torch_ratio(case, place)[0] < 1}
+    with assumed_device(machine):
+        told: dict[str, Any] = {"chosen": planner.torch_ratio(case, torch.device("meta"))[0] < 1}
     if offer.times:
-        told |= {
-            "model_us": _number(offer.times[0][1].us),
-            "counted_us": _number(offer.times[0][1].counted_us),
-        }
+        times = offer.times[0][1]
+        told |= {"model_us": _number(times.us), "counted_us": _number(times.counted_us)}
     else:
         told["refusal"] = "; ".join(map(str, offer.refusals))
-    return Work(layer, case, variants_for(case, machine, arguments.candidates), "", told)
-
-
-def row_of(work: Work, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the row of a layer without times."""
-    layer = work.layer
-    return {
-        "layer": layer.name,
-        "direction": arguments.direction,
-        "dtype": layer.dtype,
-        "part": arguments.suite or layer.part,
-        "occurrences": layer.occurrences(arguments.direction),
-        "networks": list(layer.networks[:_NETWORKS]),
-        "problem": asdict(layer.problem),
-        "gflop": round(layer.problem.flops / 1e9, 3),
-        "refusal": work.refusal,
-        "torch": work.torch,
-        "error": "",
-        "cudnn_us": None,
-        "cudnn_spread": None,
-        "results": [],
-    }
+    return Work(layer, case, variants_for(case, machine, arguments.candidates), torch=told)
 
 
 # ---- Measuring ---------------------------------------------------------------------------------
@@ -266,7 +261,7 @@ def _single_ms(function: Function) -> float:
 
 
 def _checked(work: Work, operands: Operands) -> tuple[Function, dict[int, Function]]:
-    """Returns the call of cuDNN, and those of variants whose results are right, by number."""
+    """Returns the call of cuDNN, and those of variants that are right and promising, by number."""
     exact, baseline, limit = _reference(operands, work.case.direction)
     calls: dict[int, Function] = {}
     for number, variant in enumerate(work.variants):
@@ -283,18 +278,13 @@ def _checked(work: Work, operands: Operands) -> tuple[Function, dict[int, Functi
             calls[number] = call
         else:
             variant.status = "wrong result"
-    return baseline, calls
-
-
-def _promising(work: Work, calls: dict[int, Function]) -> dict[int, Function]:
-    """Returns calls without candidates that are far from the fastest, which are recorded."""
     times = {number: _single_ms(call) for number, call in calls.items()}
-    limit = _HOPELESS * min(times.values(), default=0.0)
     for number, ms in times.items():
         variant = work.variants[number]
-        if ms > limit and not variant.is_choice:
+        if ms > _HOPELESS * min(times.values()) and not variant.is_choice:
             variant.status = f"slow: {ms * 1e3:.1f} us in one call"
-    return {n: call for n, call in calls.items() if work.variants[n].status == "pending"}
+            del calls[number]
+    return baseline, calls
 
 
 def measure(work: Work, timer: Timer, rounds: int, dry_run: bool) -> Timing:
@@ -311,15 +301,40 @@ def measure(work: Work, timer: Timer, rounds: int, dry_run: bool) -> Timing:
         torch.cuda.empty_cache()
         # Plans have no scale.
         operands = make_operands(work.layer.problem, work.layer.dtype)
-        operands = dataclasses.replace(operands, scale=None)
-        baseline, calls = _checked(work, operands)
-        calls = _promising(work, calls)
+        baseline, calls = _checked(work, dataclasses.replace(operands, scale=None))
     functions = {BASELINE: baseline} | {str(number): call for number, call in calls.items()}
     timings = time_interleaved(functions, timer, rounds)
     for number in calls:
         work.variants[number].timing = timings[str(number)]
         work.variants[number].status = "ok"
     return timings[BASELINE]
+
+
+def check_context(what: str, error: Exception) -> None:
+    """Raises a ContextLostError if the GPU answers nothing any more after ``error``."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except Exception as lost:
+        raise ContextLostError(f"{what}: {lost}") from error
+
+
+@contextlib.contextmanager
+def watched(last_words: Callable[[str], None], seconds: float) -> Iterator[None]:
+    """Ends the process if what is inside does not come back; ``last_words`` takes the status."""
+
+    def give_up() -> None:
+        last_words(f"hangs: no end after {seconds:.0f} s")
+        os._exit(3)
+
+    watch = threading.Timer(seconds, give_up)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
 
 
 # ---- A run -------------------------------------------------------------------------------------
@@ -340,39 +355,6 @@ def _selected(arguments: argparse.Namespace) -> list[ZooLayer]:
     return sample(layers, arguments.direction, arguments.sample, arguments.seed)
 
 
-def _device(arguments: argparse.Namespace) -> Any:
-    """Returns the GPU, under the name of the one whose table is used."""
-    import torch
-    from triton_ext.ops.core.device import KNOWN, device_of
-
-    if arguments.dry_run:
-        return KNOWN["h200"]
-    found = device_of(torch.device("cuda"), "zoo sweep")
-    return (
-        dataclasses.replace(found, name=KNOWN[arguments.table].name) if arguments.table else found
-    )
-
-
-def _is_torch_faster(work: Work, machine: Any) -> bool:
-    """Returns the verdict of ``prefer="fastest"``, which may measure on its own."""
-    import torch
-    from triton_ext.ops.core.device import assumed_device
-    from triton_ext.ops.tuning import runs
-
-    with assumed_device(machine):
-        return runs.is_torch_faster(work.case, torch.device("cuda", torch.cuda.current_device()))
-
-
-@contextlib.contextmanager
-def _planning(machine: Any) -> Iterator[Any]:
-    """Within, choices are made for a GPU; gives the torch device to ask for them."""
-    import torch
-    from triton_ext.ops.core.device import assumed_device
-
-    with assumed_device(machine):
-        yield torch.device("meta")
-
-
 class Run:
     """The state of a run.
 
@@ -388,32 +370,27 @@ class Run:
     ) -> None:
         self._arguments, self._machine, self._pool = arguments, machine, pool
         self._rows = Rows(arguments.out)
-        self._timer: Timer = (
-            FakeTimer() if arguments.dry_run else EventTimer(TARGET_MS, least_calls=LEAST_CALLS)
-        )
+        self._timer: Timer = FakeTimer()
+        if not arguments.dry_run:
+            self._timer = EventTimer(TARGET_MS, least_calls=LEAST_CALLS)
         self._deadline = Deadline(60 * arguments.minutes)
         self.measured = self.failed = 0
-        self._rows.add(
-            {
-                "environment": asdict(environment),
-                "options": {
-                    key: value
-                    for key, value in vars(arguments).items()
-                    if isinstance(value, (str, int, float, bool, type(None)))
-                },
-                "table": machine.name,
-                "num_sms": machine.num_sms,
-            }
-        )
+        kinds = (str, int, float, bool, type(None))
+        told = {key: value for key, value in vars(arguments).items() if isinstance(value, kinds)}
+        head = {"environment": asdict(environment), "options": told}
+        self._rows.add(head | {"table": machine.name, "num_sms": machine.num_sms})
 
     def layers(self, layers: Sequence[ZooLayer]) -> int:
         """Measures layers until the time is up; returns how many were not reached."""
-        direction = self._arguments.direction
-        waiting = deque(
-            layer for layer in layers if (layer.name, direction, layer.dtype) not in self._rows.done
-        )
+
+        def key(layer: ZooLayer) -> tuple[str, str, str]:
+            return layer.name, self._arguments.direction, layer.dtype
+
+        left = [layer for layer in layers if key(layer) not in self._rows.done]
+        # Those that failed, which may end the process again, go last.
+        waiting = deque(sorted(left, key=lambda layer: key(layer) in self._rows.failed))
         begun: deque[Work] = deque()
-        while (waiting or begun) and self._deadline.left() > RESERVE_SECONDS:
+        while (waiting or begun) and self._deadline.left() > _RESERVE_SECONDS:
             while waiting and len(begun) < _AHEAD:
                 begun.append(self._begin(waiting.popleft()))
             self._finish(begun.popleft())
@@ -424,14 +401,12 @@ class Run:
 
     def _begin(self, layer: ZooLayer) -> Work:
         """Plans a layer and has its kernels compiled."""
-        with _planning(self._machine) as place:
-            try:
-                work = _planned(layer, self._arguments, self._machine, place)
-            except Exception as error:  # a planner that fails is a row, too
-                case = case_of(self._arguments.direction, layer.problem, layer.dtype)
-                told = f"planner failed: {type(error).__name__}: {str(error)[:200]}"
-                self.failed += 1
-                return Work(layer, case, [], told, {"chosen": True})
+        try:
+            work = _planned(layer, self._arguments, self._machine)
+        except Exception as error:  # a planner that fails is a row, too
+            case = case_of(self._arguments.direction, layer.problem, layer.dtype)
+            told = f"planner failed: {type(error).__name__}: {str(error)[:200]}"
+            return Work(layer, case, error=told)
         if self._pool is not None:
             work.futures = [
                 self._pool.submit(work.case, variant.config, self._machine)
@@ -441,12 +416,14 @@ class Run:
 
     def _compiled(self, work: Work) -> bool:
         """Waits for the compiler; tells whether there was time for all that is needed."""
-        if self._pool is None:
-            return True
-        for variant, future in zip(work.variants, work.futures, strict=True):
-            record = functools.partial(setattr, variant, "status")
-            if not is_compiled(future, self._deadline, record) and variant.status == "pending":
+        for variant, future in zip(work.variants, work.futures):  # noqa: B905
+            try:
+                left = max(self._deadline.left() - _RESERVE_SECONDS / 2, 0.0)
+                error = future.result(timeout=left)
+            except FutureTimeoutError:
                 return False
+            if error:
+                variant.status = f"does not compile: {error}"
         return True
 
     def _finish(self, work: Work) -> None:
@@ -457,29 +434,38 @@ class Run:
         """
         if not self._compiled(work):
             return
-        row = row_of(work, self._arguments)
+        row, dry_run = work.row(self._arguments), self._arguments.dry_run
 
         def last_words(status: str) -> None:
             self._rows.add(row | {"error": status, "results": [v.fields() for v in work.variants]})
             emit(f"{work.layer.name}: {status}; run again with the same file")
 
         try:
-            with watched(last_words, _HANG_SECONDS):
-                timing = measure(work, self._timer, self._arguments.rounds, self._arguments.dry_run)
-            row |= {f"cudnn_{key}": value for key, value in _times(timing).items()}
-            if not self._arguments.dry_run and work.layer.dtype != FP8:
-                work.torch["chosen"] = _is_torch_faster(work, self._machine)
+            if not work.error:
+                with watched(last_words, _HANG_SECONDS):
+                    timing = measure(work, self._timer, self._arguments.rounds, dry_run)
+                row |= {f"cudnn_{key}": value for key, value in _times(timing).items()}
+                if not dry_run and work.layer.dtype != FP8:
+                    work.torch["chosen"] = _is_torch_faster(work)
         except Exception as error:  # the next layer may be measured
             row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
-            self.failed += 1
             if isinstance(error, ContextLostError):
                 raise
-            _after_failure(work.layer.name, error, self._arguments.dry_run)
+            _after_failure(work.layer.name, error, dry_run)
         finally:
             row["results"] = [variant.fields() for variant in work.variants]
             self._rows.add(row)
+            self.failed += bool(row["error"])
         self.measured += 1
         emit(_line(row))
+
+
+def _is_torch_faster(work: Work) -> bool:
+    """Returns the verdict of ``prefer="fastest"``, which may measure on its own."""
+    import torch
+    from triton_ext.ops.tuning import runs
+
+    return runs.is_torch_faster(work.case, torch.device("cuda", torch.cuda.current_device()))
 
 
 def _after_failure(name: str, error: Exception, dry_run: bool) -> None:
@@ -497,17 +483,16 @@ def _line(row: dict[str, Any]) -> str:
     if row["error"] or row["cudnn_us"] is None:
         return f"{row['layer']:<52} {row['error']}"
     text = f"{row['layer']:<52} cuDNN {row['cudnn_us']:9.1f} us"
-    for result in row["results"]:
-        if result["us"] and result["roles"] != ["candidate"]:
+    timed = [r for r in row["results"] if r["us"]]
+    for result in timed:
+        if result["roles"] != ["candidate"]:
             ratio = row["cudnn_us"] / result["us"]
             text += f"  {'+'.join(result['roles'])} {result['kind']} {ratio:.3f}"
-    timed = [r for r in row["results"] if r["us"]]
     if timed:
         best = min(timed, key=lambda result: float(result["us"]))
         text += f"  best {best['kind']} {row['cudnn_us'] / best['us']:.3f}"
-    bad = [
-        r["status"] for r in row["results"] if not r["us"] and not r["status"].startswith("slow")
-    ]
+    statuses = [r["status"] for r in row["results"] if not r["us"]]
+    bad = [status for status in statuses if not status.startswith("slow")]
     return text + f"  refused: {row['refusal']}" * bool(row["refusal"]) + f"  {bad}" * bool(bad)
 
 
@@ -517,40 +502,40 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     Returns:
         1 where a layer failed, 2 where nothing can be measured, 3 where the GPU was lost.
     """
+    import torch
+    from triton_ext.ops.core.device import KNOWN, device_of
+    from triton_ext.ops.tuning.measure import CompilePool
+
     try:
         layers = _selected(arguments)
     except ValueError as error:
         complain(str(error))
         return 2
-    if not arguments.dry_run and not has_gpu():
+    dry_run, out = arguments.dry_run, arguments.out
+    if not dry_run and not has_gpu():
         return 2
-    if mixes_times(arguments.out, arguments.dry_run):
-        complain(
-            f"{arguments.out} would have invented times beside measured ones: give another --out"
-        )
+    if mixes_times(out, dry_run):
+        complain(f"{out} would have invented times beside measured ones: give another --out")
         return 2
-    environment = collect_environment(arguments.dry_run)
+    environment = collect_environment(dry_run)
     for line in environment.lines():
         emit(line)
-    machine, code = _device(arguments), 0
+    left = code = 0
     with contextlib.ExitStack() as stack:
-        pool = None
-        if not arguments.dry_run:
-            from triton_ext.ops.tuning.measure import CompilePool
-
+        pool, machine = None, KNOWN["h200"]
+        if not dry_run:
             prepare_torch()
+            machine = device_of(torch.device("cuda"), "zoo sweep")
             pool = stack.enter_context(CompilePool(arguments.jobs or None))
             pool.start()
+            emit(machine_line(EventTimer(20.0)))
         run = Run(arguments, environment, machine, pool)
-        if not arguments.dry_run:
-            emit(f"machine:    8192^3 fp16 matmul at {machine_rate(EventTimer(20.0)):.0f} TFLOP/s")
         try:
             left = run.layers(layers)
         except ContextLostError as error:
             emit(f"{error}; run again with the same file")
-            left, code = 0, 3
+            code = 3
     emit(
-        f"{run.measured} layers, {run.failed} of them failed, {left} not reached; "
-        f"written to {arguments.out}"
+        f"{run.measured} layers, {run.failed} of them failed, {left} not reached; written to {out}"
     )
     return code or int(run.failed > 0)

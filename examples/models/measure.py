@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from benchmarks.harness import (
 from examples.models.modes import BASELINE
 
 __all__ = [
+    "GraphTimer",
     "Job",
     "Prepared",
     "Row",
@@ -43,6 +45,8 @@ __all__ = [
 
 Tensor = torch.Tensor
 
+# Calls in a CUDA graph.
+_MAX_CALLS = 100
 # Steps in front of a measurement of memory: what is compiled or tuned is there by then.
 _WARM_UP = 3
 
@@ -51,6 +55,46 @@ def synchronize() -> None:
     """Waits for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+class GraphTimer:
+    """Many calls in one CUDA graph, back to back, warm L2; one replay takes ``target_ms``."""
+
+    def __init__(self, target_ms: float, replays: int = 5, least_calls: int = 1) -> None:
+        self._cuda = torch.cuda
+        self._target_ms, self._replays, self._least_calls = target_ms, replays, least_calls
+
+    def _elapsed_ms(self, call: Callable[[], object], count: int) -> float:
+        """Returns the time of a call, the mean of several in a row."""
+        start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(count):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / count
+
+    def plan(self, function: Callable[[], object]) -> Plan:
+        stream = self._cuda.Stream()
+        stream.wait_stream(self._cuda.current_stream())
+        with self._cuda.stream(stream):
+            for _ in range(3):
+                function()
+            ms = max(self._elapsed_ms(function, 5), 1e-3)
+        self._cuda.current_stream().wait_stream(stream)
+        self._cuda.synchronize()
+        calls = min(_MAX_CALLS, max(self._least_calls, round(self._target_ms / ms)))
+        graph = self._cuda.CUDAGraph()
+        with self._cuda.graph(graph):
+            for _ in range(calls):
+                function()
+        graph.replay()
+        self._cuda.synchronize()
+        return Plan(function, calls, prepared=graph)
+
+    def measure(self, plan: Plan) -> float:
+        times = [self._elapsed_ms(plan.prepared.replay, 1) for _ in range(self._replays)]
+        return statistics.median(times) / plan.calls
 
 
 class StepTimer:

@@ -14,14 +14,13 @@ from triton_ext.host import HostError, detect
 from benchmarks.harness import (
     TABLES,
     Environment,
-    GraphTimer,
     Timer,
     collect_environment,
     emit,
     out_problem,
 )
 from examples.models import report
-from examples.models.measure import Row, StepTimer, Stopped
+from examples.models.measure import GraphTimer, Row, StepTimer, Stopped
 from examples.models.modes import DTYPES, MODES
 from examples.models.networks import MODELS, SIZES, side_problem
 

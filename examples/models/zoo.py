@@ -19,7 +19,7 @@ import dataclasses
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,6 @@ from triton_ext import nn as ours
 
 from benchmarks.harness import (
     Errors,
-    GraphTimer,
     add_out_argument,
     collect_environment,
     emit,
@@ -38,246 +37,15 @@ from benchmarks.harness import (
     write_rows,
 )
 from examples.models import options
-from examples.models.measure import StepTimer, synchronize
+from examples.models.entries import Entry
+from examples.models.library import EXAMPLES, networks
+from examples.models.measure import GraphTimer, StepTimer, synchronize
 
-__all__ = [
-    "NETWORKS",
-    "VAE",
-    "Entry",
-    "Output",
-    "decoder_entry",
-    "image",
-    "main",
-    "monai_entry",
-    "segmentation_entry",
-    "timm_entry",
-    "torchvision_entry",
-    "transformers_entry",
-    "video_entry",
-]
+__all__ = ["main"]
 
 Tensor = torch.Tensor
-Made = tuple[torch.nn.Module, tuple[Any, ...]]
 
 _SEED = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A network of a library.
-
-    Attributes:
-        library: The package to install.
-        make: Returns the model and its inputs for a batch size, in fp32 on the default device.
-        batch: The default batch size.
-    """
-
-    library: str
-    make: Callable[[int], Made]
-    batch: int
-
-
-def image(batch: int, side: int = 224, channels: int = 3) -> Tensor:
-    return torch.randn(batch, channels, side, side)
-
-
-class Output(torch.nn.Module):
-    """A model's function with one tensor as its output.
-
-    Args:
-        model: The model.
-        call: Computes the tensor, or a structure whose first tensor is meant.
-    """
-
-    def __init__(self, model: torch.nn.Module, call: Callable[..., Any]) -> None:
-        super().__init__()
-        self.model = model
-        self._call = call
-
-    def forward(self, *inputs: Any) -> Tensor:
-        """Returns the first tensor of the model's output."""
-        return _first(self._call(self.model, *inputs))
-
-
-def _first(output: Any) -> Tensor:
-    if isinstance(output, Tensor):
-        return output
-    parts = output.values() if hasattr(output, "values") else output
-    return next(_first(part) for part in parts if part is not None)
-
-
-def torchvision_entry(name: str, side: int = 224, batch: int = 64, **keywords: Any) -> Entry:
-    def make(count: int) -> Made:
-        from torchvision import models
-
-        model = models.get_model(name, weights=None, **keywords)
-        return Output(model, lambda m, x: m(x)), (image(count, side),)
-
-    return Entry("torchvision", make, batch)
-
-
-def video_entry(name: str, batch: int = 8) -> Entry:
-    def make(count: int) -> Made:
-        from torchvision.models import video
-
-        return getattr(video, name)(weights=None), (torch.randn(count, 3, 16, 112, 112),)
-
-    return Entry("torchvision", make, batch)
-
-
-def timm_entry(name: str, side: int = 224, batch: int = 64) -> Entry:
-    def make(count: int) -> Made:
-        import timm
-
-        return timm.create_model(name, pretrained=False), (image(count, side),)
-
-    return Entry("timm", make, batch)
-
-
-def decoder_entry(name: str, shape: tuple[int, ...], batch: int = 1, **config: Any) -> Entry:
-    """The decoder of an autoencoder of diffusers; ``shape`` is that of a latent, [C, *size]."""
-
-    def make(count: int) -> Made:
-        import diffusers
-
-        model = getattr(diffusers, name)(**config)
-        latent = torch.randn(count, *shape)
-        return Output(model, lambda m, z: m.decode(z, return_dict=False)), (latent,)
-
-    return Entry("diffusers", make, batch)
-
-
-def _sdxl(count: int) -> Made:
-    import diffusers
-
-    model = diffusers.UNet2DConditionModel(
-        sample_size=128,
-        block_out_channels=(320, 640, 1280),
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-        transformer_layers_per_block=(1, 2, 10),
-        attention_head_dim=(5, 10, 20),
-        cross_attention_dim=2048,
-        use_linear_projection=True,
-        addition_embed_type="text_time",
-        addition_time_embed_dim=256,
-        projection_class_embeddings_input_dim=2816,
-    )
-
-    def call(m: Any, x: Tensor, text: Tensor, pooled: Tensor, ids: Tensor) -> Any:
-        added = {"text_embeds": pooled, "time_ids": ids}
-        step = torch.full((x.shape[0],), 500.0, device=x.device, dtype=x.dtype)
-        return m(x, step, text, added_cond_kwargs=added, return_dict=False)
-
-    inputs = (
-        image(count, 128, 4),
-        torch.randn(count, 77, 2048),
-        torch.randn(count, 1280),
-        torch.randn(count, 6),
-    )
-    return Output(model, call), inputs
-
-
-VAE: dict[str, Any] = {
-    "block_out_channels": (128, 256, 512, 512),
-    "down_block_types": ("DownEncoderBlock2D",) * 4,
-    "up_block_types": ("UpDecoderBlock2D",) * 4,
-    "layers_per_block": 2,
-    "latent_channels": 4,
-}
-
-
-def monai_entry(name: str, shape: tuple[int, ...], batch: int = 1, **config: Any) -> Entry:
-    def make(count: int) -> Made:
-        from monai.networks import nets
-
-        return getattr(nets, name)(**config), (torch.randn(count, *shape),)
-
-    return Entry("monai", make, batch)
-
-
-_DYNUNET: dict[str, Any] = {
-    "spatial_dims": 3,
-    "in_channels": 1,
-    "out_channels": 3,
-    "kernel_size": (3,) * 6,
-    "strides": (1, 2, 2, 2, 2, 2),
-    "upsample_kernel_size": (2,) * 5,
-}
-_UNET3D: dict[str, Any] = {"spatial_dims": 3, "in_channels": 1, "out_channels": 3}
-_LEVELS: dict[str, Any] = {"channels": (32, 64, 128, 256, 320), "strides": (2, 2, 2, 2)}
-
-
-def transformers_entry(
-    model: str, config: str, shape: tuple[int, ...], batch: int, **settings: Any
-) -> Entry:
-    def make(count: int) -> Made:
-        import transformers
-
-        made = getattr(transformers, model)(getattr(transformers, config)(**settings))
-        return Output(made, lambda m, x: m(x)), (torch.randn(count, *shape),)
-
-    return Entry("transformers", make, batch)
-
-
-def segmentation_entry(name: str, encoder: str, side: int = 512, batch: int = 8) -> Entry:
-    def make(count: int) -> Made:
-        import segmentation_models_pytorch as smp
-
-        made = getattr(smp, name)(encoder, encoder_weights=None, classes=19)
-        return made, (image(count, side),)
-
-    return Entry("segmentation_models_pytorch", make, batch)
-
-
-#: By name; all sizes are those that the libraries document.
-NETWORKS: dict[str, Entry] = {
-    "resnet50": torchvision_entry("resnet50"),
-    "wide_resnet50_2": torchvision_entry("wide_resnet50_2"),
-    "resnext101_32x8d": torchvision_entry("resnext101_32x8d", batch=32),
-    "regnet_y_8gf": torchvision_entry("regnet_y_8gf"),
-    "densenet121": torchvision_entry("densenet121"),
-    "efficientnet_v2_s": torchvision_entry("efficientnet_v2_s", side=384, batch=32),
-    "mobilenet_v3_large": torchvision_entry("mobilenet_v3_large"),
-    "convnext_base": torchvision_entry("convnext_base", batch=32),
-    "deeplabv3_resnet50": torchvision_entry(
-        "deeplabv3_resnet50", side=512, batch=8, weights_backbone=None
-    ),
-    "fcn_resnet50": torchvision_entry("fcn_resnet50", side=512, batch=8, weights_backbone=None),
-    "r2plus1d_18": video_entry("r2plus1d_18"),
-    "r3d_18": video_entry("r3d_18"),
-    "mc3_18": video_entry("mc3_18"),
-    "efficientnetv2_rw_s": timm_entry("efficientnetv2_rw_s", side=384, batch=32),
-    "tf_efficientnetv2_s": timm_entry("tf_efficientnetv2_s", side=384, batch=32),
-    "mobilenetv3_large_100": timm_entry("mobilenetv3_large_100"),
-    "convnext_base_timm": timm_entry("convnext_base", batch=32),
-    "resnetv2_50x1_bit": timm_entry("resnetv2_50x1_bit"),
-    "hrnet_w32": timm_entry("hrnet_w32"),
-    "regnety_080": timm_entry("regnety_080"),
-    "resnext50_32x4d": timm_entry("resnext50_32x4d"),
-    "cspdarknet53": timm_entry("cspdarknet53", side=256),
-    "repvgg_b1": timm_entry("repvgg_b1"),
-    "dla60": timm_entry("dla60"),
-    "sd_vae": decoder_entry("AutoencoderKL", (4, 64, 64), 4, **VAE),
-    "sdxl_unet": Entry("diffusers", _sdxl, 2),
-    "wan_vae": decoder_entry("AutoencoderKLWan", (16, 5, 60, 104)),
-    "hunyuan_vae": decoder_entry("AutoencoderKLHunyuanVideo", (16, 5, 32, 32)),
-    "cogvideox_vae": decoder_entry("AutoencoderKLCogVideoX", (16, 3, 60, 90)),
-    "ltx_vae": decoder_entry("AutoencoderKLLTXVideo", (128, 8, 16, 24)),
-    "oobleck": decoder_entry("AutoencoderOobleck", (64, 256), 2),
-    "segresnet": monai_entry("SegResNet", (1, 96, 96, 96), 2, **_UNET3D, init_filters=32),
-    "dynunet": monai_entry("DynUNet", (1, 128, 128, 128), 2, **_DYNUNET),
-    "basicunet": monai_entry("BasicUNet", (1, 96, 96, 96), 2, **_UNET3D),
-    "unet3d": monai_entry("UNet", (1, 128, 128, 128), 2, **_UNET3D, **_LEVELS, num_res_units=2),
-    "vnet": monai_entry("VNet", (1, 64, 128, 128), 1),
-    "hifigan": transformers_entry("SpeechT5HifiGan", "SpeechT5HifiGanConfig", (400, 80), 8),
-    "wav2vec2": transformers_entry("Wav2Vec2Model", "Wav2Vec2Config", (160_000,), 8),
-    "convnextv2": transformers_entry("ConvNextV2Model", "ConvNextV2Config", (3, 224, 224), 64),
-    "encodec": transformers_entry("EncodecModel", "EncodecConfig", (1, 96_000), 8),
-    "unet_resnet50": segmentation_entry("Unet", "resnet50"),
-    "fpn_efficientnet_b4": segmentation_entry("FPN", "efficientnet-b4"),
-    "deeplabv3plus_resnet101": segmentation_entry("DeepLabV3Plus", "resnet101"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +53,7 @@ class Row:
     """Measurements of one network.
 
     Attributes:
-        name: Its key in :data:`NETWORKS`.
+        name: Its key in :data:`networks`.
         problem: Why there are no measurements, or empty.
         eager_ms: Time of a call in a plain loop, host time included.
         ours_ms: The same for the converted network.
@@ -390,7 +158,7 @@ def measure(name: str, entry: Entry, arguments: argparse.Namespace) -> Row:
     """Checks and times one network.
 
     Args:
-        name: Its key in :data:`NETWORKS`.
+        name: Its key in :data:`networks`.
         entry: How it is made.
         arguments: The options of the command line.
     """
@@ -477,12 +245,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         1 where a result was wrong or is missing, 2 for wrong options.
     """
     arguments = parse(sys.argv[1:] if argv is None else argv)
+    entries = {name: network.entry for name, network in networks().items()} | EXAMPLES
     if arguments.list:
-        for name, entry in NETWORKS.items():
+        for name, entry in EXAMPLES.items():
             emit(f"{name:<24} {entry.library}, batch {entry.batch}")
+        emit(f"not in all: {', '.join(name for name in entries if name not in EXAMPLES)}")
         return 0
-    names = list(NETWORKS) if "all" in arguments.names else arguments.names
-    unknown = [name for name in names if name not in NETWORKS]
+    names = list(EXAMPLES) if "all" in arguments.names else arguments.names
+    unknown = [name for name in names if name not in entries]
     if unknown or not names:
         emit(f"unknown: {', '.join(unknown)}" if unknown else "no network is named; try --list")
         return 2
@@ -493,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     emit(_HEAD)
     rows = []
     for name in names:
-        entry = NETWORKS[name]
+        entry = entries[name]
         try:
             row = measure(name, entry, arguments)
         except ImportError as error:

@@ -30,6 +30,7 @@ class OwnPass:
             empty where Triton has none.
         asked: Environment variable without which the pass does not run; empty for one that does.
         one_of: One of these stands there as well, if any are named.
+        without: Not all of these stand there, if any are named.
         on: Capability of the hosts that it runs on; empty for all.
         not_on: Capability of the hosts that it does not run on; empty for none.
         screen: What the vendor exports under this name tells from the printed form whether a module
@@ -44,6 +45,7 @@ class OwnPass:
     replaces: str = ""
     asked: str = ""
     one_of: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     on: str = ""
     not_on: str = ""
     screen: str = ""
@@ -64,6 +66,8 @@ class OwnPass:
         if (self.gluon_only and not is_gluon) or not all(word in text for word in self.words):
             return False
         if self.one_of and not any(word in text for word in self.one_of):
+            return False
+        if self.without and all(word in text for word in self.without):
             return False
         try:
             return not self.screen or bool(backends.load(self.vendor, self.screen)(text))
@@ -109,6 +113,13 @@ _OWN: tuple[OwnPass, ...] = (
         (),
         asked="TRITON_EXT_VERIFY_WAITS",
         one_of=("async_", "amdg.buffer_load_to_local"),
+        without=("cuda:", "ttng.init_barrier"),
+    ),
+    OwnPass(
+        "nvidia",
+        "verify-async-pass",
+        ('ttg.target = "cuda:', "ttng.init_barrier"),
+        asked="TRITON_EXT_VERIFY_WAITS",
     ),
     # Every release counts too high for some kernels, which then read LDS before the data arrived.
     OwnPass("amd", "update-async-wait-count", ('ttg.target = "hip:', "_wait"), "TRITON_EXT_WAITS"),

@@ -38,6 +38,8 @@ EXPORTS: Final = {
     "memory-effects": f"{_HERE}.analysis.memory_effects:MEMORY_EFFECTS",
     "order-multicast-operands": (f"{_HERE}.passes.multicast_operands:order_multicast_operands"),
     "prepare_launch": f"{_HERE}.backend.prepared:prepare_launch",
+    "verify-async": f"{_HERE}.passes.verify_async:verify_async",
+    "verify-async-pass": "triton_ext.passes.verify_async:VerifyAsync",
     "shared-memory": f"{_HERE}.analysis.shared_memory:shared_memory",
     "wrap_make_tensordesc_arg": f"{_HERE}.backend.launch:wrap_make_tensordesc_arg",
     "wrap_make_ir": f"{_HERE}.language.wrong_family:wrap_make_ir",

@@ -17,6 +17,7 @@ import pytest
 import triton
 import triton.language as tl
 import triton_ext.language as tle
+from stand_in_driver import StandInDriver
 from stand_in_tensor import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import Im2ColDescriptor
@@ -25,8 +26,6 @@ from triton_ext.backends.nvidia.backend.geometry import Im2ColGeometry
 from triton_ext.backends.nvidia.backend.map_cache import MAPS
 from triton_ext.errors import DescriptorError, DriverError, LaunchError
 from triton_ext.host import capabilities
-
-from benchmarks.stand_in_driver import StandInDriver
 
 FIELDS = json.loads(os.environ["FAKE_LIBCUDA_FIELDS"])
 

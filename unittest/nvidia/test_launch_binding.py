@@ -7,11 +7,10 @@ import struct
 from typing import Any
 
 import pytest
+from stand_in_driver import compile_stand_in
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import Im2ColDescriptor
 from triton_ext.backends.nvidia.backend.prepared import _kind_of
-
-from benchmarks.stand_in_driver import compile_stand_in
 
 # A map and a pointer, which are the first and the third tensor of a launch.
 REQUEST: dict[str, Any] = {

@@ -16,7 +16,6 @@ from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.tuning.measure import (
     TargetOnlyDriver,
     make_tensors,
-    run_plan,
     target_only,
 )
 
@@ -99,7 +98,7 @@ def compiled(
     with compiling_for(device) as kernels:
         plan, tensors = family.bind(config, case, device), make_tensors(case, META)
         if bias is None:
-            run_plan(case, plan, tensors)
+            plan.run(*tensors)
         else:
-            plan.run(*tensors[0], EpilogueArguments(bias))
+            plan.run(*tensors[:2], EpilogueArguments(bias))
     return kernels

@@ -11,22 +11,27 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
+from interpreted import why_not_interpreted
+
+if reason := why_not_interpreted(im2col=True):
+    pytest.skip(reason, allow_module_level=True)
+
 import torch
 import triton
-from interpreted import FOLDER
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import tuning
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core import tables as lookups
 from triton_ext.ops.core.epilogue import EpilogueSpec
+from triton_ext.ops.core.plan import Plan
 from triton_ext.ops.core.planner import make_plan
 from triton_ext.ops.core.tables import Table, TuningWarning, read_table
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.few_channels import GatherConfig
 from triton_ext.ops.tuning import measure, runs
 from triton_ext.ops.tuning.collect import parse_shape
-from triton_ext.ops.tuning.measure import make_tensors, run_plan
+from triton_ext.ops.tuning.measure import make_tensors
 from triton_ext.ops.tuning.store import write_table
 from tuning_fakes import GPU, MACHINE, InstantCompiler, MadeUpClock, last_is_fastest, plans_for
 
@@ -54,7 +59,7 @@ def case(direction="fprop", shape="1x64x8x8_32_k3x3", **changes) -> tuning.Case:
 
 def tune(cases, **options) -> tuning.Report:
     plain = {
-        "machine": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
+        "gpu": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
         "progress": False, "device": "cpu",
     }  # fmt: skip
     return tuning.tune(cases, **{**plain, **options})
@@ -83,8 +88,8 @@ def test_plans_take_what_was_measured(direction, table):
     assert read_table(table, GPU).entries == {asked.key(2): outcome.entry.raw()}
     # And they are right.
     tensors = make_tensors(asked, CPU)
-    model = run_plan(asked, make_plan(asked, CPU, candidates[0]), tensors)
-    assert measure._agree(run_plan(asked, make_plan(asked, CPU), tensors), model)
+    model = make_plan(asked, CPU, candidates[0]).run(*tensors)
+    assert measure._agree(make_plan(asked, CPU).run(*tensors), model)
 
 
 def configs_that_run(monkeypatch) -> list:
@@ -175,17 +180,17 @@ def test_what_fails_is_told_and_left_out():
 def test_a_candidate_with_another_result_is_left_out(monkeypatch):
     asked = case()
     configs = configs_of(asked)
-    real = measure.run_plan
+    real = Plan.run
 
-    def run(case, plan, tensors):
-        y = real(case, plan, tensors)
+    def run(plan, *tensors):
+        y = real(plan, *tensors)
         if plan.config == configs[-1]:
             y[0, 3] = float("nan")
         if plan.config == configs[-2]:
             raise RuntimeError("an illegal instruction\nwas encountered")
         return y
 
-    monkeypatch.setattr(measure, "run_plan", run)
+    monkeypatch.setattr(Plan, "run", run)
     (outcome,) = tune([asked]).outcomes
     assert chosen(asked) == configs[-3]
     assert [text.partition(": ")[2] for text in outcome.failures] == [
@@ -231,15 +236,18 @@ def test_choices_go_to_another_file_if_that_is_asked_for(kind, tmp_path, table):
     assert not table.exists()
 
 
-@pytest.mark.parametrize("name", ["make_tensors", "run_plan"])
-def test_a_case_that_there_is_no_memory_for_is_left_out(name, monkeypatch):
-    def fails(asked, *arguments):
-        if asked.direction == "dgrad":
-            raise torch.OutOfMemoryError("of 80 GiB")
-        return real(asked, *arguments)
+@pytest.mark.parametrize(("place", "name"), [(measure, "make_tensors"), (Plan, "run")])
+def test_a_case_that_there_is_no_memory_for_is_left_out(place, name, monkeypatch):
+    out_of_memory = case("dgrad")
 
-    real = getattr(measure, name)
-    monkeypatch.setattr(measure, name, fails)
+    def fails(first, *others):
+        shape = others[0].shape if place is Plan else None
+        if first == out_of_memory or shape == out_of_memory.problem.y_shape:
+            raise torch.OutOfMemoryError("of 80 GiB")
+        return real(first, *others)
+
+    real = getattr(place, name)
+    monkeypatch.setattr(place, name, fails)
     report = tune([case("dgrad"), case()])
     assert [outcome.note for outcome in report.outcomes] == ["no memory to measure in", ""]
     assert list(report.table.entries) == [case().key(2)]
@@ -362,7 +370,7 @@ def step_of(batch: int) -> None:
 
 def warmup(steps, **options):
     plain = {
-        "machine": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
+        "gpu": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
         "progress": False, "device": "cpu",
     }  # fmt: skip
     return tuning.warmup_steps(steps, **{**plain, **options})
@@ -504,7 +512,12 @@ def test_ranks_that_lose_each_other_are_told_what_to_do(rank, monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_rank_0_measures_and_all_ranks_use_it(fails, tmp_path):
-    command = [sys.executable, str(FOLDER / "tuning_rank.py"), str(tmp_path), str(int(fails))]
+    command = [
+        sys.executable,
+        str(pathlib.Path(__file__).with_name("tuning_rank.py")),
+        str(tmp_path),
+        str(int(fails)),
+    ]
     ranks = [
         subprocess.Popen(
             command,

@@ -1,6 +1,6 @@
 """What BatchNorm and GroupNorm launch together, beside one by one: test_norm_calls.py.
 
-Needs a process whose libcuda is the stand-in (``benchmarks.stand_in_driver.environment_of``).
+Needs a process whose libcuda is the stand-in (``stand_in_driver.environment_of``).
 Prints a JSON object: the name of a call to how many kernels each of its groups of launches has.
 """
 
@@ -13,7 +13,7 @@ from unittest import mock
 from launch_recorder import Recorder
 from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
 from triton_ext.ops.core import launcher
-from triton_ext.ops.norms.plan import Launches
+from triton_ext.ops.core.launcher import Launches
 
 from benchmarks.calls import make_norm_calls, norms_on_stand_in
 

@@ -1,6 +1,6 @@
 """Prepared launches beside those of Triton's launcher, byte by byte: test_prepared_launch.py.
 
-Needs a process whose libcuda is the stand-in (``benchmarks.stand_in_driver.environment_of``).  Runs
+Needs a process whose libcuda is the stand-in (``stand_in_driver.environment_of``).  Runs
 every function whose name starts with ``check_`` and prints a JSON object: name to "", to "skip: "
 and a reason, or to a traceback.
 """
@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 from launch_recorder import Launch, Recorder
 from planned import plan_dgrad, plan_fprop, plan_wgrad, ranking_of
+from stand_in_operators import H200, operators_on_stand_in
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_ext import ops, plugin
 from triton_ext.backends.nvidia.backend.prepared import PreparedLaunch, parameter_sizes
@@ -39,7 +40,6 @@ from triton_ext.ops.families.gluon_wgrad import WgradTileChoice
 from triton_ext.ops.families.wgrad import WgradChoice
 
 from benchmarks.calls import through
-from benchmarks.stand_in_operators import H200, operators_on_stand_in
 
 CPU = torch.device("cpu")
 HALF = torch.float16

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -45,6 +46,44 @@ def test_the_help_lists_every_case():
     for name, module in CASES.items():
         summary = importlib.import_module(module).__doc__.partition("\n")[0]
         assert f" {name} {summary}" in told
+
+
+# Less than the commands take by default.  Those that are not here have a dry run or a stand-in of
+# their own; the norms' calls are those of test_norm_calls.py.
+QUICK = """
+import sys
+from benchmarks import bank_conflicts, ir, waits_kernels
+from benchmarks.__main__ import main
+bank_conflicts.CASES = bank_conflicts.CASES[::20]
+ir.SIZES_KB = (19,)
+waits_kernels.KERNELS = waits_kernels.KERNELS[:1]
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("import_time --runs 1", "import triton_ext may take 30: "),
+        ("ir --rounds 1", "for a kernel with im2col loads, "),
+        ("waits --rounds 1", "of the compile in the geometric mean (limit 2 %): "),
+        ("bank_conflicts --compile", '"is_transposed": '),
+        ("calls --rounds 1 --chunks 1", "conv2d, bias, residual, relu  prepared "),
+    ],
+)
+def test_commands_for_machines_without_a_gpu_run(words, told):
+    if words.startswith("calls") and not (shutil.which("cc") or shutil.which("gcc")):
+        pytest.skip("no C compiler for the stand-in of libcuda")
+    # The stand-in's process is started as the command: without the code above.
+    start = ["-m", "benchmarks"] if words.startswith("calls") else ["-c", QUICK]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    result = subprocess.run(
+        [sys.executable, *start, *words.split()], cwd=ROOT, capture_output=True, text=True,
+        timeout=300, check=False, env=environment,
+    )  # fmt: skip
+    # A busy machine may take longer than a limit.
+    assert result.returncode in (0, 1), result.stderr
+    assert told in result.stdout
 
 
 def test_rounds_are_interleaved_in_rotating_order():
@@ -208,6 +247,40 @@ for dtype, names, direction, epilogue in (
         print((result - operands.run_torch(direction)).abs().max().item() < 0.05)
 """
 
+# The code of a GPU, over tensors on the CPU: kernels are interpreted, times invented.
+ON_THE_CPU = """
+import argparse
+import functools
+
+from triton_ext.ops.core.device import KNOWN
+from triton_ext.ops.tuning import parse_shape
+
+from benchmarks import norms
+from benchmarks.harness import FakeTimer
+from benchmarks.zoo import sweep
+from benchmarks.zoo.layers import ZooLayer
+
+options = argparse.Namespace(dry_run=False, dtype="float16", rounds=2)
+norms._tensors = functools.partial(norms._tensors, device="cpu")
+for how in ({"with_residual": True}, {"groups": 4}):
+    layer = norms.Layer("small", (2, 16, 4, 4), with_backward=True, **how)
+    for layer in (layer, norms.dataclasses.replace(layer, with_backward=False)):
+        row = norms._measure(layer, options, FakeTimer())
+        print(*row.timings, row.wrong, all(0 < found.l2 < 0.01 for found in row.errors.values()))
+
+sweep.make_operands = functools.partial(sweep.make_operands, device="cpu")
+sweep._single_ms = lambda function: function() is None
+for direction in ("fprop", "dgrad", "wgrad"):
+    layer = ZooLayer(problem=parse_shape("1x32x6x5_32_k3x3"), transposed=False, dtype="float16",
+                     inference=1, training=1, networks=())
+    how = argparse.Namespace(direction=direction, candidates=2, suite=None)
+    work = sweep._planned(layer, how, KNOWN["h200"])
+    timing = sweep.measure(work, FakeTimer(), 2, False)
+    row = work.row(how)
+    print(timing.ms > 0, work.torch["counted_us"] > 0, row["error"], row["refusal"],
+          {v.status for v in work.variants}, len(work.variants) > 1)
+"""
+
 
 def test_variants_compute_the_same():
     result = subprocess.run(
@@ -219,6 +292,17 @@ def test_variants_compute_the_same():
     assert result.stdout.splitlines() == [
         right, "True", right, "True", right, "True", right, "bfloat16 ours () True",
     ]  # fmt: skip
+
+
+def test_norms_and_sweeps_measure_what_a_gpu_would():
+    result = subprocess.run(
+        [sys.executable, "-c", ON_THE_CPU], cwd=ROOT, capture_output=True, text=True, timeout=300,
+        check=False, env={**os.environ, "TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert (
+        result.stdout.splitlines() == ["torch ours () True"] * 4 + ["True True   {'ok'} True"] * 3
+    )
 
 
 def test_clusters_have_half_of_the_pixels():
@@ -275,7 +359,8 @@ def test_a_file_that_cannot_be_written_is_said_at_the_start(case, tmp_path, caps
     ("case", "option", "value"),
     [
         ("compare", "--rounds", "0"),
-        ("compare", "--target-ms", "-1"),
+        ("compare", "--time-limit", "-1"),
+        ("reproduce", "--budget", "0"),
         ("compare", "--jobs", "1.5"),
         ("norms", "--time-limit", "nan"),
         ("calls", "--rounds", "-2"),
@@ -288,7 +373,7 @@ def test_numbers_that_measure_nothing_are_refused(case, option, value, capsys):
 
     with pytest.raises(SystemExit, match="2"):
         main([case, option, value])
-    is_time = option in ("--target-ms", "--time-limit")
+    is_time = option in ("--budget", "--time-limit")
     expected = "a positive number" if is_time else "an integer of at least 1"
     problem = f"argument {option}: expected {expected}, found '{value}'\n"
     assert capsys.readouterr().err.endswith(problem)

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
-from benchmarks.stand_in_driver import STAND_IN_VARIABLE, compile_stand_in, environment_of
+from stand_in_driver import STAND_IN_VARIABLE, compile_stand_in, environment_of
 
 FOLDER = pathlib.Path(__file__).parent
 

@@ -16,9 +16,8 @@ import sys
 from typing import Any
 
 import pytest
+from stand_in_driver import compile_stand_in, environment_of
 from triton_ext.host import capabilities
-
-from benchmarks.stand_in_driver import compile_stand_in, environment_of
 
 FOLDER = pathlib.Path(__file__).parent
 PROGRAM = FOLDER / "prepared_program.py"

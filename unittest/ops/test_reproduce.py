@@ -33,7 +33,6 @@ from benchmarks.readings import (
     mean_of,
     models_ratio,
     of_curve,
-    of_modes,
     ranks_efficiency,
     ranks_error,
     seconds_of,
@@ -57,18 +56,18 @@ with open(sys.argv[1], "w") as file:
 
 def fake(name, values="[2.0, 0.5]", then="", **changes):
     code = WRITE.format(values=values, then=then).replace("{", "{{").replace("}", "}}")
-    figure = Figure("mean", mean_of("ratio"), reach=1.0, stretch=2.0, expected=2)
+    figure = Figure("mean", mean_of("ratio"), reach=1.0, expected=2)
     figure = dataclasses.replace(figure, **changes.pop("figure", {}))
     case = Case(name, "a stand-in", (Step(("-c", code, "{out}")),), (figure,), seconds=20)
     return dataclasses.replace(case, **changes)
 
 
 def results(findings):
-    return {finding.name: finding.result for finding in findings}
+    return {finding.case: finding.result for finding in findings}
 
 
-def run_all(cases, folder, budget=100.0, limit=None, **options):
-    return run_cases(cases, Place(folder, folder / "caches"), budget, limit, **options)
+def run_all(cases, folder, budget=100.0, **options):
+    return run_cases(cases, Place(folder, folder / "caches"), budget, **options)
 
 
 def summary(folder):
@@ -89,11 +88,10 @@ def test_names_and_patterns_select_cases():
 
 def test_a_case_gets_what_is_left_or_nothing():
     case = fake("a", seconds=240.0)
-    assert allowance(case, 500.0, None) == 240.0
-    assert allowance(case, 500.0, 60.0) == 60.0
-    assert allowance(case, 103.0, None) == 100.0
-    assert allowance(case, 20.0, None) == 0.0
-    assert allowance(dataclasses.replace(case, seconds=10.0), 10.0, None) == 7.0
+    assert allowance(case, 500.0) == 240.0
+    assert allowance(case, 103.0) == 100.0
+    assert allowance(case, 20.0) == 0.0
+    assert allowance(dataclasses.replace(case, seconds=10.0), 10.0) == 7.0
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
@@ -152,7 +150,7 @@ def test_whatever_a_case_does_the_rest_goes_on(tmp_path):
         "no goal": "DONE",
         "sees the summary": "PASS",
     }
-    by_name = {finding.name: finding for finding in findings}
+    by_name = {finding.case: finding for finding in findings}
     assert by_name["good"].value == pytest.approx(math.sqrt(2))
     assert by_name["good"].spread == 0.02
     assert "CRASH by SIGSEGV" in by_name["segfault"].note
@@ -176,7 +174,8 @@ def test_what_hangs_is_ended_with_all_that_it_started(tmp_path):
     child = f"import time\nwhile True: open({str(beats)!r}, 'a').write('.'); time.sleep(0.05)"
     then = f"import subprocess; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(99)"
     begin = time.monotonic()
-    findings = run_all([fake("hangs", "[2.0]", then), fake("next", "[2.0, 2.0]")], tmp_path, 100, 2)
+    hangs = fake("hangs", "[2.0]", then, seconds=2)
+    findings = run_all([hangs, fake("next", "[2.0, 2.0]")], tmp_path, 100)
     assert time.monotonic() - begin < 30
     assert results(findings) == {"hangs": "PARTIAL", "next": "PASS"}
     assert "TIMEOUT after 2 s" in findings[0].note
@@ -228,7 +227,7 @@ def test_a_resumed_run_leaves_out_what_is_known(tmp_path):
 
 
 def test_a_resumed_run_runs_again_what_was_stopped_behind_its_goal(tmp_path):
-    run_all([fake("slow", "[0.5]", "time.sleep(99)")], tmp_path, limit=2)
+    run_all([fake("slow", "[0.5]", "time.sleep(99)", seconds=2)], tmp_path)
     again = [fake("slow", "[2.0, 2.0]")]
     assert results(run_all(again, tmp_path, resume=True)) == {"slow": "PASS"}
     assert [row["ratio"] for row in load_rows(tmp_path / "slow.csv")] == ["2.0", "2.0"]
@@ -255,9 +254,9 @@ def test_another_triton_comes_first(tmp_path):
         for suffix in (".csv", ".other.csv")
     )
     case = fake("both", steps=steps, figure={"expected": 1})
-    findings = run_cases([case], Place(tmp_path, tmp_path / "caches"), 100, None)
+    findings = run_cases([case], Place(tmp_path, tmp_path / "caches"), 100)
     assert (findings[0].result, findings[0].note) == ("SKIPPED", "needs --other-triton DIR")
-    findings = run_cases([case], Place(tmp_path, tmp_path / "caches", other), 100, None)
+    findings = run_cases([case], Place(tmp_path, tmp_path / "caches", other), 100)
     assert findings[0].result == "PASS"
     versions = [load_rows(tmp_path / f"both{step.suffix}")[0]["shape"] for step in steps]
     assert versions[0] != versions[1] == "0.0.other"
@@ -265,7 +264,7 @@ def test_another_triton_comes_first(tmp_path):
 
 def test_a_case_that_needs_more_gpus_is_left_out(tmp_path):
     cases = [fake("two", "[2.0, 2.0]", gpus=2), fake("three", gpus=3)]
-    findings = run_cases(cases, Place(tmp_path, tmp_path / "caches", gpus=2), 100, None)
+    findings = run_cases(cases, Place(tmp_path, tmp_path / "caches", gpus=2), 100)
     assert results(findings) == {"two": "PASS", "three": "SKIPPED"}
     assert findings[-1].note == "needs 3 GPUs, torch sees 2"
 
@@ -342,9 +341,9 @@ def test_figures_are_read_out_of_rows(tmp_path):
     assert mean.note == "worst 1.000 (a)"
 
     peaks = [mode("eager", "6") | {"peak_mib": "100"}, mode("ours", "3") | {"peak_mib": "105"}]
-    assert of_modes("peak_mib", "ours", "eager")({".csv": peaks}).value == pytest.approx(1.05)
+    assert models_ratio("ours", "eager", "peak_mib")({".csv": peaks}).value == pytest.approx(1.05)
     none = [dict(row, peak_mib="0.0") for row in peaks]
-    assert of_modes("peak_mib", "ours", "eager")({".csv": none}).value == 1.0
+    assert models_ratio("ours", "eager", "peak_mib")({".csv": none}).value == 1.0
 
     def shape(ms, wrong=""):
         return {"layer": "s", "ours_ms": ms, "ours_spread": "0.1", "wrong": wrong}
@@ -408,8 +407,8 @@ def test_the_list_names_cases_and_goals(capsys):
     assert command("--list") == 0
     text = capsys.readouterr().out
     assert all(name in text for name in CASES)
-    assert "bf16 / fp8, mean >= 1.5, stretch 1.8" in text
-    assert "seconds <= 90, stretch 20" in text
+    assert "bf16 / fp8, mean >= 1.5" in text
+    assert "seconds <= 90" in text
 
 
 def test_a_dry_run_reads_what_the_cases_write(tmp_path):
@@ -437,7 +436,6 @@ def test_a_dry_run_of_models_and_ranks_runs_tiny_ones(tmp_path):
     ("words", "message"),
     [
         (["--only", "cond.fprop"], "no case 'cond.fprop'"),
-        (["--budget", "-1"], "--budget -1.0: expected a number of seconds above 0"),
         (["--other-triton", "/nowhere"], "has no triton/__init__.py"),
     ],
 )
@@ -453,7 +451,7 @@ def test_a_folder_is_written_by_one_run_and_never_by_invented_times(tmp_path, ca
         assert command(*dry) == 2
         assert "another run writes there" in capsys.readouterr().out
     reproduce.Summary(tmp_path).add(
-        reproduce.Finding(name="conv.1d", figure="mean", value=1.1, result="PASS")
+        reproduce.Finding(case="conv.1d", figure="mean", value=1.1, result="PASS")
     )
     assert command(*dry) == 2
     assert "has measured times, a dry run invents some" in capsys.readouterr().out

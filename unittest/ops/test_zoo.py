@@ -27,7 +27,7 @@ def options(out, **changes):
     values = {
         "part": "tune", "suite": None, "shapes": None, "direction": "fprop", "dtype": "bfloat16",
         "sample": 5, "seed": 0, "candidates": 3, "rounds": 2, "minutes": 5.0, "jobs": 0,
-        "table": None, "out": out, "dry_run": True,
+        "out": out, "dry_run": True,
     }  # fmt: skip
     return argparse.Namespace(**(values | changes))
 
@@ -228,23 +228,40 @@ def test_invented_times_do_not_go_beside_measured_ones(tmp_path, capsys):
     assert out.read_text().count("\n") == 1
 
 
-def test_a_planner_that_fails_is_a_failure(tmp_path, monkeypatch):
+def test_a_planner_that_fails_is_an_error_and_the_layer_is_tried_again_last(tmp_path, monkeypatch):
     from triton_ext.ops.core.device import KNOWN
 
     from benchmarks.harness import collect_environment
     from benchmarks.zoo import rows, sweep
     from benchmarks.zoo.layers import sample, zoo_layers
 
-    def planned(*_):
-        raise KeyError("tile")
+    real, (first, second) = sweep._planned, sample(zoo_layers("tune"), "fprop", 2)
 
-    monkeypatch.setattr(sweep, "_planned", planned)
+    def planned(layer, *others):
+        if layer == first:
+            raise KeyError("tile")
+        return real(layer, *others)
+
     out = tmp_path / "rows.jsonl"
-    run = sweep.Run(options(out), collect_environment(True), KNOWN["h200"], None)
-    run.layers(sample(zoo_layers("tune"), "fprop", 1))
-    assert run.failed == 1
-    (row,) = (row for row in rows.read_rows(out) if "layer" in row)
-    assert row["refusal"] == "planner failed: KeyError: 'tile'"
+
+    def run(layers):
+        made = sweep.Run(options(out), collect_environment(True), KNOWN["h200"], None)
+        made.layers(layers)
+        return made.failed
+
+    def found():
+        return [row for row in rows.read_rows(out) if "layer" in row]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep, "_planned", planned)
+        assert run([first]) == 1
+    (row,) = found()
+    assert (row["error"], row["refusal"]) == ("planner failed: KeyError: 'tile'", "")
+    assert run([first, second]) == 0
+    assert [row["layer"] for row in found()] == [first.name, second.name, first.name]
+    assert [bool(row["error"]) for row in found()] == [True, False, False]
+    assert run([first, second]) == 0
+    assert len(found()) == 3
 
 
 @pytest.mark.parametrize(
@@ -252,15 +269,44 @@ def test_a_planner_that_fails_is_a_failure(tmp_path, monkeypatch):
     [
         (["resnet18"], "give --out for the layers of some"),
         (["resnet18", "resnet-18", "--out", "few.jsonl"], "no such network: resnet-18"),
+        (["--out", "all.jsonl"], "not installed: timm; --partial leaves their networks out"),
     ],
 )
-def test_layers_of_some_networks_replace_no_file(words, message, tmp_path, monkeypatch, capsys):
+def test_a_list_is_whole_or_not_written(words, message, tmp_path, monkeypatch, capsys):
     from benchmarks.__main__ import main
+    from benchmarks.zoo import collect
 
+    def version(name):
+        if name == "timm":
+            raise collect.importlib.metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(collect.importlib.metadata, "version", version)
     monkeypatch.chdir(tmp_path)
-    assert main(["zoo", "collect", *words]) > 0
+    assert main(["zoo", "collect", *words]) == 2
     assert message in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+def test_a_partial_list_is_written_on_request_only(tmp_path, monkeypatch, capsys):
+    from benchmarks.__main__ import main
+    from benchmarks.zoo import collect
+    from benchmarks.zoo.layers import read_zoo
+
+    def record(network):
+        if network.entry.library == "torchvision":
+            return {}
+        raise ImportError("no such class")
+
+    monkeypatch.setattr(collect.importlib.metadata, "version", lambda name: "1")
+    monkeypatch.setattr(collect, "_record", record)
+    out = tmp_path / "some.jsonl"
+    words = ["zoo", "collect", "resnet18", "whisper", "--out", str(out)]
+    assert main(words) == 1
+    assert "failed: whisper; --partial writes" in capsys.readouterr().err
+    assert not out.exists()
+    assert main([*words, "--partial"]) == 1
+    assert [record.name for record in read_zoo(out)] == ["resnet18"]
 
 
 def test_what_does_not_compile_is_in_the_row(tmp_path):
@@ -279,7 +325,8 @@ def test_what_does_not_compile_is_in_the_row(tmp_path):
     variants = variants_for(case, KNOWN["h200"], 3)
     assert variants[0].is_choice
     assert len({variant.config for variant in variants}) == len(variants) == 4
-    assert len({variant.kind for variant in variants}) > 1
+    # Both kernels compute merged groups.
+    assert len({type(variant.config.config) for variant in variants}) > 1
     out = tmp_path / "rows.jsonl"
     compiler = InstantCompiler(broken=[variants[1].config])
     run = Run(options(out), collect_environment(True), KNOWN["h200"], compiler)
@@ -530,20 +577,20 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-def swept(shape, *results, dtype="float16", direction="fprop"):
-    """A row of a sweep; results are configurations, times and roles."""
+def swept(shape, *results, dtype="float16", direction="fprop", torch_us=40.0):
+    """A row of a sweep: configurations, times and roles.  Models expect 60 us, and of torch 40."""
     from triton_ext.ops.core.tables import encode, kind_of
     from triton_ext.ops.tuning import parse_shape
 
     found = [
         {"kind": kind_of(config), "config": encode(config), "us": us, "roles": list(roles),
-         "status": "ok" if us else "wrong result"}
+         "status": "ok" if us else "wrong result", "counted_us": 60.0}
         for config, us, *roles in results
     ]  # fmt: skip
     problem = dataclasses.asdict(parse_shape(shape))
     return {
         "layer": shape, "direction": direction, "dtype": dtype, "problem": problem,
-        "cudnn_us": 50.0, "results": found,
+        "cudnn_us": 50.0, "results": found, "error": "", "torch": {"counted_us": torch_us},
     }  # fmt: skip
 
 
@@ -610,6 +657,34 @@ def test_of_sizes_that_share_a_key_the_least_loss_counts(made):
     (entry,) = table.entries.values()
     assert entry["config"] == encode(second)
     assert entry["us"] == 11.0
+
+
+@pytest.mark.parametrize(
+    ("model", "best", "torch_us", "dtype", "is_worth"),
+    [
+        (30.0, 29.0, 90.0, "float16", True),  # 3 % less time
+        (30.0, 29.8, 90.0, "float16", False),
+        (48.0, 48.0, 40.0, "float16", True),  # models choose torch, which takes 50 us
+        (50.5, 50.5, 40.0, "float16", True),  # so, and it is a tie
+        (52.0, 52.0, 40.0, "float16", False),  # torch is faster
+        (52.0, 52.0, 90.0, "float16", False),  # models choose ours, and it is nearly a tie
+        (53.0, 53.0, 90.0, "float16", True),  # so, and torch is faster
+        (53.0, 53.0, 90.0, "float8_e4m3fn", False),  # torch has no fp8
+        (53.0, 53.0, None, "float16", False),  # torch does not compute the layer
+    ],
+)
+def test_an_entry_is_worth_it_or_is_taken_out(model, best, torch_us, dtype, is_worth, made, capsys):
+    from triton_ext.ops.families.gemm_config import CONFIGS
+
+    choices = ((CONFIGS[0], model, "model"), (CONFIGS[1], best, "table"))
+    how = {"dtype": dtype, "torch_us": torch_us}
+    if model == best:
+        choices = ((CONFIGS[0], model, "model", "table"),)
+    # A choice that nothing else of was measured is kept, and later rows of it are judged again.
+    made(swept("32x64x56x56_64_k3x3", (CONFIGS[0], 10.0), **how))
+    code, table = made(swept("32x64x56x56_64_k3x3", *choices, **how))
+    assert (code, len(table.entries)) == (0, int(is_worth))
+    assert ("taken out: fprop" in capsys.readouterr().out) == (not is_worth)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ PASSES: Final[Mapping[str, str]] = MappingProxyType(
         "tritongpu-coalesce-async-copy": (
             "triton_ext.passes.coalesce_async_copy:CoalesceAsyncCopy"
         ),
+        "triton-ext-verify-async": "triton_ext.passes.verify_async:VerifyAsync",
     }
 )
 

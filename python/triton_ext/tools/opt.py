@@ -277,8 +277,8 @@ class _Runner:
         except SourceError as error:  # Text that cannot be read again or written out.
             outcome.diagnostics.append(of_error(error))
         if outcome.diagnostics:
-            lines = lines_of(text)
-            outcome.diagnostics = [with_source(d, filename, lines) for d in outcome.diagnostics]
+            lines, found = lines_of(text[first_line:]), outcome.diagnostics
+            outcome.diagnostics = [with_source(d, filename, lines, first_line) for d in found]
         return outcome
 
     def _print_ours(self, module: Module, first_line: int) -> str:

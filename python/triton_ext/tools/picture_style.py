@@ -5,11 +5,14 @@ from __future__ import annotations
 import html
 
 __all__ = [
+    "BLUE",
     "DARK",
     "FONT",
     "LIGHT",
     "MONO",
+    "PINK",
     "RULES",
+    "TEAL",
     "escape",
     "mono_width",
     "text_width",
@@ -20,6 +23,8 @@ FONT = "ui-sans-serif,system-ui,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-se
 MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 #: Size of all but titles, in pixels.
 SMALL = 12
+#: Colours of what is told apart, on light and on dark.
+BLUE, TEAL, PINK = ("#2563eb", "#60a5fa"), ("#0d9488", "#2dd4bf"), ("#db2777", "#f472b6")
 
 
 def _theme(ink: str, paper: str, pale: str, faint: str, bad: str, hint: str, good: str) -> str:

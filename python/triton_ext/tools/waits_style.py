@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from triton_ext.analysis.timeline import Lane
-from triton_ext.tools.picture_style import DARK, LIGHT, RULES
+from triton_ext.tools.picture_style import BLUE, DARK, LIGHT, PINK, RULES, TEAL
 
 __all__ = ["CSS", "colour_of"]
 
 #: Name, colour on light, colour on dark.
 _LANES = (
-    ("vm", "#2563eb", "#60a5fa"),
-    ("loads", "#0d9488", "#2dd4bf"),
-    ("stores", "#db2777", "#f472b6"),
+    ("vm", *BLUE),
+    ("loads", *TEAL),
+    ("stores", *PINK),
     ("tensor", "#7c3aed", "#a78bfa"),
 )
 

@@ -50,7 +50,7 @@ from triton_ext.ops.core.problem import ConvParameters
 from triton_ext.ops.families.by_torch import TorchConfig
 
 Function = Callable[[], object]
-Tensors = tuple[torch.Tensor, ...]
+Operands = tuple[torch.Tensor, torch.Tensor, EpilogueArguments]
 
 # A configuration takes one to ten seconds.
 _JOB_SECONDS = 120.0
@@ -59,15 +59,15 @@ _CALLS = (5, 25)
 _MAX_SPIN_MS = 100.0
 _CALIBRATION_CYCLES = 2_000_000
 # Functions slower than the fastest by this factor after the first rounds are not measured further.
-_HOPELESS = 1.2
+_LEFT_BEHIND = 1.2
 _FIRST_ROUNDS = 2
 # Candidates may add in another order: so many units in the last place of the largest value.
 _ROUNDING_UNITS = 8.0
 _OPERATORS = {each.direction: each for each in (FPROP, DGRAD, WGRAD)}
 
 
-def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArguments]:
-    """Returns the operands of a case, drawn without touching torch's generators.
+def make_tensors(case: Case, device: torch.device) -> Operands:
+    """Returns what a plan of a case runs over, drawn without touching torch's generators.
 
     On ``meta`` they have no values.
     """
@@ -90,7 +90,7 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArg
 
     problem, spec, dtype = case.problem, case.epilogue, case.dtype
     if case.direction == "wgrad":
-        return (draw(problem.x_shape, dtype), draw(problem.y_shape, dtype)), EpilogueArguments()
+        return draw(problem.x_shape, dtype), draw(problem.y_shape, dtype), EpilogueArguments()
     first = problem.x_shape if case.direction == "fprop" else problem.y_shape
     residual_dtype = dtype if dtype.itemsize > 1 else torch.float16
     residual_shape = problem.y_shape
@@ -103,14 +103,7 @@ def make_tensors(case: Case, device: torch.device) -> tuple[Tensors, EpilogueArg
         out_scale=torch.ones(1, device=device) if spec.out_scale else None,
         amax=torch.zeros(1, device=device) if spec.amax else None,
     )
-    return (draw(first, dtype), draw(problem.w_shape, dtype)), operands
-
-
-def run_plan(case: Case, plan: Any, tensors: tuple[Tensors, EpilogueArguments]) -> torch.Tensor:
-    """Runs a plan once; returns its output."""
-    operands, epilogue = tensors
-    y: torch.Tensor = plan.run(*operands, epilogue)
-    return y
+    return draw(first, dtype), draw(problem.w_shape, dtype), operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +131,7 @@ def agreeing(
         try:
             if not error:
                 plan = planner.make_plan(case.dense, device, config)
-                trial = Trial(case, config, partial(run_plan, case, plan, tensors))
+                trial = Trial(case, config, partial(plan.run, *tensors))
                 result = trial()
         except torch.OutOfMemoryError:
             raise
@@ -155,11 +148,12 @@ def agreeing(
     return trials, failures
 
 
-def torch_trials(case: Case, machine: Device, tensors: Any) -> list[Trial]:
+def torch_trials(case: Case, device: Device, tensors: Any) -> list[Trial]:
     """Returns the trial of torch's own convolution; none where torch is not compared."""
-    if TORCH[case.direction].refusals(case, machine):
+    if TORCH[case.direction].refusals(case, device):
         return []
-    problem, (first, second), bias = case.problem, tensors[0], tensors[1].bias
+    problem, (first, second, epilogue) = case.problem, tensors
+    bias = epilogue.bias
     sides = tuple(side for pair in problem.padding for side in pair)
     parameters = ConvParameters(problem.stride, sides, problem.dilation, problem.groups)
     size = {"fprop": None, "dgrad": problem.input_size, "wgrad": problem.filter_size}
@@ -207,14 +201,14 @@ def target_only(capability: tuple[int, int]) -> None:
     driver.set_active(TargetOnlyDriver(GPUTarget("cuda", major * 10 + minor, 32)))
 
 
-def compile_kernels(case: Case, config: Any, machine: Device) -> list[Any]:
+def compile_kernels(case: Case, config: Any, device: Device) -> list[Any]:
     """Returns Triton's compiled kernels of a case's plan, for a GPU that need not be there."""
     meta = torch.device("meta")
-    with assumed_device(machine), compiling() as kernels:
-        # A plan that was made before could hold kernels that were compiled for another machine.
+    with assumed_device(device), compiling() as kernels:
+        # A plan that was made before could hold kernels that were compiled for another device.
         planner.make_plan.cache_clear()
         plan = planner.make_plan(case.dense, meta, config)
-        run_plan(case, plan, make_tensors(case, meta))
+        plan.run(*make_tensors(case, meta))
     return kernels
 
 
@@ -227,9 +221,9 @@ def _serve() -> None:
         error = ""
         try:
             # Pickled by the process that started this one.
-            case, config, machine = pickle.loads(base64.b64decode(line))
-            target_only(machine.capability)
-            compile_kernels(case, config, machine)
+            case, config, device = pickle.loads(base64.b64decode(line))
+            target_only(device.capability)
+            compile_kernels(case, config, device)
         except Exception as raised:  # any failure of one job is an answer, not an end
             error = f"{type(raised).__name__}: {str(raised)[:300]}"
         answers.write(json.dumps(error) + "\n")
@@ -284,12 +278,12 @@ class CompilePool(contextlib.AbstractContextManager["CompilePool"]):
         finally:
             self._idle.put(process)
 
-    def submit(self, case: Any, config: Any, machine: Any) -> Future[str]:
+    def submit(self, case: Any, config: Any, device: Device) -> Future[str]:
         """Compiles a configuration; the future has the error, empty where there is none.
 
         Jobs start in the order of submission.
         """
-        job = base64.b64encode(pickle.dumps((case, config, machine))).decode("ascii")
+        job = base64.b64encode(pickle.dumps((case, config, device))).decode("ascii")
         return self._threads.submit(self._run, job + "\n")
 
     def _begin(self) -> subprocess.Popen[str] | None:
@@ -355,9 +349,19 @@ def _event() -> torch.cuda.Event:
 
 
 class EventClock:
-    """The clock of a GPU; it prepares a function's calls and the milliseconds of its launch."""
+    """The clock of a GPU; it prepares a function's calls and the milliseconds of its launch.
 
-    def __init__(self, device: torch.device) -> None:
+    A measurement takes ``target_ms`` on the GPU, with ``calls`` at least and at most.
+    ``host_bound`` tells whether the GPU waited for the host in the last one.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        target_ms: float = _TARGET_MS,
+        calls: tuple[int, int] = _CALLS,
+    ) -> None:
+        self._target_ms, self._calls, self.host_bound = target_ms, calls, False
         properties = torch.cuda.get_device_properties(device)
         # Twice what it holds: half of it could stay in the cache.
         flush_bytes = max(2 * properties.L2_cache_size, 1 << 25)
@@ -384,7 +388,8 @@ class EventClock:
         end.record()
         end.synchronize()
         ms = max(start.elapsed_time(end) / 3, 1e-3)
-        calls = min(_CALLS[1], max(_CALLS[0], math.ceil(_TARGET_MS / ms)))
+        least, most = self._calls
+        calls = min(most, max(least, math.ceil(self._target_ms / ms)))
         return function, calls, host_ms
 
     def _spin(self, milliseconds: float) -> None:
@@ -403,9 +408,9 @@ class EventClock:
                 start.record()
                 function()
                 end.record()
-            caught_up = events[0][0].query()
+            self.host_bound = events[0][0].query()
             torch.cuda.synchronize()
-            if not caught_up:
+            if not self.host_bound:
                 break
             # The GPU did not wait for the host to be done: again, with more of a lead.
             spin_ms *= 2
@@ -436,7 +441,7 @@ def interleaved(functions: Sequence[Function], clock: EventClock, rounds: int) -
     for number in range(rounds):
         if number == _FIRST_ROUNDS and left:
             best = min(min(times[index]) for index in left)
-            left = [index for index in left if min(times[index]) <= _HOPELESS * best]
+            left = [index for index in left if min(times[index]) <= _LEFT_BEHIND * best]
         for index in turns(left, number):
             times[index].append(clock.measure(prepared[index]))
     return [statistics.median(each) for each in times]

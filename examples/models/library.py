@@ -1,33 +1,42 @@
-"""Networks whose convolutions ``zoo collect`` records, at sizes that their libraries document.
+"""Networks of public libraries, at sizes that these document.
 
-Networks are built from configurations, without weights.  Those of ``examples.models.zoo`` are among
-them.
+``python -m examples.models.zoo`` runs them, ``python -m benchmarks zoo collect`` records their
+convolutions.  Names of networks that differ by name and size alone are in ``library.txt``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from examples.models.zoo import (
-    NETWORKS as EXAMPLES,
-)
-from examples.models.zoo import (
+from benchmarks.suites import sections
+from examples.models.entries import (
     VAE,
     Entry,
-    Output,
+    conditioned_entry,
+    controlnet_entry,
     decoder_entry,
+    detector_entry,
+    diffusers_entry,
+    encoder_entry,
+    mel_entry,
     monai_entry,
+    pair_entry,
+    sdxl_unet,
     segmentation_entry,
+    svd_entry,
     timm_entry,
     torchvision_entry,
     transformers_entry,
+    unconditioned_entry,
+    univnet_entry,
     video_entry,
 )
 
-__all__ = ["Network", "networks"]
+__all__ = ["EXAMPLES", "Network", "networks"]
 
 Made = tuple[Any, tuple[Any, ...]]
 
@@ -48,48 +57,17 @@ class Network:
 _BOTH = ("bfloat16", "float32")
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
+_WORDS = sections(pathlib.Path(__file__).with_suffix(".txt"))
 
 
 # ---- Images ------------------------------------------------------------------------------------
 
-_TORCHVISION = _words("""
-alexnet convnext_tiny convnext_large densenet121 densenet161 densenet201 efficientnet_b0
-efficientnet_b2 googlenet mnasnet1_0 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small
-regnet_x_800mf regnet_x_3_2gf regnet_x_16gf regnet_y_400mf regnet_y_1_6gf regnet_y_3_2gf
-regnet_y_16gf regnet_y_32gf resnet18 resnet34 resnet50 resnet101 resnext50_32x4d resnext101_32x8d
-resnext101_64x4d shufflenet_v2_x1_0 shufflenet_v2_x2_0 squeezenet1_1 swin_t swin_v2_s vgg11_bn
-vgg16 vit_b_16 vit_l_32 wide_resnet50_2 wide_resnet101_2 maxvit_t
-""")
 
 _TORCHVISION_SIZES = {
     "inception_v3": 299, "efficientnet_b4": 380, "efficientnet_b6": 528, "efficientnet_v2_s": 384,
     "efficientnet_v2_l": 480,
 }  # fmt: skip
 
-_TIMM = _words("""
-caformer_s18 coatnet_0_224 convnextv2_nano crossvit_small_240@240 davit_small deit3_base_patch16_224
-vit_base_patch14_dinov2@518 dla102x dpn68 dpn92 ecaresnet50d edgenext_small@256
-efficientformer_l3 efficientformerv2_s2 efficientvit_b2@256 efficientvit_l2 ese_vovnet39b
-ese_vovnet57b fasternet_m fastvit_sa24@256 fbnetv3_d@256 focalnet_small_srf gernet_m ghostnet_100
-ghostnetv2_160 hardcorenas_f hgnet_small hgnetv2_b4 hrnet_w18 hrnet_w48 inception_next_small
-inception_resnet_v2@299 inception_v4@299 lcnet_100 legacy_senet154 levit_conv_256 mixnet_l mixnet_xl
-mobilenetv4_conv_medium@256 mobilenetv4_conv_large@384 mobileone_s1 mobileone_s4 mobilevit_s@256
-mobilevitv2_200@256 nasnetalarge@331 pnasnet5large@331 nextvit_base nf_resnet50@256 nfnet_f0@256
-dm_nfnet_f2@352 eca_nfnet_l1@320 poolformer_m36 pvt_v2_b2 regnetx_032 regnetx_064 regnety_032@288
-regnety_120 regnety_320 regnetz_c16@256 regnetz_e8@320 regnetv_064@288 repvgg_a2 repvgg_b2g4
-repvit_m1_5 res2net50_26w_8s res2next50 resnest50d resnest101e@256 resnet26t@256 resnet50d@288
-resnet50x4_clip@288 resnet50_gn resnetaa50 resnetblur50 resnetrs101@288 resnetrs200@320
-resnetv2_101x1_bit@448 rexnet_150 sam2_hiera_small@1024 selecsls60 semnasnet_100 seresnext50_32x4d
-seresnext101_32x8d@288 seresnextaa101d_32x8d@288 skresnet34 skresnext50_32x4d starnet_s4
-swiftformer_l1 swin_base_patch4_window7_224 tf_efficientnet_b3@300 tf_efficientnet_b5@456
-tf_efficientnet_b7@600 tf_efficientnet_lite4@380 efficientnet_el@300 tf_efficientnetv2_b3@300
-tf_efficientnetv2_m@480 efficientnet_b3_g8_gn@320 tresnet_l visformer_small volo_d1_224
-xception41@299 xception65@299 legacy_xception@299 xcit_small_12_p16_224 cs3darknet_l@288
-cs3sedarknet_x@288 darknet53@288 cspresnext50@256 cspnext_m rdnet_small convmixer_768_32
-mambaout_tiny dla60_res2net densenetblur121d@288 vovnet57a samvit_base_patch16@1024
-""")
 
 _LARGE_SIDE = 320
 
@@ -104,12 +82,12 @@ def _by_side(side: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _classifiers() -> Iterator[Network]:
-    sides = dict.fromkeys(_TORCHVISION, 224) | _TORCHVISION_SIZES
+    sides = dict.fromkeys(_WORDS["torchvision"], 224) | _TORCHVISION_SIZES
     for name, side in sides.items():
         inference, training = _by_side(side)
         entry = torchvision_entry(name, side)
         yield Network(name=name, entry=entry, inference=inference, training=training)
-    for word in _TIMM:
+    for word in _WORDS["timm"]:
         name, _, side_text = word.partition("@")
         side = int(side_text or 224)
         inference, training = _by_side(side)
@@ -117,21 +95,8 @@ def _classifiers() -> Iterator[Network]:
         yield Network(name=f"timm {name}", entry=entry, inference=inference, training=training)
 
 
-# Encoder, decoder and side of networks of segmentation_models_pytorch.
-_SEGMENTATION = _words("""
-Unet-resnet34-512 Unet-resnet50-512 Unet-efficientnet-b0-512 Unet-mobilenet_v2-512
-Unet-timm-regnety_032-512 Unet-se_resnext50_32x4d-512 Unet-vgg16_bn-512 Unet-densenet121-512
-UnetPlusPlus-resnet34-512 UnetPlusPlus-efficientnet-b3-512 Linknet-resnet34-512 FPN-resnet50-512
-FPN-resnext50_32x4d-512 FPN-efficientnet-b5-640 PSPNet-resnet50-480 PSPNet-resnet101-480
-DeepLabV3-resnet50-512 DeepLabV3-efficientnet-b4-512 DeepLabV3Plus-resnet50-512
-DeepLabV3Plus-mobilenet_v2-768 DeepLabV3Plus-tu-regnetx_032-512 MAnet-resnet34-512
-MAnet-efficientnet-b2-512 PAN-resnet50-512 UPerNet-resnet50-512 UPerNet-mit_b2-512
-Segformer-mit_b0-512 Segformer-mit_b3-512 Unet-dpn92-512 Unet-inceptionv4-512 FPN-xception-512
-""")
-
-
 def _segmentation() -> Iterator[Network]:
-    for word in _SEGMENTATION:
+    for word in _WORDS["segmentation"]:
         decoder, _, rest = word.partition("-")
         encoder, _, side = rest.rpartition("-")
         entry = segmentation_entry(decoder, encoder, int(side))
@@ -147,46 +112,6 @@ def _segmentation() -> Iterator[Network]:
         yield Network(name=name, entry=entry, inference=(1, 8), training=(16,))
 
 
-def _pair(name: str, height: int, width: int) -> Entry:
-    """Optical flow of torchvision, two images."""
-
-    def make(count: int) -> Made:
-        import torch
-        from torchvision.models import optical_flow
-
-        images = [torch.randn(count, 3, height, width) for _ in range(2)]
-        return getattr(optical_flow, name)(weights=None), tuple(images)
-
-    return Entry("torchvision", make, 1)
-
-
-def _detector(name: str, height: int, width: int) -> Entry:
-    """Backbone and heads of a detector of torchvision, which see every image whole."""
-
-    def make(count: int) -> Made:
-        import torch
-        from torchvision.models import detection
-
-        model = getattr(detection, name)(weights=None, weights_backbone=None)
-
-        def call(m: Any, x: Any) -> Any:
-            features = list(m.backbone(x).values())
-            if not hasattr(m, "rpn"):
-                return m.head(features)
-            # Regions of interest, 512 an image, of which masks see 7 x 7 or 14 x 14 pixels.
-            m.rpn.head(features)
-            channels, heads = features[0].shape[1], m.roi_heads
-            if isinstance(heads.box_head, torch.nn.Sequential):
-                heads.box_head(torch.randn(512 * count, channels, 7, 7))
-            if getattr(heads, "mask_head", None) is not None:
-                heads.mask_head(torch.randn(100 * count, channels, 14, 14))
-            return features[0]
-
-        return Output(model, call), (torch.randn(count, 3, height, width),)
-
-    return Entry("torchvision", make, 1)
-
-
 def _detection() -> Iterator[Network]:
     sizes = {
         "fasterrcnn_resnet50_fpn": (800, 1344), "maskrcnn_resnet50_fpn_v2": (800, 1344),
@@ -195,70 +120,14 @@ def _detection() -> Iterator[Network]:
     }  # fmt: skip
     for name, (height, width) in sizes.items():
         training = (2,) if height > _LARGE_SIDE else (32,)
-        entry = _detector(name, height, width)
+        entry = detector_entry(name, height, width)
         yield Network(name=name, entry=entry, inference=(1,), training=training)
     for name in ("raft_large", "raft_small"):
-        entry = _pair(name, 520, 960)
+        entry = pair_entry(name, 520, 960)
         yield Network(name=name, entry=entry, inference=(1,), training=(4,))
 
 
 # ---- Diffusion ---------------------------------------------------------------------------------
-
-
-def _diffusers(
-    name: str,
-    shapes: Callable[[int], tuple[tuple[int, ...], ...]],
-    call: Callable[..., Any],
-    **config: Any,
-) -> Entry:
-    """A network of diffusers, called over tensors of some shapes."""
-
-    def make(count: int) -> Made:
-        import diffusers
-        import torch
-
-        model = getattr(diffusers, name)(**config)
-        return Output(model, call), tuple(torch.randn(*shape) for shape in shapes(count))
-
-    return Entry("diffusers", make, 1)
-
-
-def _encoder(name: str, shape: tuple[int, ...], **config: Any) -> Entry:
-    """The encoder of an autoencoder; ``shape`` is that of an image or a video, [C, *size]."""
-    return _diffusers(name, lambda n: ((n, *shape),), lambda m, x: (m.encode(x), x)[1], **config)
-
-
-def _at_a_step(m: Any, x: Any, *others: Any) -> Any:
-    """Calls a network of diffusers in the middle of its steps."""
-    import torch
-
-    step = torch.full((x.shape[0],), 500.0, device=x.device, dtype=x.dtype)
-    return m(x, step, *others, return_dict=False)
-
-
-def _conditioned(
-    name: str, sample: tuple[int, ...], text: int, frames: int = 1, **config: Any
-) -> Entry:
-    """A U-Net that sees a text of ``text`` numbers for each of 77 words, once per frame."""
-    return _diffusers(name, lambda n: ((n, *sample), (n * frames, 77, text)), _at_a_step, **config)
-
-
-def _unconditioned(name: str, sample: tuple[int, ...], **config: Any) -> Entry:
-    return _diffusers(name, lambda n: ((n, *sample),), _at_a_step, **config)
-
-
-def _controlnet() -> Entry:
-    return _diffusers(
-        "ControlNetModel", lambda n: ((n, 4, 64, 64), (n, 77, 768), (n, 3, 512, 512)), _at_a_step,
-        cross_attention_dim=768,
-    )  # fmt: skip
-
-
-def _svd() -> Entry:
-    return _diffusers(
-        "UNetSpatioTemporalConditionModel",
-        lambda n: ((n, 14, 8, 72, 128), (n, 1, 1024), (n, 3)), _at_a_step,
-    )  # fmt: skip
 
 
 _PIXEL_UNET = {
@@ -290,56 +159,56 @@ _KANDINSKY = {
 def _diffusion() -> Iterator[Network]:
     unet = "UNet2DConditionModel"
     two: dict[str, Entry] = {
-        "sd15_unet": _conditioned(unet, (4, 64, 64), 768, cross_attention_dim=768),
-        "sd21_unet": _conditioned(
+        "sd15_unet": conditioned_entry(unet, (4, 64, 64), 768, cross_attention_dim=768),
+        "sd21_unet": conditioned_entry(
             unet, (4, 96, 96), 1024, cross_attention_dim=1024, attention_head_dim=(5, 10, 20, 20)
         ),
-        "sd15_inpaint_unet": _conditioned(
+        "sd15_inpaint_unet": conditioned_entry(
             unet, (9, 64, 64), 768, in_channels=9, cross_attention_dim=768
         ),
-        "wide_unet": _conditioned(unet, (4, 96, 96), 768, **_KANDINSKY),
-        "controlnet_sd15": _controlnet(),
-        "ddpm_256": _unconditioned("UNet2DModel", (3, 256, 256), **_PIXEL_UNET),
-        "ddpm_64": _unconditioned("UNet2DModel", (3, 64, 64)),
+        "wide_unet": conditioned_entry(unet, (4, 96, 96), 768, **_KANDINSKY),
+        "controlnet_sd15": controlnet_entry(),
+        "ddpm_256": unconditioned_entry("UNet2DModel", (3, 256, 256), **_PIXEL_UNET),
+        "ddpm_64": unconditioned_entry("UNet2DModel", (3, 64, 64)),
     }
     for name, entry in two.items():
         yield Network(name=name, entry=entry, inference=(2, 8), training=(16,))
     one: dict[str, Entry] = {
-        "sd_vae_encoder": _encoder("AutoencoderKL", (3, 512, 512), **VAE),
+        "sd_vae_encoder": encoder_entry("AutoencoderKL", (3, 512, 512), **VAE),
         "sdxl_vae_decoder": decoder_entry("AutoencoderKL", (4, 128, 128), **VAE),
         "flux_vae_decoder": decoder_entry("AutoencoderKL", (16, 128, 128), **_FLUX_VAE),
-        "flux_vae_encoder": _encoder("AutoencoderKL", (3, 1024, 1024), **_FLUX_VAE),
+        "flux_vae_encoder": encoder_entry("AutoencoderKL", (3, 1024, 1024), **_FLUX_VAE),
         "flux2_vae_decoder": decoder_entry("AutoencoderKLFlux2", (32, 128, 128)),
         "taesd_decoder": decoder_entry("AutoencoderTiny", (4, 64, 64)),
-        "taesd_encoder": _encoder("AutoencoderTiny", (3, 512, 512)),
+        "taesd_encoder": encoder_entry("AutoencoderTiny", (3, 512, 512)),
         "dc_ae_decoder": decoder_entry("AutoencoderDC", (32, 32, 32), **_DC_AE),
-        "dc_ae_encoder": _encoder("AutoencoderDC", (3, 1024, 1024), **_DC_AE),
+        "dc_ae_encoder": encoder_entry("AutoencoderDC", (3, 1024, 1024), **_DC_AE),
         "vq_decoder": decoder_entry("VQModel", (3, 64, 64), **_VQ),
-        "vq_encoder": _encoder("VQModel", (3, 256, 256), **_VQ),
+        "vq_encoder": encoder_entry("VQModel", (3, 256, 256), **_VQ),
     }
     for name, entry in one.items():
         both = _BOTH if name.startswith("sd") else ("bfloat16",)
         yield Network(name=name, entry=entry, inference=(1, 4), training=(8,), dtypes=both)
     videos: dict[str, Entry] = {
-        "svd_unet": _svd(),
-        "modelscope_unet3d": _conditioned("UNet3DConditionModel", (4, 16, 32, 32), 1024),
-        "animatediff_unet": _conditioned(
+        "svd_unet": svd_entry(),
+        "modelscope_unet3d": conditioned_entry("UNet3DConditionModel", (4, 16, 32, 32), 1024),
+        "animatediff_unet": conditioned_entry(
             "UNetMotionModel", (4, 16, 64, 64), 768, frames=16, cross_attention_dim=768
         ),
-        "svd_vae_decoder": _diffusers(
+        "svd_vae_decoder": diffusers_entry(
             "AutoencoderKLTemporalDecoder", lambda n: ((14 * n, 4, 72, 128),),
             lambda m, z: m.decode(z, num_frames=14, return_dict=False), **_TEMPORAL_VAE,
         ),
-        "wan_vae_encoder": _encoder("AutoencoderKLWan", (3, 9, 480, 832)),
+        "wan_vae_encoder": encoder_entry("AutoencoderKLWan", (3, 9, 480, 832)),
         "qwen_image_vae_decoder": decoder_entry("AutoencoderKLQwenImage", (16, 1, 128, 128)),
-        "hunyuan_vae_encoder": _encoder("AutoencoderKLHunyuanVideo", (3, 17, 256, 256)),
+        "hunyuan_vae_encoder": encoder_entry("AutoencoderKLHunyuanVideo", (3, 17, 256, 256)),
         "mochi_vae_decoder": decoder_entry("AutoencoderKLMochi", (12, 3, 60, 106)),
         "cosmos_vae_decoder": decoder_entry("AutoencoderKLCosmos", (16, 3, 44, 80)),
-        "cosmos_vae_encoder": _encoder("AutoencoderKLCosmos", (3, 17, 352, 640)),
+        "cosmos_vae_encoder": encoder_entry("AutoencoderKLCosmos", (3, 17, 352, 640)),
         "magvit_vae_decoder": decoder_entry("AutoencoderKLMagvit", (16, 5, 48, 84)),
-        "cogvideox_vae_encoder": _encoder("AutoencoderKLCogVideoX", (3, 9, 480, 720)),
+        "cogvideox_vae_encoder": encoder_entry("AutoencoderKLCogVideoX", (3, 9, 480, 720)),
         "ltx2_vae_decoder": decoder_entry("AutoencoderKLLTX2Video", (128, 4, 16, 24)),
-        "vidtok_decoder": _diffusers(
+        "vidtok_decoder": diffusers_entry(
             "AutoencoderVidTok", lambda n: ((n, 4, 4, 32, 32),), lambda m, z: m.decode(z)
         ),
         "hunyuan15_vae_decoder": decoder_entry("AutoencoderKLHunyuanVideo15", (32, 3, 30, 52)),
@@ -405,7 +274,7 @@ def _volumes() -> Iterator[Network]:
             format="contiguous",
         )  # fmt: skip
     for name in ("s3d", "mvit_v2_s", "swin3d_t"):
-        entry = _clip(name)
+        entry = video_entry(name, 224, 1)
         yield Network(name=name, entry=entry, inference=(1, 4), training=(8,), format="contiguous")
     for name in ("r3d_18", "mc3_18", "r2plus1d_18"):
         yield Network(
@@ -414,47 +283,10 @@ def _volumes() -> Iterator[Network]:
         )  # fmt: skip
 
 
-def _clip(name: str) -> Entry:
-    def make(count: int) -> Made:
-        import torch
-        from torchvision.models import video
-
-        return getattr(video, name)(weights=None), (torch.randn(count, 3, 16, 224, 224),)
-
-    return Entry("torchvision", make, 1)
-
-
-# Name, model and side of networks of transformers, over images.
-_TRANSFORMERS = _words("""
-segformer-SegformerModel-512 mobilevit-MobileViTModel-256 mobilenet_v1-MobileNetV1Model-224
-poolformer-PoolFormerModel-224 cvt-CvtModel-224 regnet-RegNetModel-224 bit-BitModel-224
-levit-LevitModel-224 swiftformer-SwiftFormerModel-224 pvt_v2-PvtV2Model-224
-focalnet-FocalNetModel-224 convnextv2-ConvNextV2Model-224 dpt-DPTForDepthEstimation-384
-depth_anything-DepthAnythingForDepthEstimation-518 glpn-GLPNForDepthEstimation-480
-swin2sr-Swin2SRForImageSuperResolution-64 upernet-UperNetForSemanticSegmentation-512
-clip-CLIPVisionModel-224 siglip-SiglipVisionModel-224 rt_detr-RTDetrModel-640 detr-DetrModel-800
-zoedepth-ZoeDepthForDepthEstimation-384
-""")
-
-
-def _mel(model: str, config: str, shape: tuple[int, ...], call: str = "") -> Entry:
-    """An encoder of transformers, over mel spectrograms of 30 s."""
-
-    def make(count: int) -> Made:
-        import torch
-        import transformers
-
-        made = getattr(transformers, model)(getattr(transformers, config)())
-        part = made.get_encoder() if call == "encoder" else made
-        return Output(part, lambda m, x: m(x)), (torch.randn(count, *shape),)
-
-    return Entry("transformers", make, 1)
-
-
 def _language_and_speech() -> Iterator[Network]:
     seconds = (160_000,)
     signals: dict[str, Entry] = {
-        "whisper": _mel("WhisperModel", "WhisperConfig", (80, 3000), "encoder"),
+        "whisper": mel_entry("WhisperModel", "WhisperConfig", (80, 3000), "encoder"),
         "hubert": transformers_entry("HubertModel", "HubertConfig", seconds, 1),
         "wavlm": transformers_entry("WavLMModel", "WavLMConfig", seconds, 1),
         "wav2vec2_large": transformers_entry(
@@ -471,9 +303,9 @@ def _language_and_speech() -> Iterator[Network]:
         ),
         "dac": transformers_entry("DacModel", "DacConfig", (1, 64_000), 1),
         "mimi": transformers_entry("MimiModel", "MimiConfig", (1, 96_000), 1),
-        "univnet": _univnet(),
-        "parakeet": _mel("ParakeetEncoder", "ParakeetEncoderConfig", (1000, 80)),
-        "ast": _mel("ASTModel", "ASTConfig", (1024, 128)),
+        "univnet": univnet_entry(),
+        "parakeet": mel_entry("ParakeetEncoder", "ParakeetEncoderConfig", (1000, 80)),
+        "ast": mel_entry("ASTModel", "ASTConfig", (1024, 128)),
         "clap": transformers_entry(
             "ClapAudioModel", "ClapAudioConfig", (1, 1001, 64), 1
         ),
@@ -484,7 +316,7 @@ def _language_and_speech() -> Iterator[Network]:
             name=name, entry=entry, inference=(1, 16), training=(8,), format="contiguous",
             dtypes=_BOTH if codec else ("bfloat16",),
         )  # fmt: skip
-    for word in _TRANSFORMERS:
+    for word in _WORDS["transformers"]:
         name, model, side_text = word.split("-")
         side, config = int(side_text), re.sub("Model$|For[A-Z].*$", "Config", model)
         more = {"image_size": side} if name == "dpt" else {}
@@ -495,27 +327,69 @@ def _language_and_speech() -> Iterator[Network]:
         )
 
 
-def _univnet() -> Entry:
-    def make(count: int) -> Made:
-        import torch
-        import transformers
-
-        config = transformers.UnivNetConfig()
-        model = transformers.UnivNetModel(config)
-        spectrogram = torch.randn(count, 200, config.num_mel_bins)
-        noise = torch.randn(count, 200, config.model_in_channels)
-        return Output(model, lambda m, x, z: m(x, z)), (spectrogram, noise)
-
-    return Entry("transformers", make, 1)
-
-
 # ---- All ---------------------------------------------------------------------------------------
+
+_DYNUNET_6 = {
+    "kernel_size": (3,) * 6,
+    "strides": (1, 2, 2, 2, 2, 2),
+    "upsample_kernel_size": (2,) * 5,
+}
+_WIDE = {"channels": (32, 64, 128, 256, 320), "strides": (2, 2, 2, 2)}
+
+#: By name; all sizes are those that the libraries document.
+EXAMPLES: dict[str, Entry] = {
+    "resnet50": torchvision_entry("resnet50"),
+    "wide_resnet50_2": torchvision_entry("wide_resnet50_2"),
+    "resnext101_32x8d": torchvision_entry("resnext101_32x8d", batch=32),
+    "regnet_y_8gf": torchvision_entry("regnet_y_8gf"),
+    "densenet121": torchvision_entry("densenet121"),
+    "efficientnet_v2_s": torchvision_entry("efficientnet_v2_s", side=384, batch=32),
+    "mobilenet_v3_large": torchvision_entry("mobilenet_v3_large"),
+    "convnext_base": torchvision_entry("convnext_base", batch=32),
+    "deeplabv3_resnet50": torchvision_entry(
+        "deeplabv3_resnet50", side=512, batch=8, weights_backbone=None
+    ),
+    "fcn_resnet50": torchvision_entry("fcn_resnet50", side=512, batch=8, weights_backbone=None),
+    "r2plus1d_18": video_entry("r2plus1d_18"),
+    "r3d_18": video_entry("r3d_18"),
+    "mc3_18": video_entry("mc3_18"),
+    "efficientnetv2_rw_s": timm_entry("efficientnetv2_rw_s", side=384, batch=32),
+    "tf_efficientnetv2_s": timm_entry("tf_efficientnetv2_s", side=384, batch=32),
+    "mobilenetv3_large_100": timm_entry("mobilenetv3_large_100"),
+    "convnext_base_timm": timm_entry("convnext_base", batch=32),
+    "resnetv2_50x1_bit": timm_entry("resnetv2_50x1_bit"),
+    "hrnet_w32": timm_entry("hrnet_w32"),
+    "regnety_080": timm_entry("regnety_080"),
+    "resnext50_32x4d": timm_entry("resnext50_32x4d"),
+    "cspdarknet53": timm_entry("cspdarknet53", side=256),
+    "repvgg_b1": timm_entry("repvgg_b1"),
+    "dla60": timm_entry("dla60"),
+    "sd_vae": decoder_entry("AutoencoderKL", (4, 64, 64), 4, **VAE),
+    "sdxl_unet": Entry("diffusers", sdxl_unet, 2),
+    "wan_vae": decoder_entry("AutoencoderKLWan", (16, 5, 60, 104)),
+    "hunyuan_vae": decoder_entry("AutoencoderKLHunyuanVideo", (16, 5, 32, 32)),
+    "cogvideox_vae": decoder_entry("AutoencoderKLCogVideoX", (16, 3, 60, 90)),
+    "ltx_vae": decoder_entry("AutoencoderKLLTXVideo", (128, 8, 16, 24)),
+    "oobleck": decoder_entry("AutoencoderOobleck", (64, 256), 2),
+    "segresnet": monai_entry("SegResNet", (1, 96, 96, 96), 2, **_UNET3D, init_filters=32),
+    "dynunet": monai_entry("DynUNet", (1, 128, 128, 128), 2, **_UNET3D, **_DYNUNET_6),
+    "basicunet": monai_entry("BasicUNet", (1, 96, 96, 96), 2, **_UNET3D),
+    "unet3d": monai_entry("UNet", (1, 128, 128, 128), 2, **_UNET3D, **_WIDE, num_res_units=2),
+    "vnet": monai_entry("VNet", (1, 64, 128, 128), 1),
+    "hifigan": transformers_entry("SpeechT5HifiGan", "SpeechT5HifiGanConfig", (400, 80), 8),
+    "wav2vec2": transformers_entry("Wav2Vec2Model", "Wav2Vec2Config", (160_000,), 8),
+    "convnextv2": transformers_entry("ConvNextV2Model", "ConvNextV2Config", (3, 224, 224), 64),
+    "encodec": transformers_entry("EncodecModel", "EncodecConfig", (1, 96_000), 8),
+    "unet_resnet50": segmentation_entry("Unet", "resnet50"),
+    "fpn_efficientnet_b4": segmentation_entry("FPN", "efficientnet-b4"),
+    "deeplabv3plus_resnet101": segmentation_entry("DeepLabV3Plus", "resnet101"),
+}
 
 _LARGE_EXAMPLES = 8  # an example of at most this batch is that of a large image or a volume
 
 
 def _examples(taken: Iterable[str]) -> Iterator[Network]:
-    """Yields the networks of ``examples.models.zoo`` that the zoo has not under the same name."""
+    """Yields the networks of :data:`EXAMPLES` that are not among the others by name."""
     for name, entry in EXAMPLES.items():
         if name in taken:
             continue
@@ -530,7 +404,7 @@ def _examples(taken: Iterable[str]) -> Iterator[Network]:
 
 
 def networks() -> dict[str, Network]:
-    """Returns the networks of the zoo by name."""
+    """Returns all networks by name."""
     parts = (
         _classifiers, _segmentation, _detection, _diffusion, _volumes, _language_and_speech,
     )  # fmt: skip

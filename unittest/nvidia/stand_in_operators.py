@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from unittest import mock
 
 import triton
+from stand_in_driver import StandInDriver
 from triton_ext.backends.nvidia.backend import launch
 from triton_ext.ops.core import dispatch_cache, planner
 from triton_ext.ops.core.device import SMEM_BYTES, Device
-
-from benchmarks.stand_in_driver import StandInDriver
 
 __all__ = ["H200", "operators_on_stand_in"]
 

@@ -24,7 +24,7 @@ __all__ = ["STAND_IN_VARIABLE", "StandInDriver", "compile_stand_in", "environmen
 STAND_IN_VARIABLE = "TRITON_EXT_BENCHMARK_STAND_IN"
 
 # The library without its launches has tests of its own beside it.
-_C_FOLDER = ROOT / "unittest" / "nvidia" / "c"
+_FOLDER = pathlib.Path(__file__).parent
 
 
 class StandInDriver(host_driver.CudaDriver):
@@ -44,7 +44,7 @@ def compile_stand_in(folder: pathlib.Path) -> bool:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return False
-    sources = [str(_C_FOLDER / name) for name in ("fake_libcuda.c", "fake_launcher.c")]
+    sources = [str(_FOLDER / "c" / name) for name in ("fake_libcuda.c", "fake_launcher.c")]
     command = [compiler, "-std=c11", "-O2", "-shared", "-fPIC", *sources]
     subprocess.run([*command, "-o", str(folder / "libcuda.so.1")], check=True)
     return True
@@ -57,7 +57,7 @@ def environment_of(folder: pathlib.Path) -> dict[str, str]:
         "TRITON_LIBCUDA_PATH": str(folder),
         "LD_LIBRARY_PATH": str(folder),
         "TRITON_CACHE_DIR": str(folder / "cache"),
-        "PYTHONPATH": os.pathsep.join([*_python_path(), str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join([*_python_path(), str(ROOT), str(_FOLDER)]),
         "PYTHONWARNINGS": "ignore",
     }
     environment.pop("TRITON_INTERPRET", None)
