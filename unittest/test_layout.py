@@ -80,9 +80,10 @@ RULES: dict[str, tuple[set[str], set[str]]] = {
     ),
     # rich draws its table where it is installed.
     "nn": (
-        {"errors", "ops", "ops.api", "ops.core", "ops.kernels", "ops.norms", "nn"},
+        {"errors", "ops", "ops.api", "ops.core", "ops.kernels", "ops.norms", "nn", "nn.kernels"},
         {"torch", "rich"},
     ),
+    "nn.kernels": ({"ops.kernels", "ops.norms"}, {"triton"}),
     "tools": (
         {"", "backends", "errors", "host", "strings", "tools", "tools.doctor", "tools.explain"}
         | {"tools.tune"}

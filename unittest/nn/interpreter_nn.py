@@ -1,4 +1,4 @@
-"""Converted models with the kernels, in Triton's interpreter; run by ``test_interpreted_nn.py``.
+"""Converted models with the kernels, in Triton's interpreter.
 
 ``fallback="error"``: what no kernel computes would be an error.  Tolerance: the distance (of norms)
 from float64's result is at most twice that of torch's in the same dtype, plus an epsilon of it;
@@ -8,20 +8,21 @@ of fp32, which the kernels round to TF32, plus TF32's.
 from __future__ import annotations
 
 import copy
-import os
 import sys
 
 import pytest
 import torch
+from interpreted import why_not_interpreted
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted():
+    pytest.skip(reason, allow_module_level=True)
 
+from channel_norms import LayerNorm2d, RmsNorm2d, WanRMS_norm
 from norm_act import NormActBlock
 from recorded_graphs import recording
 from torch.nn import functional as F
 from triton_ext import nn
-from triton_ext.nn import folding, norms
+from triton_ext.nn import folding, norms, padding
 from triton_ext.ops.api import execution
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.refusals import Refusal
@@ -408,6 +409,218 @@ def test_counts_do_not_keep_the_plans_of_many_sizes(monkeypatch):
     assert nn.report(model).modules[0].ours == 8
 
 
+CHANNEL_NORMS = {
+    "layer": (lambda: LayerNorm2d(12, eps=1e-6), 2),
+    "layer, no terms": (lambda: LayerNorm2d(12, elementwise_affine=False), 2),
+    "rms": (lambda: RmsNorm2d(12), 2),
+    "wan": (lambda: WanRMS_norm(12, images=False, bias=True), 3),
+    "wan, images": (lambda: WanRMS_norm(12), 2),
+}
+
+
+def pixels(dims, dtype, channels=12):
+    x = torch.randn(2, *(5, 4, 3)[:dims], channels, generator=torch.Generator().manual_seed(1))
+    return (3 * x + 1).to(dtype).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("act", [None, TORCH.SiLU(), TORCH.GELU()], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, FLOAT], ids=str)
+@pytest.mark.parametrize("name", CHANNEL_NORMS)
+def test_norms_over_channels(name, dtype, act, monkeypatch):
+    make, dims = CHANNEL_NORMS[name]
+    torch.manual_seed(0)
+    model = TORCH.Sequential(make(), *([] if act is None else [act])).to(dtype)
+    for parameter in model.parameters():
+        parameter.data.uniform_(-1, 1.5)
+    x = pixels(dims, dtype)
+    ours = nn.convert(copy.deepcopy(model), report=False, norms=True)
+    monkeypatch.setattr(type(model[0]), "forward", None)
+    found = gradients(ours, x)
+    if act is not None:
+        monkeypatch.setattr(type(act), "forward", None)  # part of the kernel
+    assert torch.equal(ours(x), found[0])
+    monkeypatch.undo()
+    exact = gradients(copy.deepcopy(model).double(), x.double())
+    for each in zip(found, gradients(model, x), exact, strict=True):
+        as_exact(*each)
+    assert found[0].stride(1) == found[1].stride(1) == 1
+
+
+@pytest.mark.parametrize("channels", [1, 200, 3000])
+def test_norms_over_few_and_many_channels(channels):
+    model = WanRMS_norm(channels).half()
+    x = pixels(2, torch.float16, channels)
+    exact = gradients(copy.deepcopy(model).double(), x.double())
+    ours = gradients(nn.convert(copy.deepcopy(model), report=False, norms=True), x)
+    for each in zip(ours, gradients(model, x), exact, strict=True):
+        one, other = ((t.double() - each[2]).norm() for t in each[:2])
+        assert one <= 2 * other + 1e-3 * each[2].norm() + 1e-6
+    x[:, :, 0, 0] = 0  # less than the least norm
+    norm = nn.convert(copy.deepcopy(model), report=False, norms=True)
+    with torch.no_grad():
+        torch.testing.assert_close(norm(x), model(x), rtol=2e-3, atol=1e-5)
+
+
+def test_second_derivatives_of_norms_over_channels():
+    norm = nn.convert(WanRMS_norm(12).double().float(), report=False, norms=True)
+    x = pixels(2, FLOAT).requires_grad_()
+    (dx,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
+    (found,) = torch.autograd.grad(dx.square().sum(), x)
+    wide = x.detach().double().requires_grad_()
+    theirs = nn.revert(copy.deepcopy(norm)).double()
+    (dx,) = torch.autograd.grad(theirs(wide).square().sum(), wide, create_graph=True)
+    (right,) = torch.autograd.grad(dx.square().sum(), wide)
+    torch.testing.assert_close(found.double(), right, rtol=1e-3, atol=1e-3)
+
+
+def test_what_torch_computes_of_norms_over_channels():
+    norm = nn.convert(LayerNorm2d(12), report=False, norms=True)
+    x = pixels(2, FLOAT)
+    assert norm.normalized(x, None, "none") is not None
+    for other in (x.contiguous(), x.double(), x[:, :8], x[0], x[..., ::2], x[:0], x.to("meta")):
+        assert norm.normalized(other, None, "none") is None
+    torch.testing.assert_close(norm(x.contiguous()), norm(x))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert norm.normalized(x, None, "none") is None
+    assert torch.vmap(norm)(x[None]).shape == (1, *x.shape)
+    norm.weight.data = norm.weight.data.half()
+    assert norm.normalized(x, None, "none") is None
+
+
+class Downsample(TORCH.Module):
+    """Like diffusers': an odd pixel in front of a convolution with a stride."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = TORCH.Conv2d(8, 8, 3, stride=2, padding=(1, 0))
+
+    def forward(self, x):
+        return self.conv(F.pad(x, (0, 1, 0, 1), mode="constant", value=0))
+
+
+class Same(TORCH.Conv2d):
+    """Like timm's Conv2dSame."""
+
+    def forward(self, x):
+        return convolve_same(x, self.weight, self.bias, self.stride)
+
+
+def convolve_same(x, weight, bias, stride):
+    x = F.pad(x, [1, 2, 0, 1])
+    return F.conv2d(x, weight, bias, stride, (0, 0), groups=1)
+
+
+PADDED = {
+    "causal": (lambda: Causal(8, 8, 3), 3),
+    "downsample": (Downsample, 2),
+    "same": (lambda: Same(8, 8, 3, stride=2), 2),
+    "zeros": (lambda: TORCH.Sequential(TORCH.ZeroPad2d((1, 0, 2, 1)), TORCH.Conv2d(8, 8, 2)), 2),
+    "constant": (
+        lambda: TORCH.Sequential(TORCH.ConstantPad1d((2, 0), 0.0), TORCH.Conv1d(8, 8, 3)),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("is_channels_last", [True, False])
+@pytest.mark.parametrize("name", PADDED)
+def test_zeros_in_front_of_a_convolution_are_left_to_its_kernel(
+    name, is_channels_last, monkeypatch
+):
+    make, dims = PADDED[name]
+    torch.manual_seed(0)
+    model = make().half().eval()
+    x = image(dims, torch.float16)
+    x = x if is_channels_last else x.contiguous()
+    expected, exact = model(x).detach(), copy.deepcopy(model).double()(x.double()).detach()
+    ours = nn.convert(copy.deepcopy(model), report=False)
+    monkeypatch.setattr(padding.Padded, "real", None)  # nobody pads
+    for _ in range(3):
+        with torch.no_grad():
+            as_exact(ours(x), expected, exact)
+    assert (nn.report(ours).ours, nn.report(ours).torch) == (3, 0)
+    monkeypatch.undo()
+    for each in zip(
+        gradients(ours, x),
+        gradients(model, x),
+        gradients(copy.deepcopy(model).double(), x.double()),
+        strict=True,
+    ):
+        one, other = ((t.double() - each[2]).norm() for t in each[:2])
+        assert one <= 2 * other + 2e-3 * each[2].norm()
+    assert [type(m) for m in nn.revert(ours).modules()] == [type(m) for m in model.modules()]
+
+
+class Careful(TORCH.Module):
+    """Uses a padded tensor in several ways; writes to what it was padded from."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.conv, self.how = TORCH.Conv2d(8, 8, 3), how
+
+    def forward(self, x):
+        x = x * 1
+        y = F.pad(x, (1, 1, 1, 1))
+        if self.how == "write":
+            x.mul_(2)
+        elif self.how == "iadd":
+            x += 1
+        elif self.how == "set":
+            x[:, :, 0] = 3
+        elif self.how == "relu":
+            F.relu(x, inplace=True)
+        elif self.how == "out":
+            torch.add(x, 1, out=x)
+        elif self.how == "padded":
+            y.mul_(2)
+        elif self.how == "twice":
+            return self.conv(y) + self.conv(y).relu_() + x.neg_().sum() + self.conv(y)
+        elif self.how == "returns":
+            return {"y": [y, self.conv(y)]}
+        return self.conv(y) + y.sum() + x.mean()
+
+
+@pytest.mark.parametrize(
+    "how", ["reads", "write", "iadd", "set", "relu", "out", "padded", "twice", "returns"]
+)
+@torch.no_grad()
+def test_padding_that_is_put_off_shows_nowhere(how):
+    torch.manual_seed(0)
+    model, x = Careful(how), image(2, FLOAT)
+    ours = nn.convert(copy.deepcopy(model), report=False)
+    found, expected = ours(x), model(x)
+    if how == "returns":
+        assert [type(each) for each in found["y"]] == [torch.Tensor] * 2
+        found, expected = found["y"][1] + found["y"][0].sum(), sum_of(expected["y"])
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+
+
+def sum_of(pair):
+    return pair[1] + pair[0].sum()
+
+
+@torch.no_grad()
+def test_a_write_that_nobody_sees_is_an_error():
+    x = image(2, FLOAT)
+    later = padding.padded(x, (1, 1, 1, 1))
+    assert later.shape == (2, 8, 8, 7)
+    x.mul_(2)
+    with pytest.raises(RuntimeError, match="a tensor was written to, by something else than a"):
+        later + 1
+
+
+@pytest.mark.parametrize("mode", ["replicate", "reflect"])
+@torch.no_grad()
+def test_borders_in_torchs_order_are_padded_and_reordered_by_one_kernel(mode, monkeypatch):
+    model = TORCH.Conv2d(8, 8, 3, padding=1, padding_mode=mode)
+    x = image(2, FLOAT).contiguous()
+    expected = model(x)
+    ours = nn.convert(copy.deepcopy(model), report=False)
+    monkeypatch.setattr(F, "pad", None)
+    monkeypatch.setattr(sys.modules["triton_ext.nn.modules"], "to_channels_last", None)
+    torch.testing.assert_close(ours(x), expected, rtol=2e-3, atol=2e-3)
+
+
 def test_gradients_through_redirected_functions():
     torch.manual_seed(0)
     model = Standardized(8, 8, 2)
@@ -482,7 +695,7 @@ def test_padding_of_channels_last_tensors(dims, mode):
         assert torch.equal(F.pad(x, pad, mode=mode), y)
         with pytest.raises((RuntimeError, ValueError)):
             F.pad(x, (7, 0, *pad[2:]), mode="reflect")
-    assert pad_channels_last(x.contiguous(), pad, mode) is None
+    assert torch.equal(pad_channels_last(x.contiguous(), pad, mode), y)
     assert pad_channels_last(x, (-1, *pad[1:]), mode) is None
     assert pad_channels_last(x.float().requires_grad_(), pad, mode) is None
 

@@ -10,6 +10,7 @@ import pickle
 
 import pytest
 import torch
+from channel_norms import LayerNorm2d, RmsNorm2d, WanRMS_norm
 from norm_act import BatchNormAct2d, NormActBlock
 from torch.nn import functional as F
 from triton_ext import nn
@@ -507,3 +508,40 @@ def test_timms_own_classes():
         torch.testing.assert_close(model(x), expected, rtol=1e-3, atol=1e-3)
     found = nn.survey(model, fold=True, norms=True)
     assert not [layer.name for layer in found.norms if layer.outcome.startswith("left")]
+
+
+# --- norms over channels ------------------------------------------------------------------------
+
+
+class Normed(TORCH.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.conv, self.norm, self.act = TORCH.Conv2d(4, 6, 1), norm, TORCH.SiLU()
+
+    def forward(self, x):
+        return self.act(self.norm(self.conv(x)))
+
+
+@pytest.mark.parametrize("make", [LayerNorm2d, RmsNorm2d, WanRMS_norm])
+def test_norms_over_channels_are_converted_with_what_is_behind_them(make):
+    model = Normed(make(6))
+    expected = model(image())
+    nn.convert(model, report=False, norms=True)
+    (layer,) = nn.survey(model, norms=True).norms
+    assert (layer.folded, layer.shape) == (("SiLU",), "6")
+    assert isinstance(model.norm, make)
+    torch.testing.assert_close(model(image()), expected)  # by torch, on a CPU
+    other = copy.deepcopy(model)
+    assert type(other.norm) is type(model.norm)
+    torch.testing.assert_close(other(image()), expected)
+    nn.revert(model)
+    assert type(model.norm) is make
+    torch.testing.assert_close(model(image()), expected)
+
+
+def test_norms_over_channels_that_are_left():
+    model = TORCH.Sequential(
+        WanRMS_norm(6, channel_first=False), LayerNorm2d((4, 6)), LayerNorm2d(6).double()
+    )
+    (layer,) = nn.survey(model, norms=True).norms
+    assert (layer.name, layer.outcome) == ("2", "left: dtype float64 is not supported")

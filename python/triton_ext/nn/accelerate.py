@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from triton_ext import ops
 from triton_ext.errors import TritonExtError
 from triton_ext.nn.calls import Calls, count
+from triton_ext.nn.padding import Padded, Pending, padded
 from triton_ext.ops.api.checks import Fallback, parse_fallback
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.kernels.copies import pad_channels_last, to_channels_last
@@ -35,6 +36,9 @@ _OURS: dict[Any, tuple[Callable[..., Tensor], int]] = {
 }
 
 
+_FORWARD = (ops.conv1d, ops.conv2d, ops.conv3d)
+
+
 class Redirect(TorchFunctionMode):
     """A context in which torch's convolution functions run our kernels where these take the call.
 
@@ -43,6 +47,8 @@ class Redirect(TorchFunctionMode):
     Args:
         fallback: ``"torch"``: torch computes what no kernel takes; ``"error"``: that is an error.
         calls: Where calls are counted; new counts by default.
+        pads: Whether convolutions pad with zeros what ``torch.nn.functional.pad`` was to pad
+            (:mod:`triton_ext.nn.padding`).
 
     Attributes:
         calls: Counts of the calls within.
@@ -51,8 +57,11 @@ class Redirect(TorchFunctionMode):
 
     leaves_ours = True
 
-    def __init__(self, fallback: Fallback = "torch", calls: Calls | None = None) -> None:
+    def __init__(
+        self, fallback: Fallback = "torch", calls: Calls | None = None, *, pads: bool = False
+    ) -> None:
         super().__init__()
+        self._pending = Pending() if pads else None
         self.calls = Calls("nn.accelerate()") if calls is None else calls
         self._fallback = fallback
 
@@ -66,31 +75,72 @@ class Redirect(TorchFunctionMode):
         keywords = kwargs or {}
         ours = _OURS.get(func)
         if ours is None or torch.compiler.is_compiling():
-            y = _padded(*args, **keywords) if func is torch.nn.functional.pad else None
+            y = self._padded(*args, **keywords) if func is torch.nn.functional.pad else None
+            if y is None and self._pending is not None:
+                self._pending.before(func, args, keywords)
             return func(*args, **keywords) if y is None else y
         operator, rank = ours
+        original = args
         given = dict(keywords)
         x = args[0] if args else given.pop("input", None)
+        if type(x) is Padded:
+            x, args, given = _merged(x, args, given, rank if operator in _FORWARD else 0)
         if type(x) not in _PLAIN or not (x.is_cuda or IS_INTERPRETED):
             where = f"on {x.device.type}" if type(x) in _PLAIN else f"a {type(x).__name__}"
             self.calls.add_torch(f"its input is {where}")
-            return func(*args, **keywords)
+            return func(*original, **keywords)
         try:
             x = to_channels_last(x) if x.dim() == rank else x
             return count(self.calls, operator, x, *args[1:], **given, fallback=self._fallback)
         except (TritonExtError, TypeError, ValueError):
             if self._fallback == "error":
                 raise
-            y = func(*args, **keywords)  # torch's result, or its error
+            y = func(*original, **keywords)  # torch's result, or its error
             self.calls.add_torch("no kernel takes its arguments")
             return y
 
+    def __exit__(self, *error: Any) -> None:
+        if self._pending is not None and error[0] is None:
+            self._pending.pad()
+        super().__exit__(*error)
 
-def _padded(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    """Returns the input, padded by a kernel; ``None`` where torch has to pad it."""
-    if type(input) not in _PLAIN or type(pad) is not tuple:
-        return None
-    return pad_channels_last(input, pad, mode)
+    def _padded(
+        self, input: Any, pad: Any, mode: str = "constant", value: float | None = None
+    ) -> Any:
+        """Returns the input, padded by a kernel or later; ``None`` where torch has to pad it."""
+        if type(input) not in _PLAIN or type(pad) not in (tuple, list):
+            return None
+        if mode == "constant" and self._pending is not None:
+            y = padded(input, pad, mode, value)
+            return None if y is None else self._pending.add(y)
+        # Its caller may view a result in torch's order.
+        is_last = input.dim() > 2 and input.stride(1) == 1
+        return pad_channels_last(input, tuple(pad), mode) if is_last else None
+
+
+_NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+
+
+def _merged(
+    x: Padded, args: tuple[Any, ...], given: dict[str, Any], rank: int
+) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
+    """Returns the input of a convolution without its zeros, and the other arguments by name.
+
+    Args:
+        x: The input.
+        args: Arguments by position; the input is the first one.
+        given: Arguments by name, without the input.
+        rank: Dimensions of a batch of inputs; 0 for a transposed convolution, which pads otherwise.
+    """
+    named = {**dict(zip(_NAMES, args, strict=False)), **given}
+    if rank != x.dim() or len(args) > len(_NAMES):
+        return x.real(), args, given
+    padding = named.get("padding", 0)
+    padding = (padding,) * (rank - 2) if type(padding) is int else padding
+    inner, padding = x.merged(padding)
+    named |= {"padding": padding}
+    named.pop("input", None)
+    return inner, (), named
 
 
 def accelerate(fallback: Fallback = "torch") -> Redirect:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops.api.execution import TorchConvolution
@@ -30,6 +31,7 @@ _log = logging.getLogger("triton_ext.nn")
 
 _FASTER = "torch is expected to be faster"
 _UNNAMED = "a kernel"
+_NO_DATA = "x has no data (meta or fake): nothing was computed"
 
 # Plans of a module that are kept; an input of another size has another one.
 _MOST_PLANS = 256
@@ -104,10 +106,12 @@ class Calls:
             plan: What computed it, or None.
             before: The count of ``torch_calls`` before it.
         """
-        if torch_calls.count == before:
-            self.forward[plan] += 1
-        else:
+        if torch_calls.count != before:
             self.add_torch(torch_calls.refusal)
+        elif y.is_meta or type(y) is FakeTensor:
+            self._by_torch[0][_NO_DATA] += 1
+        else:
+            self.forward[plan] += 1
         node = y.grad_fn
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             node.calls = self

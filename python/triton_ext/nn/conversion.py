@@ -6,6 +6,7 @@ and frozen weights, optimizers and names are what they were.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from triton_ext.nn import modules
 from triton_ext.nn import norms as norm_modules
 from triton_ext.nn.calls import CALLS, Calls, no_gpu_line, timed
+from triton_ext.nn.channel_norms import ChannelNorm, is_channel_norm
 from triton_ext.nn.folded import fold as fold_module
 from triton_ext.nn.folded import folds_of, recipe_of, unfold, unfolded
 from triton_ext.nn.folding import CONVOLUTIONS
@@ -32,6 +34,7 @@ from triton_ext.nn.outcome import (
     Report,
     show,
 )
+from triton_ext.nn.padding import PAD_MODULES, PadsConvolution
 from triton_ext.nn.patterns import Recipe, find_recipe
 from triton_ext.nn.steps import has_hooks, own_activation, within
 from triton_ext.nn.subclasses import base_of, class_for, is_plain, pads, refusal_of
@@ -139,16 +142,23 @@ def convert(
     for layer in found.norms:
         if not layer.reason:
             module = within(model, layer.name)
-            module.__class__ = _class_of(type(module))
+            kind: Any = type(module)
+            is_over_channels = is_channel_norm(module)
+            module.__class__ = class_for(kind, ChannelNorm) if is_over_channels else _class_of(kind)
     for name, recipe in recipes.items():
         module = within(model, name)
         if recipe_of(module) is not None:
             unfold(module)
         fold_module(module, recipe)
     for name, module in model.named_modules():
-        kind: Any = type(module)
+        kind = type(module)
         if name not in recipes and pads(module) and not refusal_of(kind):
             module.__class__ = class_for(kind)
+        elif kind.forward is torch.nn.Sequential.forward:
+            for child, behind in itertools.pairwise(module.children()):
+                if type(child) in PAD_MODULES and is_plain(type(behind), CONVOLUTIONS):
+                    kind = type(child)
+                    child.__class__ = class_for(kind, PadsConvolution)
     if report:
         show(found, sys.stdout)
         if any(not layer.reason for layer in found.layers):
@@ -347,7 +357,7 @@ def _survey(
         if _is_convolution(module):
             reason = _reason_to_leave(module)
             layers[name] = Layer(name, _text(module), _shape(module), reason, (), "")
-        elif norms and isinstance(module, _NORMS):
+        elif norms and (isinstance(module, _NORMS) or _is_channel_norm(module)):
             reason = _reason_to_leave_norm(module)
             found_norms[name] = Layer(name, _text(module), _channels(module), reason, (), "")
     search = _Search(model, layers, found_norms, fold)
@@ -476,6 +486,10 @@ _LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 # --- single layers ------------------------------------------------------------------------------
 
 
+def _is_channel_norm(module: torch.nn.Module) -> bool:
+    return is_channel_norm(module) or isinstance(module, ChannelNorm)
+
+
 def _is_convolution(module: torch.nn.Module) -> bool:
     if isinstance(module, tuple(_OURS)):
         return True
@@ -513,6 +527,8 @@ def _sizes(module: Any, weight: torch.Tensor) -> tuple[int, ...]:
 
 def _channels(norm: Any) -> str:
     """Returns the number of a norm's channels."""
+    if _is_channel_norm(norm):
+        return str(next((p.numel() for p in norm.parameters()), "?"))
     return str(getattr(norm, "num_channels", None) or getattr(norm, "num_features", "?"))
 
 
@@ -668,13 +684,17 @@ def _reason_to_leave_norm(module: Any) -> str:
     kind = type(module)
     if _former(kind):
         return ALREADY_OURS
-    if kind not in _OUR_NORMS and own_activation(module) is None:
+    if is_channel_norm(module):
+        refusal = refusal_of(kind, ChannelNorm)
+        if refusal:
+            return refusal
+    elif kind not in _OUR_NORMS and own_activation(module) is None:
         return f"it is a {kind.__name__}"
     if "forward" in module.__dict__:
         return "its forward was replaced"
-    for name in ("weight", "bias"):
+    for name in ("weight", "bias", "gamma"):
         tensor = getattr(module, name, None)
-        if tensor is None:
+        if not isinstance(tensor, torch.Tensor):
             continue
         if type(tensor.data) is not torch.Tensor and not _is_sharded(tensor):
             return f"its {name} is a {type(tensor.data).__name__}"
@@ -714,4 +734,4 @@ def _reason_of_kernels(module: Any) -> str:
     except (TypeError, ValueError) as error:
         # Empty weights, and numbers that do not fit each other.
         return str(error)
-    return "; ".join(found.reasons)
+    return "; ".join(found.refusals)

@@ -20,11 +20,12 @@ from torch.overrides import handle_torch_function
 from triton_ext import ops
 from triton_ext.nn import gathered
 from triton_ext.nn.calls import CALLS, Calls
+from triton_ext.nn.padding import Padded
 from triton_ext.nn.steps import refuse_scripting
 from triton_ext.ops.api.checks import Fallback, parse_fallback
 from triton_ext.ops.api.convolve import convolve, convolve_fused
 from triton_ext.ops.core.descriptors import channels_last, in_filter_order
-from triton_ext.ops.kernels.copies import to_channels_last
+from triton_ext.ops.kernels.copies import pad_channels_last, to_channels_last
 
 __all__ = [
     "Conv1d",
@@ -202,9 +203,12 @@ class _Forward(_Convolution):
         """
         module: Any = self
         padding = module.padding
-        if module.padding_mode != "zeros":
+        if module.padding_mode == "zeros":
+            if type(input) is Padded and input.dim() == weight.dim():
+                input, padding = input.merged(padding)
+        else:
             sides = module._reversed_padding_repeated_twice
-            padded = torch.nn.functional.pad(input, sides, mode=module.padding_mode)
+            padded = _bordered(input, sides, module.padding_mode)
             # An unbatched input gets a batch of one.
             if padded.dim() == weight.dim():
                 input = channels_last(padded)
@@ -224,6 +228,14 @@ class _Forward(_Convolution):
                 return self._counted(convolve_fused, input, weight, fused, parameters, how)
         arguments = (input, weight, bias, *parameters)
         return _call(type(self)._operator, arguments, fallback=self.fallback, **epilogue)
+
+
+def _bordered(x: Any, sides: Any, mode: str) -> Tensor:
+    """Pads as ``torch.nn.functional.pad``, by a kernel that returns channels-last where it can."""
+    y = None
+    if type(x) is Tensor and not is_compiling():
+        y = pad_channels_last(x, tuple(sides), mode)
+    return torch.nn.functional.pad(x, sides, mode=mode) if y is None else y
 
 
 class _Transposed(_Convolution):

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import Proxy
 
+from triton_ext.nn.channel_norms import ChannelNorm
 from triton_ext.nn.steps import add_and_activate, is_watched, name_of, refuse_scripting
 from triton_ext.ops import norms as kernels
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, cached, is_autocast
@@ -336,7 +337,8 @@ def normalize(norm: Any, activation: Any, x: Any, residual: Any, adds: str) -> A
         adds: ``"+"``, ``"+="``, or empty if nothing is added.
     """
     name = name_of(activation)
-    if name is not None and type(norm) in _CHAINED and not is_watched(norm, activation):
+    is_ours = type(norm) in _CHAINED or isinstance(norm, ChannelNorm)
+    if name is not None and is_ours and not is_watched(norm, activation):
         y = None
         if not adds or residual is not None:
             y = norm.normalized(x, residual if adds else None, name)

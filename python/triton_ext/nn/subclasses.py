@@ -24,6 +24,7 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from triton_ext.nn.accelerate import Redirect
+from triton_ext.nn.padding import unpadded
 from triton_ext.nn.steps import drops_nothing, is_watched, name_of, own_activation
 
 __all__ = ["base_of", "class_for", "derived", "is_plain", "pads", "refusal_of"]
@@ -94,7 +95,9 @@ def class_for(kind: Any, ours: Any = None) -> Any:
         return (_empty, (kind, ours, *arguments[1:]), *rest)
 
     namespace: dict[str, Any] = {"__reduce_ex__": reduce, _BASE: kind}
-    if hasattr(ours, "normalized"):
+    if hasattr(ours, "forward_for"):
+        namespace["forward"] = functools.wraps(kind.forward)(ours.forward_for(kind))
+    elif hasattr(ours, "normalized"):
         namespace["forward"] = functools.wraps(kind.forward)(_activated(kind))
     elif ours is None or _calls_functions(kind):
         namespace["forward"] = functools.wraps(kind.forward)(_redirected(kind))
@@ -129,8 +132,10 @@ def _redirected(kind: Any) -> Any:
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if torch.compiler.is_compiling():
             return kind.forward(self, *arguments, **keywords)
-        with Redirect(self.fallback, self.counts()) if is_convolution else Redirect():
-            return kind.forward(self, *arguments, **keywords)
+        how = (self.fallback, self.counts()) if is_convolution else ()
+        with Redirect(*how, pads=True):
+            result = unpadded(kind.forward(self, *arguments, **keywords))
+        return result
 
     return forward
 
@@ -174,7 +179,9 @@ def _calls_functions(kind: type) -> bool:
     if not _own_forwards(kind):
         return False
     names = {name for each in _own(kind) for code in _codes(each) for name in code.co_names}
-    return bool(names & _FUNCTIONS) or not ("_conv_forward" in names or "forward" in names)
+    return bool(names & {*_FUNCTIONS, "pad"}) or not (
+        "_conv_forward" in names or "forward" in names
+    )
 
 
 def _own(kind: type) -> list[type]:

@@ -138,13 +138,13 @@ def pad_channels_last(x: Tensor, pad: tuple[int, ...], mode: str) -> Tensor | No
     """Returns a padded tensor, channels-last; ``None`` where torch is to pad.
 
     Args:
-        x: [N, C, *size], channels contiguous.
+        x: [N, C, *size], in any memory order.
         pad: Pixels in front of and behind each dimension, the last dimension first, as for
             ``torch.nn.functional.pad``.
         mode: As there; the kernel knows ``"replicate"`` and ``"reflect"``.
     """
     dims = x.dim() - 2
-    if mode not in ("replicate", "reflect") or dims not in (1, 2, 3) or x.stride(1) != 1:
+    if mode not in ("replicate", "reflect") or dims not in (1, 2, 3):
         return None
     if len(pad) != 2 * dims or min(pad) < 0 or is_differentiated(x):
         return None
