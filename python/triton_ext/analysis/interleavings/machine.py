@@ -199,8 +199,8 @@ class Machine:
         newest = part.serials.get(it.kind, 0)
         if it.is_grouped:
             serial = newest + 1
-        elif part.joined:
-            part.joined -= 1
+        elif part.joined.get(it.kind):
+            part.joined[it.kind] -= 1
             serial = newest
         else:
             serial = newest + 1
@@ -217,7 +217,7 @@ class Machine:
 
     def _join(self, state: State, part: Part, it: Join) -> bool:
         part.serials[it.kind] = part.serials.get(it.kind, 0) + 1
-        part.joined = it.count
+        part.joined[it.kind] = it.count
         part.pc += 1
         return True
 
@@ -353,6 +353,8 @@ class Machine:
         terms = self.kernel.terms
         upper = terms.product(*uppers)
         if not isinstance(lower, int) or not isinstance(step, int):
+            if it.is_used:
+                fail(it.op, "its induction variable starts or steps by an unknown number")
             if step == 1:
                 upper = terms.sum(upper, terms.product(-1, lower))
             else:

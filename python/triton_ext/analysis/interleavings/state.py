@@ -222,7 +222,7 @@ class Part:
         visits: How often it entered a loop with a bound.
         flying: Asynchronous operations in flight, by the kind of wait, oldest first.
         serials: Groups of each kind so far.
-        joined: Products that still belong to the group that was opened last.
+        joined: Operations of a kind that still belong to the group that was opened last.
         results: Products so far.
     """
 
@@ -234,7 +234,7 @@ class Part:
     visits: dict[Term, int] = field(default_factory=dict)
     flying: dict[str, list[Flying]] = field(default_factory=dict)
     serials: dict[str, int] = field(default_factory=dict)
-    joined: int = 0
+    joined: dict[str, int] = field(default_factory=dict)
     results: int = 0
 
     def copy(self) -> Part:
@@ -248,7 +248,7 @@ class Part:
             dict(self.visits),
             {kind: list(ops) for kind, ops in self.flying.items()},
             dict(self.serials),
-            self.joined,
+            dict(self.joined),
             self.results,
         )
 
@@ -385,9 +385,8 @@ class State:
         drop = 0
         for facts, numbers in touching:
             common = self.live & facts
-            for number in numbers:
-                if parts[number].pc != DONE:
-                    common &= self.know[number]
+            for number in numbers or range(len(parts)):
+                common &= self.know[number]
             drop |= common
         self.forget(drop)
         for slot, barrier in self.barriers.items():
@@ -527,7 +526,7 @@ class State:
             frozenset(part.positions.items()),
             frozenset(part.visits.items()),
             tuple(kinds),
-            part.joined,
+            frozenset(part.joined.items()),
         )
 
 
