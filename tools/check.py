@@ -15,7 +15,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field, replace
 
-from environment import Environment, EnvironmentProblem, environment_for, say
+from environment import ROOT, Environment, EnvironmentProblem, environment_for, say
 
 # The release that the static checks run with, once.
 MAIN_HOST = "3.9.0"
@@ -23,14 +23,18 @@ MAIN_HOST = "3.9.0"
 # Tests for releases that differ too little from their neighbour to run all of pytest in every CI
 # run: those of the compiler's input and output.  make nightly runs all.
 _PART = {
-    "3.7.0": tuple(
-        f"unittest/{name}"
-        for name in (
-            *("host", "language", "llvm_ir", "nvidia", "passes"),
-            *("test_foreign_hooks.py", "test_no_trace.py", "test_plugin.py", "test_support.py"),
-            *("tools/test_doctor.py", "tools/test_host_passes.py", "tools/test_selftest.py"),
-        )
-    ),
+    "3.7.0": {
+        "pytest": tuple(
+            f"unittest/{name}"
+            for name in (
+                *("host", "language", "llvm_ir", "nvidia", "passes"),
+                *("test_foreign_hooks.py", "test_no_trace.py", "test_plugin.py"),
+                *("test_support.py", "tools/test_doctor.py", "tools/test_host_passes.py"),
+                "tools/test_selftest.py",
+            )
+        ),
+        "pytest-interpreted": ("unittest/language/interpreter_load_im2col.py",),
+    },
 }
 # Tests about other extensions beside the package.
 _BESIDE = (
@@ -45,7 +49,8 @@ _C_TESTS = "unittest/nvidia/c"
 _RECORD = "seconds.json"
 _SECONDS = {
     "mypy": 60.0,
-    "pytest": 780.0,
+    "pytest": 500.0,
+    "pytest-interpreted": 200.0,
     "pytest-slow": 1800.0,
     "pytest-quick": 45.0,
     "pytest-kernels": 10.0,
@@ -61,17 +66,22 @@ _PYTEST = (
     *("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=20"),
     *("-n", _WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"),
 )
-# make quick: what runs in seconds and needs no kernel, and one problem of each family of kernels.
-_QUICK = tuple(f"unittest/{name}" for name in ("ir", "analysis", "passes", "llvm_ir", "tools"))
-_ONE_PER_FAMILY = ("unittest/ops/test_conformance.py", "-k", "test_dtype and -float16]")
 _PYTEST_VARIABLES = {
     "TRITON_EXT_TEST_INSTALLED": "1",
     # The interpreter multiplies small matrices: threads only wait for each other.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-
-
+# Tests that run kernels in Triton's interpreter, which is chosen before kernels are defined.
+_CONFORMANCE = "unittest/ops/test_conformance.py"
+_INTERPRETED = (
+    _CONFORMANCE,
+    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("unittest/*/interpreter_*.py")),
+)
+_INTERPRETED_VARIABLES = {**_PYTEST_VARIABLES, "TRITON_INTERPRET": "1"}
+# make quick: what runs in seconds and needs no kernel, and one problem of each family of kernels.
+_QUICK = tuple(f"unittest/{name}" for name in ("ir", "analysis", "passes", "llvm_ir", "tools"))
+_ONE_PER_FAMILY = (_CONFORMANCE, "-k", "test_dtype and -float16]")
 _DOCS_VARIABLES = {
     "NO_MKDOCS_2_WARNING": "1",  # a notice of mkdocs-material about its successor
     "TRITON_INTERPRET": "0",
@@ -115,6 +125,12 @@ CHECKS: tuple[Check, ...] = (
         variables=_PYTEST_VARIABLES,
     ),
     Check(
+        "pytest-interpreted",
+        (*_PYTEST, *_INTERPRETED),
+        every_host=True,
+        variables=_INTERPRETED_VARIABLES,
+    ),
+    Check(
         "pytest-slow",
         (*_PYTEST, "-m", "slow", "unittest"),
         nightly=True,
@@ -138,7 +154,7 @@ CHECKS: tuple[Check, ...] = (
         (*_PYTEST, *_ONE_PER_FAMILY),
         asked=True,
         quick=True,
-        variables={**_PYTEST_VARIABLES, "TRITON_INTERPRET": "1"},
+        variables=_INTERPRETED_VARIABLES,
     ),
     Check("fuzz", ("python", "tools/fuzz.py"), nightly=True),
     Check("lit", ("lit", "-v", "test"), every_host=True),
@@ -233,11 +249,12 @@ def _shuffled(check: Check, seed: str) -> Check:
 
 def _part_for(host: str, check: Check) -> Check:
     """Returns a check with what is tested of it with a release."""
-    if check.name != "pytest" or host not in _PART:
+    part = _PART.get(host, {}).get(check.name)
+    if part is None:
         return check
-    say(f"note: triton {host} gets a part of pytest: {' '.join(_PART[host])}")
-    options = check.command[len(_PYTEST) + 1 :]
-    return replace(check, command=(*_PYTEST, *_PART[host], *options))
+    say(f"note: triton {host} gets a part of {check.name}: {' '.join(part)}")
+    options = [word for word in check.command[len(_PYTEST) :] if not word.startswith("unittest")]
+    return replace(check, command=(*_PYTEST, *part, *options))
 
 
 def _program(environment: Environment, command: tuple[str, ...]) -> tuple[str, ...]:

@@ -62,7 +62,6 @@ FIRST = (
     "ops/test_benchmarks.py",
     "gluon/test_hopper_conv.py",
     "test_support.py",
-    "ops/test_interpreted.py",
     "ops/test_hopper_dgrad.py",
     "ops/test_dgrad_compile.py",
     "ops/test_col2im.py",

@@ -69,6 +69,24 @@ def tool_environment(tool, folder):
     return tool.Environment(folder=folder, triton="3.9.0")
 
 
+def test_every_file_for_the_interpreter_is_run(tool):
+    (check,) = (check for check in tool.CHECKS if check.name == "pytest-interpreted")
+    files = {str(path.relative_to(tool.ROOT)) for path in TOOL.parents[1].rglob("interpreter_*.py")}
+    named = {word for word in check.command if word.startswith("unittest")}
+    ours = {file for file in files if file.startswith("unittest/")}
+    assert len(ours) > 8
+    assert named == {*ours, "unittest/ops/test_conformance.py"}
+    assert check.every_host
+    assert check.variables["TRITON_INTERPRET"] == "1"
+
+
+def test_without_the_interpreter_its_files_say_how_to_run_them(monkeypatch):
+    from interpreted import why_not_interpreted
+
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    assert why_not_interpreted() == "set TRITON_INTERPRET=1 before pytest starts"
+
+
 def test_a_seed_gives_an_order_of_whole_files():
     import host_plan
 
@@ -88,7 +106,7 @@ def test_a_seed_gives_an_order_of_whole_files():
     assert len({tuple(order(str(seed))) for seed in range(5)}) == 5
 
 
-@pytest.mark.parametrize("name", ["pytest", "pytest-quick", "pytest-kernels", "lit"])
+@pytest.mark.parametrize("name", ["pytest", "pytest-interpreted", "pytest-quick", "lit"])
 def test_a_seed_is_given_to_pytest(tool, name):
     (check,) = (check for check in tool.CHECKS if check.name == name)
     command = tool._shuffled(check, "7").command

@@ -1,13 +1,12 @@
-"""load_im2col in Triton's interpreter; ``test_interpreter.py`` sets ``TRITON_INTERPRET=1``."""
+"""load_im2col in Triton's interpreter."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from interpreted import why_not_interpreted
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted():
+    pytest.skip(reason, allow_module_level=True)
 
 import torch
 import triton

@@ -1,9 +1,8 @@
-"""The interpreter is chosen when Python starts, so its tests run in a process of their own."""
+"""Triton's interpreter beside the package: when it is chosen, and what it multiplies."""
 
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -11,20 +10,6 @@ import pytest
 
 pytest.importorskip("torch", reason="Triton's interpreter needs torch, which is not installed")
 pytest.importorskip("numpy", reason="Triton's interpreter needs numpy, which is not installed")
-
-
-def test_everything_in_the_interpreter():
-    cases = pathlib.Path(__file__).parent / "interpreter_load_im2col.py"
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", str(cases), "-q", "-p", "no:cacheprovider"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=cases.parents[2],
-        timeout=600,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
 
 
 def test_interpretation_that_starts_after_the_import(tmp_path):

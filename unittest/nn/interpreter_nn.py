@@ -1,4 +1,4 @@
-"""Converted models with the kernels, in Triton's interpreter; run by ``test_interpreted_nn.py``.
+"""Converted models with the kernels, in Triton's interpreter.
 
 ``fallback="error"``: what no kernel computes would be an error.  Tolerance: the distance (of norms)
 from float64's result is at most twice that of torch's in the same dtype, plus an epsilon of it;
@@ -8,14 +8,14 @@ of fp32, which the kernels round to TF32, plus TF32's.
 from __future__ import annotations
 
 import copy
-import os
 import sys
 
 import pytest
 import torch
+from interpreted import why_not_interpreted
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted():
+    pytest.skip(reason, allow_module_level=True)
 
 from channel_norms import LayerNorm2d, RmsNorm2d, WanRMS_norm
 from norm_act import NormActBlock

@@ -178,15 +178,21 @@ def refusals_of(family: Any, case: Case) -> list[str]:
     return [] if family.candidates(case, DEVICE) else ["no configuration fits"]
 
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def first_taken(family: Any, problem: Any, *dtypes: torch.dtype) -> Case:
+    """The case of a problem in the first dtype that a family takes, from the given ones on."""
+    cases = [case_of(family, problem, dtype) for dtype in (*dtypes, *FLOATS)]
+    return next((case for case in cases if not refusals_of(family, case)), cases[0])
+
+
 def taken(family: Any) -> list[str]:
     """The problems that a family takes, in one of its dtypes."""
     return [
         name
         for name, problem in PROBLEMS.items()
-        if any(
-            not refusals_of(family, case_of(family, problem, dtype))
-            for dtype in (torch.float16, torch.float32)
-        )
+        if not refusals_of(family, first_taken(family, problem))
     ]
 
 
@@ -194,9 +200,11 @@ def packings(case: Case) -> tuple[RowPacking, ...]:
     """How rows of the filter can be packed into pixels, if a family reads such pixels."""
     size = case.dtype.itemsize
     if case.direction != "dgrad":
-        return tuple(RowPacking.ways(case.problem, case.strides_of_x, size))
+        return tuple(RowPacking.candidates(case.problem, case.strides_of_x, size))
     forward = as_forward(case.problem)
-    return () if forward is None else tuple(RowPacking.ways(forward, case.strides_of_dy, size))
+    return (
+        () if forward is None else tuple(RowPacking.candidates(forward, case.strides_of_dy, size))
+    )
 
 
 def configs(family: Any, case: Case) -> list[Any]:

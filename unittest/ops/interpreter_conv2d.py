@@ -1,4 +1,4 @@
-"""conv2d in Triton's interpreter; ``test_interpreted.py`` runs this file.
+"""conv2d in Triton's interpreter.
 
 Tolerance: the largest error against an fp32 reference is at most twice torch's own in the same
 dtype, plus a floor.  The floor is 1/8 of the dtype's epsilon, relative to the largest value of the
@@ -7,19 +7,19 @@ reference; for bf16 it is the whole epsilon, because the interpreter truncates i
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from interpreted import why_not_interpreted
 from problem_cases import finite_of_torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.functional import pad
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted():
+    pytest.skip(reason, allow_module_level=True)
 
 from triton_ext.errors import DescriptorError
 from triton_ext.ops import conv2d

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from interpreted import why_not_interpreted
+
+if reason := why_not_interpreted(im2col=True):
+    pytest.skip(reason, allow_module_level=True)
+
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from triton_ext import ops

@@ -1,4 +1,4 @@
-"""Forward plans in Triton's interpreter; ``test_interpreted.py`` runs this file.
+"""Forward plans in Triton's interpreter.
 
 The interpreter casts to fp8 wrongly (3.6 to 3.9), so fp8 outputs are for the GPU's tests, and it
 truncates where it casts to bf16.
@@ -6,14 +6,14 @@ truncates where it casts to bf16.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
 import torch
+from interpreted import why_not_interpreted
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted(im2col=True):
+    pytest.skip(reason, allow_module_level=True)
 
 from fprop_cases import ACTIVATIONS, Case, check, clamp_and_tilt
 from planned import plan_fprop

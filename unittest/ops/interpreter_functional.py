@@ -1,4 +1,4 @@
-"""Every operator of ``triton_ext.ops`` in Triton's interpreter; run by ``test_interpreted.py``.
+"""Every operator of ``triton_ext.ops`` in Triton's interpreter.
 
 Tolerance: the largest error against float64 is at most twice torch's own in the same dtype, plus a
 floor, relative to the largest value of the reference: 1/8 of the dtype's epsilon, for bf16 two of
@@ -17,10 +17,11 @@ import triton
 import triton.language as tl
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from interpreted import why_not_interpreted
 from problem_cases import finite_of_torch
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted():
+    pytest.skip(reason, allow_module_level=True)
 
 from triton_ext import ops
 from triton_ext.errors import TritonExtError, UnsupportedError
@@ -304,7 +305,7 @@ def test_support_knows_views(view):
     ]
     filters = weight.transpose(0, 1)
     found = ops.support(x, filters, transposed=True)
-    calls.append((found.reasons, lambda: ops.conv_transpose2d(x, filters)))
+    calls.append((found.refusals, lambda: ops.conv_transpose2d(x, filters)))
     for reasons, call in calls:
         if reasons:
             with pytest.raises((TritonExtError, ValueError)) as error:

@@ -1,18 +1,18 @@
-"""Single kernels in Triton's interpreter, where each differs; ``test_interpreted.py`` runs this.
+"""Single kernels in Triton's interpreter, where each differs.
 
 ``test_conformance.py`` has what all of them pass.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
 import torch
+from interpreted import why_not_interpreted
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted():
+    pytest.skip(reason, allow_module_level=True)
 
 from fprop_cases import convolve
 from planned import plan_dgrad, plan_fprop, plan_wgrad

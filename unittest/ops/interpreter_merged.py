@@ -1,15 +1,15 @@
-"""Merged groups in Triton's interpreter; ``test_merged_groups.py`` runs this file."""
+"""Merged groups in Triton's interpreter."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
 import torch
+from interpreted import why_not_interpreted
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted(im2col=True):
+    pytest.skip(reason, allow_module_level=True)
 
 from dgrad_cases import reference
 from fprop_cases import ACTIVATIONS, Case, convolve

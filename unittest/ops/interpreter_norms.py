@@ -1,4 +1,4 @@
-"""BatchNorm and GroupNorm in the interpreter; ``test_interpreted.py`` runs this file.
+"""BatchNorm and GroupNorm in the interpreter.
 
 Against torch in float64, gradients against its autograd.
 """
@@ -6,14 +6,14 @@ Against torch in float64, gradients against its autograd.
 from __future__ import annotations
 
 import gc
-import os
 import re
 
 import pytest
 import torch
+from interpreted import why_not_interpreted
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted():
+    pytest.skip(reason, allow_module_level=True)
 
 from norm_cases import (
     FLOAT_DTYPES,
@@ -32,8 +32,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import batch_norm, group_norm, norm_problem
+from triton_ext.ops.core.launcher import Launches
 from triton_ext.ops.norms.checks import IS_OPERATOR
-from triton_ext.ops.norms.plan import Launches
 
 HALF = torch.float16
 

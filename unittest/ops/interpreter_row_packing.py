@@ -1,4 +1,4 @@
-"""Row packing in Triton's interpreter; ``test_row_packing.py`` runs this file."""
+"""Row packing in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from interpreted import why_not_interpreted
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("set TRITON_INTERPRET=1 before pytest starts", allow_module_level=True)
+if reason := why_not_interpreted(im2col=True):
+    pytest.skip(reason, allow_module_level=True)
 
 from packing_cases import draw_problem
 from problem_cases import channels_last
@@ -97,7 +98,7 @@ def test_both_copies_of_one_launch_are_those_of_two(number, launches):
     weight = channels_last((ci, co, *taps) if is_turned else problem.w_shape, dtype, 2)
     if number % 2:
         weight = weight.contiguous()
-    way = rng.choice(RowPacking.ways(problem, x.stride(), dtype.itemsize))
+    way = rng.choice(RowPacking.candidates(problem, x.stride(), dtype.itemsize))
     way = replace(way, is_turned=is_turned)
     copies = RowCopies(way)
     both = copies.pack(x, weight)

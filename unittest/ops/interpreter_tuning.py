@@ -11,9 +11,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
+from interpreted import why_not_interpreted
+
+if reason := why_not_interpreted(im2col=True):
+    pytest.skip(reason, allow_module_level=True)
+
 import torch
 import triton
-from interpreted import FOLDER
 from triton_ext import ops
 from triton_ext.errors import UnsupportedError
 from triton_ext.ops import tuning
@@ -55,7 +59,7 @@ def case(direction="fprop", shape="1x64x8x8_32_k3x3", **changes) -> tuning.Case:
 
 def tune(cases, **options) -> tuning.Report:
     plain = {
-        "machine": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
+        "gpu": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
         "progress": False, "device": "cpu",
     }  # fmt: skip
     return tuning.tune(cases, **{**plain, **options})
@@ -366,7 +370,7 @@ def step_of(batch: int) -> None:
 
 def warmup(steps, **options):
     plain = {
-        "machine": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
+        "gpu": MACHINE, "compiler": InstantCompiler(), "clock": last_is_fastest(),
         "progress": False, "device": "cpu",
     }  # fmt: skip
     return tuning.warmup_steps(steps, **{**plain, **options})
@@ -508,7 +512,12 @@ def test_ranks_that_lose_each_other_are_told_what_to_do(rank, monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_rank_0_measures_and_all_ranks_use_it(fails, tmp_path):
-    command = [sys.executable, str(FOLDER / "tuning_rank.py"), str(tmp_path), str(int(fails))]
+    command = [
+        sys.executable,
+        str(pathlib.Path(__file__).with_name("tuning_rank.py")),
+        str(tmp_path),
+        str(int(fails)),
+    ]
     ranks = [
         subprocess.Popen(
             command,

@@ -13,7 +13,7 @@ from unittest import mock
 from launch_recorder import Recorder
 from triton_ext.backends.nvidia.backend.prepared import parameter_sizes
 from triton_ext.ops.core import launcher
-from triton_ext.ops.norms.plan import Launches
+from triton_ext.ops.core.launcher import Launches
 
 from benchmarks.calls import make_norm_calls, norms_on_stand_in
 

@@ -33,7 +33,7 @@ class PackedCase(Case):
 
     def way(self, x: torch.Tensor) -> RowPacking:
         """How rows are packed."""
-        ways = RowPacking.ways(self.problem, x.stride(), x.itemsize)
+        ways = RowPacking.candidates(self.problem, x.stride(), x.itemsize)
         return [way for way in ways if way.planes == self.planes][-1 if self.columns else 0]
 
     def plan(self, x: torch.Tensor, config: ConvConfig | TileConfig | None = None) -> ForwardPlan:

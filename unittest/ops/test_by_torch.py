@@ -14,9 +14,9 @@ from triton_ext import ops
 from triton_ext.ops.api.explain import explain_case
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case
-from triton_ext.ops.core.device import KNOWN, assumed_device
+from triton_ext.ops.core.device import KNOWN, Expected, assumed_device
 from triton_ext.ops.core.epilogue import EpilogueSpec
-from triton_ext.ops.core.family import TORCH, Expected
+from triton_ext.ops.core.family import TORCH
 from triton_ext.ops.core.tables import Entry, encode
 from triton_ext.ops.families.by_torch import TorchConfig
 from triton_ext.ops.tuning import runs
@@ -75,7 +75,7 @@ def test_it_is_listed_and_never_chosen_by_default():
     found = explain_case(case_of(), H200)
     assert found.chosen.kind != "torch"
     (listed,) = [each for each in found.candidates if each.kind == "torch"]
-    assert "prefer=" in listed.reason
+    assert "prefer=" in listed.refusal
     assert f"{counted_us() / 1.03:.1f} us" in str(listed)
     assert "torch" not in {each.family.kind for each in planner.offers(case_of(), H200)}
     assert TORCH["fprop"].refusals(case_of(), H200, TorchConfig())

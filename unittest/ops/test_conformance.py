@@ -1,9 +1,9 @@
 """What every family and rewrite of the registry passes, in each direction that it has.
 
-In Triton's interpreter with ``TRITON_INTERPRET=1``; without it, each family runs in an interpreter
-of its own process, and tests marked ``gpu`` run the same cases on a GPU.  A family that is
-registered is tested; one from outside the package is registered by ``-p MODULE``.  One family:
-``python -m pytest unittest/ops/test_conformance.py -k fprop-gather``.
+In Triton's interpreter with ``TRITON_INTERPRET=1``, as the check ``pytest-interpreted`` runs them;
+without it, tests marked ``gpu`` run the same cases on a GPU.  A family that is registered is
+tested; one from outside the package is registered by ``-p MODULE``.  One family:
+``TRITON_INTERPRET=1 python -m pytest unittest/ops/test_conformance.py -k fprop-gather``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from conformance_cases import (
     check,
     configs,
     expected,
+    first_taken,
     neighbours,
     operands,
     packings,
@@ -41,14 +42,14 @@ from conformance_cases import (
 from host_plan import drawn
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from interpreted import assert_passes_in_the_interpreter
 from problem_cases import problem_of
 from triton_ext import ops
 from triton_ext.errors import LaunchError, TritonExtError
 from triton_ext.host import capabilities
 from triton_ext.ops.core.device import IS_INTERPRETED
 from triton_ext.ops.core.epilogue import EpilogueSpec
-from triton_ext.ops.core.refusals import DTYPES, layout_refusal
+from triton_ext.ops.core.refusals import DTYPES, layout_refusal, refused
+from triton_ext.ops.families.direct import DIRECT
 
 # Infinities and what they become are part of the tests.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -74,7 +75,7 @@ def problems_of(name):
     family, names = BY_ID[name], TAKEN[name]
 
     def is_others(problem):
-        case = case_of(family, PROBLEMS[problem])
+        case = first_taken(family, PROBLEMS[problem])
         return family.passed_over(case, DEVICE) or (family.is_gemm and case.problem.groups > 8)
 
     return [
@@ -100,18 +101,7 @@ def each(*rows, names=("name", "which")):
 def first_case(name, *preferred, dtype=HALF):
     """A case of a family, of the first problem that it takes, in a dtype that it takes."""
     names = [problem for problem in preferred if problem in TAKEN[name]] or TAKEN[name]
-    case = case_of(BY_ID[name], PROBLEMS[names[0]], dtype)
-    if refusals_of(BY_ID[name], case):
-        case = replace(case, dtype=torch.float32)
-    return case
-
-
-@pytest.mark.skipif(IS_INTERPRETED, reason="the tests run in this process")
-@pytest.mark.parametrize("name", BY_ID)
-def test_in_the_interpreter(name):
-    if not BY_ID[name].is_interpreted:
-        pytest.skip("Triton's interpreter does not run its kernels; the emulator does")
-    assert_passes_in_the_interpreter("test_conformance.py", 600, "-k", f"[{name}-")
+    return first_taken(BY_ID[name], PROBLEMS[names[0]], dtype)
 
 
 # --- geometry and types -------------------------------------------------------------------------
@@ -121,9 +111,7 @@ def test_in_the_interpreter(name):
 @each(*((name, problem) for name in BY_ID for problem in problems_of(name)))
 def test_problem(name, which):
     family, number = BY_ID[name], list(PROBLEMS).index(which)
-    case = case_of(family, PROBLEMS[which], (HALF, torch.bfloat16)[number % 2])
-    if refusals_of(family, case):
-        case = replace(case, dtype=torch.float32)
+    case = first_taken(family, PROBLEMS[which], (HALF, torch.bfloat16)[number % 2])
     wide = replace(case, out_dtype=torch.float32)
     if family.direction == "wgrad" and number % 3 == 0 and not refusals_of(family, wide):
         case = wide
@@ -170,7 +158,7 @@ PACKED = [
     (name, problem)
     for name, family in BY_ID.items()
     for problem in TAKEN[name][::2]
-    if family.reads_packed and packings(case_of(family, PROBLEMS[problem]))
+    if family.reads_packed and packings(first_taken(family, PROBLEMS[problem]))
 ]
 
 
@@ -178,9 +166,9 @@ PACKED = [
 @each(*PACKED)
 def test_packing(name, which):
     family = BY_ID[name]
-    case = case_of(family, PROBLEMS[which])
-    ways, number = packings(case), list(PROBLEMS).index(which)
-    packed = replace(case, packing=ways[number % len(ways)])
+    case = first_taken(family, PROBLEMS[which])
+    found, number = packings(case), list(PROBLEMS).index(which)
+    packed = replace(case, packing=found[number % len(found)])
     assert not refusals_of(family, packed)
     check(family, packed, bias=family.direction == "dgrad" and number % 2 == 1)
 
@@ -414,6 +402,16 @@ def test_a_graph_replays_with_other_inputs(name):
 # --- refusals -----------------------------------------------------------------------------------
 
 
+def test_a_family_of_one_dtype_has_cases():
+    class Narrow(type(DIRECT)):
+        def case_refusals(self, case, device):
+            return () if case.dtype == torch.bfloat16 else refused(f"dtype is {case.dtype}")
+
+    family = Narrow()
+    assert taken(family) == TAKEN["fprop-direct"]
+    assert first_taken(family, PROBLEMS["plain"]).dtype == torch.bfloat16
+
+
 @where_kernels_run
 @pytest.mark.parametrize("name", [name + "-" for name in BY_ID])
 def test_what_is_refused_is_named(name):
@@ -422,8 +420,8 @@ def test_what_is_refused_is_named(name):
     family = BY_ID[name]
     for problem in PROBLEMS.values():
         for dtype in (HALF, torch.float32, torch.int8):
-            reasons = refusals_of(family, case_of(family, problem, dtype))
-            assert all(isinstance(reason, str) and len(reason) > 10 for reason in reasons)
+            found = refusals_of(family, case_of(family, problem, dtype))
+            assert all(isinstance(text, str) and len(text) > 10 for text in found)
     if not TAKEN[name]:
         return
     case = first_case(name)
@@ -444,17 +442,17 @@ def test_what_is_refused_is_named(name):
     ):
         if field in {each.name for each in fields(innermost)}:
             for value in (0, 3, 1 << 20):
-                texts = _reasons_against(family, case, config, field, value)
+                texts = _refusals_against(family, case, config, field, value)
                 assert any(field in text and str(value) in text for text in texts), (field, value)
 
 
-def _reasons_against(family, case, config, field, value):
+def _refusals_against(family, case, config, field, value):
     """Returns why a configuration with another value is refused, made or not."""
     try:
         wrong = _with(config, field, value)
     except LaunchError as error:
         return [str(error)]
-    return [reason.text for reason in family.refusals(case, DEVICE, wrong) if reason.in_key]
+    return [each_.text for each_ in family.refusals(case, DEVICE, wrong) if each_.in_key]
 
 
 def _with(config, field, value):

@@ -22,7 +22,7 @@ from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import DGRAD_CONFIGS, NARROW_COSTS, OutputTile
 from triton_ext.ops.families.gluon import GluonDgrad
 from triton_ext.ops.kernels import row_copy
-from triton_ext.ops.kernels.gemm import Classes, conv_dgrad_kernel
+from triton_ext.ops.kernels.gemm import Phases, conv_dgrad_kernel
 
 from benchmarks.suites import select_layers
 
@@ -76,7 +76,7 @@ def test_arguments_are_what_their_names_say(kernel):
         "n_gemm": 24,
         "channel_blocks": 2,
         "size": (1, 11, 13),
-        "walk_size": (1, 6, 5),
+        "phase_size": (1, 6, 5),
         "filter_size": (1, 3, 2),
         "padding": (0, 1, 0),
         "dilation": (1, 1, 2),
@@ -85,7 +85,7 @@ def test_arguments_are_what_their_names_say(kernel):
         "lower": (0, 0, 0),
     }
     assert named["FILTER"] == (1, 3, 2)
-    assert named["CLASSES"] == Classes(
+    assert named["PHASES"] == Phases(
         stride=(1, 2, 3),
         divisor=(1, 1, 1),
         tap_step=(1, 2, 3),

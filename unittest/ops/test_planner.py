@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import pathlib
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -157,6 +159,18 @@ def test_a_family_that_supersedes_others_is_not_compared_with_them():
     assert not found["gemm"].superseded_by
 
 
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="Linux has /dev/full")
+@pytest.mark.parametrize("words", [["explain", "1,8,9,9 -> 8 k3"], ["doctor"]], ids=str)
+def test_a_full_output_is_an_error_without_a_traceback(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "triton_ext", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    expected = "<stdout>: error: cannot be written: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
 def test_a_configuration_of_another_direction_is_refused():
     config = first_of(PATCHES, case_of(STEM))
     with pytest.raises(UnsupportedError, match="PatchConfig is no configuration of fprop"):
@@ -219,16 +233,17 @@ def test_every_family_is_there_with_its_times_or_its_refusal():
     assert found.chosen is found.candidates[0]
     assert found.chosen.kind == "as_fprop"
     # Copies of dy and of the weight beside the kernel.
-    assert [name for name, _ in found.chosen.parts] == ["kernel", "copies"]
+    names = ("launch", "tensor cores", "L2", "tiles", "waves", "DRAM", "copies")
+    assert tuple(name for name, _ in found.chosen.parts) == names
     assert found.chosen.us == pytest.approx(sum(us for _, us in found.chosen.parts))
     by_kind = {each.kind: each for each in found.candidates}
     assert set(by_kind) == {
         *("gemm", "gluon", "as_fprop", "patches", "depthwise", "merged", "direct", "torch")
     }
     assert by_kind["patches"].config is None
-    assert "no patches" in by_kind["patches"].reason
-    assert by_kind["gemm"].reason == "as_fprop goes first"
-    assert math.isnan(by_kind["direct"].us)
+    assert "no patches" in by_kind["patches"].refusal
+    assert by_kind["gemm"].refusal == "as_fprop goes first"
+    assert [name for name, _ in by_kind["direct"].parts] == ["launch", "instructions"]
     lines = str(found).splitlines()
     assert lines[0] == "dgrad 1x128x512x512 -> 3 k3x3 float16 on NVIDIA H200, 132 multiprocessors"
     assert lines[2].startswith("* as_fprop ")
@@ -280,6 +295,6 @@ def test_the_command(capsys):
     assert main(["explain", shape, "--direction", "dgrad", "--dtype", "int8"]) == 1
     assert "refused: dtype torch.int8" in capsys.readouterr().out
     assert main(["explain", "32,96 -> 7"]) == 2
-    assert "shape '32x96_7': expected NxCixSIZE" in capsys.readouterr().err
+    assert "shape '32,96 -> 7': expected N,Ci,SIZE -> Co kTAPS" in capsys.readouterr().err
     assert main(["explain", shape, "--dtype", "float12"]) == 2
     assert "dtype 'float12': expected one of float16" in capsys.readouterr().err

@@ -16,7 +16,6 @@ import torch
 from emulated import emulate
 from family_plans import H200, META, case_of, compiling_for
 from fprop_cases import ACTIVATIONS, check, convolve
-from interpreted import assert_passes_in_the_interpreter
 from packing_cases import PackedCase, draw, draw_patches, draw_problem, finite_where_torch_is
 from planned import plan_dgrad, plan_fprop, plan_wgrad
 from problem_cases import channels_last, problem_of
@@ -59,7 +58,9 @@ def dense(problem):
 
 def packing_of(problem, element_bytes=2, columns=False):
     """Of a dense channels-last x; of rows if there are no columns."""
-    ways = [w for w in RowPacking.ways(problem, dense(problem), element_bytes) if not w.planes]
+    ways = [
+        w for w in RowPacking.candidates(problem, dense(problem), element_bytes) if not w.planes
+    ]
     return ways[-1 if columns else 0] if ways else None
 
 
@@ -137,7 +138,7 @@ VIT = problem_of(n=64, ci=3, co=768, size=(224, 224), taps=(16, 16), stride=16)
 
 
 def planes_of(problem):
-    ways = RowPacking.ways(problem, dense(problem), 2)
+    ways = RowPacking.candidates(problem, dense(problem), 2)
     return next((way for way in ways if way.planes), None)
 
 
@@ -223,7 +224,7 @@ def test_a_slice_of_channels_is_copied():
     # Its windows would hold the channels beside it.
     problem = problem_of(ci=8, size=(20, 20), taps=(3, 3))
     strides = (20 * 20 * 16, 1, 20 * 16, 16)
-    assert RowPacking.ways(problem, strides, 2)[0].is_copied
+    assert RowPacking.candidates(problem, strides, 2)[0].is_copied
 
 
 @pytest.mark.parametrize(
@@ -322,12 +323,6 @@ def test_a_model_decides_unless_told(monkeypatch):
 
 
 # --- run ----------------------------------------------------------------------------------------
-
-
-@needs_im2col
-@pytest.mark.slow
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_row_packing.py")
 
 
 @emulates

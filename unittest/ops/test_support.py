@@ -23,7 +23,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 def test_yes():
     found = support(meta(2, 8, 6, 5), meta(16, 8, 3, 3), padding=1)
     assert found
-    assert (found.reasons, found.dgrad, found.wgrad) == ((), (), ())
+    assert (found.refusals, found.dgrad, found.wgrad) == ((), (), ())
     assert str(found) == "fprop: yes\ndgrad: yes\nwgrad: yes"
     assert found.problem.output_size == (6, 5)
 
@@ -37,7 +37,7 @@ def test_geometry_by_direction():
     # The gradient of the input has no limit of strides: it walks over dy.
     found = support(meta(1, 8, 30, 30), meta(8, 8, 1, 1), stride=(9, 10))
     assert not found
-    assert found.reasons == found.fprop
+    assert found.refusals == found.fprop
     assert [r for r in found.fprop if "stride" in r] == [
         "conv stride 9 in H: TMA supports 1..8",
         "conv stride 10 in W: TMA supports 1..8",
@@ -74,7 +74,7 @@ def test_transposed_convolutions():
     assert found.problem.in_channels == 8
     found = support(x, weight, dilation=2, transposed=True, output_padding=1)
     assert not found
-    assert found.reasons == ("output_padding (1, 1) is not smaller than stride (1, 1)",)
+    assert found.refusals == ("output_padding (1, 1) is not smaller than stride (1, 1)",)
     wrong = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2).contiguous()
     found = support(wrong, weight, transposed=True)
     assert (bool(found), found.fprop, len(found.wgrad)) == (False, (), 1)
@@ -142,7 +142,7 @@ def test_int8_with_a_bias_as_the_call_says():
     case = Case(direction="fprop", problem=found.problem, dtype=torch.int8, epilogue=spec)
     with pytest.raises(UnsupportedError) as caught:
         planner.check(case, x.device)
-    assert str(caught.value) == f"conv2d: {found.reasons[0]}"
+    assert str(caught.value) == f"conv2d: {found.refusals[0]}"
 
 
 @pytest.mark.parametrize(

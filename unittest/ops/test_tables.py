@@ -857,7 +857,7 @@ def test_a_stride_that_im2col_does_not_take_needs_packed_rows(folder):
     config = gemm_config.CONFIGS[0]
     raw = entry(kind="gemm", config=encode(config))
     write_table(folder / file_name(GPU), Table(GPU, {case.key(132): raw}))
-    with pytest.warns(TuningWarning, match="im2col cannot walk x tap by tap: expected a config"):
+    with pytest.warns(TuningWarning, match="im2col cannot read x tap by tap: expected a config"):
         assert lookups.find(case, MACHINE) is None
     packed = entry(10.0, "2021-01-01", kind="packed", config=encode(PackedConfig(config)))
     lookups.lookup.add(GPU, {case.key(132): packed}, "here")

@@ -21,7 +21,6 @@ import pytest
 pytest.importorskip("torch", reason="triton_ext.ops needs torch, which is not installed")
 
 import torch
-from interpreted import assert_passes_in_the_interpreter
 from triton_ext.host import capabilities
 from triton_ext.ops import tuning
 from triton_ext.ops.core.device import Device
@@ -48,12 +47,6 @@ needs_gluon = pytest.mark.skipif(not GLUON.available, reason=GLUON.reason)
 needs_im2col = pytest.mark.skipif(not IM2COL.available, reason=IM2COL.reason)
 HALF = torch.float16
 H200 = Device(132, (9, 0), 232448, "NVIDIA H200")
-
-
-@pytest.mark.slow
-@needs_im2col
-def test_everything_in_the_interpreter():
-    assert_passes_in_the_interpreter("interpreter_tuning.py")
 
 
 # ---- What is recorded --------------------------------------------------------------------------
@@ -256,12 +249,12 @@ CASE = {"direction": "fprop", "problem": tuning.parse_shape("1x8x8x8_8_k3"), "dt
             "tune: device is 'gpu': Expected one of",
         ),
         (
-            lambda: tuning.tune([], device="cuda:99", machine=H200),
+            lambda: tuning.tune([], device="cuda:99", gpu=H200),
             ValueError,
             r"^tune: device is 'cuda:99': torch sees \d+ GPUs$",
         ),
         (
-            lambda: tuning.tune([tuning.Case(**CASE)], device="cpu", machine=H200),
+            lambda: tuning.tune([tuning.Case(**CASE)], device="cpu", gpu=H200),
             ValueError,
             "^tune: device is 'cpu': expected a GPU, or a clock$",
         ),
@@ -290,9 +283,9 @@ CASE = {"direction": "fprop", "problem": tuning.parse_shape("1x8x8x8_8_k3"), "dt
             "out_dtype is 3: expected a dtype, or",
         ),
         (
-            lambda: tuning.candidates(machine=None, **CASE),
+            lambda: tuning.candidates(device=None, **CASE),
             TypeError,
-            "candidates: machine is None: expected a Device",
+            "candidates: device is None: expected a Device",
         ),
     ],
 )
@@ -383,6 +376,11 @@ def test_epilogues_are_recorded():
     ("text", "expected"),
     [
         ("32x64x56x56_128_k3x3_s2x2", (32, 64, 128, (56, 56), (3, 3), (2, 2), ((1, 1),) * 2, 1)),
+        (
+            "32,64, 56,56 -> 128 k3x3  s2x2",
+            (32, 64, 128, (56, 56), (3, 3), (2, 2), ((1, 1),) * 2, 1),
+        ),
+        ("1x8x9x9->16 k3 d2 g4", (1, 8, 16, (9, 9), (3, 3), (1, 1), ((2, 2),) * 2, 4)),
         ("1x8x9_16_k3", (1, 8, 16, (9,), (3,), (1,), ((1, 1),), 1)),
         ("1x8x9x9_16_k3_d2_g4", (1, 8, 16, (9, 9), (3, 3), (1, 1), ((2, 2),) * 2, 4)),
         ("1x8x9x9_16_k3x5_p0-1x2", (1, 8, 16, (9, 9), (3, 5), (1, 1), ((0, 1), (2, 2)), 1)),
@@ -404,6 +402,19 @@ def test_shapes_as_texts(text, expected):
 )  # fmt: skip
 def test_texts_that_are_no_shapes(text):
     with pytest.raises(ValueError, match="shape"):
+        parse_shape(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "grammar"),
+    [
+        ("1x8x9_16", "NxCixSIZE_Co_kTAPS"),
+        ("1,8,9", "N,Ci,SIZE -> Co kTAPS"),
+        ("1x8x9 -> 16", "N,Ci,SIZE -> Co kTAPS"),
+    ],
+)
+def test_errors_show_the_grammar_that_a_text_has(text, grammar):
+    with pytest.raises(ValueError, match=f"shape '{re.escape(text)}': expected {grammar}"):
         parse_shape(text)
 
 
@@ -868,7 +879,7 @@ def test_choices_that_the_users_table_cannot_take_go_to_the_file(
     from triton_ext.ops.tuning import command, runs
 
     clock = MadeUpClock(lambda trial: 1.0)
-    there = {"machine": H200, "device": "cpu", "clock": clock, "compiler": None, "seconds": 1e-9}
+    there = {"gpu": H200, "device": "cpu", "clock": clock, "compiler": None, "seconds": 1e-9}
     kept = []
 
     def tune(cases, **options):
@@ -918,7 +929,7 @@ def test_what_the_time_leaves_is_an_exit_status(with_a_gpu, monkeypatch, capsys,
         def submit(self, case, config, machine):
             return concurrent.futures.Future()
 
-    there = {"machine": H200, "device": "cpu", "clock": MadeUpClock(lambda trial: 1.0)}
+    there = {"gpu": H200, "device": "cpu", "clock": MadeUpClock(lambda trial: 1.0)}
     monkeypatch.setattr(command, "tune", functools.partial(runs.tune, **there))
     monkeypatch.setattr(command, "CompilePool", Stuck)
     shapes = ("1x64x9x9_16_k3", "1x64x9x9_32_k3")

@@ -273,9 +273,9 @@ def test_drawn_in_the_emulator(kind, number, monkeypatch, fresh_triton_cache):
     while not found:
         problem = draw_swapped(rng, pixels=6)
         swapped = swapped_of(problem)
-        every = RowPacking.ways(swapped, dense(swapped.x_shape), 2)
+        every = RowPacking.candidates(swapped, dense(swapped.x_shape), 2)
         found = [way for way in every if way.is_copied and way.kind == kind]
-    monkeypatch.setattr(RowPacking, "ways", lambda *arguments: found)
+    monkeypatch.setattr(RowPacking, "candidates", lambda *arguments: found)
     partial_im2col._packed.cache_clear()
     x, dy = (channels_last(s, torch.float16, 1, "cpu") for s in (problem.x_shape, problem.y_shape))
     config = SwappedConfig(rng.choice(CONFIGS[:3]))

@@ -35,7 +35,7 @@ def tune_and_print(rank: int, fails: bool) -> None:
     compiler = None if fails else InstantCompiler()
     if fails:
         tuning.runs.CompilePool = None  # what rank 0 calls to get one
-    options = {"machine": MACHINE, "compiler": compiler, "clock": last_is_fastest(), "count": 2}
+    options = {"gpu": MACHINE, "compiler": compiler, "clock": last_is_fastest(), "count": 2}
     measured = 0
     with tuning.warmup_steps(2, progress=False, device="cpu", **options) as job:
         for _ in range(3):

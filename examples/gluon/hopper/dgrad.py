@@ -23,7 +23,7 @@ from triton_ext.ops.core.epilogue import Operands
 from triton_ext.ops.core.stride_phases import StridePhases, phase_refusals, phase_taps
 from triton_ext.ops.families.gemm_config import Product
 from triton_ext.ops.families.gluon_config import TileConfig, expected_times
-from triton_ext.ops.kernels.gemm import Classes, DgradProblem
+from triton_ext.ops.kernels.gemm import DgradProblem, Phases
 from triton_ext.ops.kernels.gluon_conv import conv_dgrad_kernel
 
 from .arguments import check_compile, check_parameters, check_tensors, steps_of
@@ -95,7 +95,7 @@ def product_of(dims: list[StridePhases], n: int, ci: int, co: int) -> Product:
 def choose_config(dims: list[StridePhases], n: int, ci: int, co: int, num_sms: int) -> TileConfig:
     """Returns the configuration that the model of ``triton_ext.ops`` expects to be fastest."""
     times = expected_times(product_of(dims, n, ci, co), num_sms)
-    return min(times, key=times.__getitem__)
+    return min(times, key=lambda config: times[config].us)
 
 
 def conv_dgrad(
@@ -160,7 +160,7 @@ def conv_dgrad(
     check_config(config, product, num_sms)
     dx = torch.empty((dy.shape[0], *input_size, ci), device=dy.device, dtype=dy.dtype)
     corners = tuple(
-        (dim.lower, dim.lower + dim.walk_size - out)
+        (dim.lower, dim.lower + dim.phase_size - out)
         for dim, out in zip(dims, dy.shape[1:-1], strict=True)
     )
     kept = _walk_template(tuple(dy.shape), dy.dtype, corners, config.rows, config.block_k)
@@ -183,7 +183,7 @@ def conv_dgrad(
         Operands(),
         problem,
         config,
-        Classes.of(dims),
+        Phases.of(dims),
         num_warps=4,
     )
     return dx
@@ -243,7 +243,7 @@ def compile_conv_dgrad(
     constants: dict[Any, Any] = {
         **dict.fromkeys((5, i) for i in range(7)),
         "CONFIG": config,
-        "CLASSES": Classes.of(dims),
+        "PHASES": Phases.of(dims),
     }
     if not config.block_n_rest:
         del signature["w_rest_desc"]

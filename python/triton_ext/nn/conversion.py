@@ -738,4 +738,4 @@ def _reason_of_kernels(module: Any) -> str:
     except (TypeError, ValueError) as error:
         # Empty weights, and numbers that do not fit each other.
         return str(error)
-    return "; ".join(found.reasons)
+    return "; ".join(found.refusals)

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 
 from triton_ext import __version__
-from triton_ext.tools import doctor, explain, lds, mlir_translate, opt, split_file, tune, waits
+from triton_ext.tools import (
+    doctor,
+    explain,
+    files,
+    lds,
+    mlir_translate,
+    opt,
+    split_file,
+    tune,
+    waits,
+)
 
 __all__ = ["main"]
+
+# Of a standard output that is full, closed, or a pipe without a reader.
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EPIPE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,5 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         # By the command, whose usage helps; argparse would show that of all.
         commands.choices[arguments.command].error(f"unrecognized arguments: {' '.join(unknown)}")
-    status: int = arguments.run(arguments)
+    try:
+        status: int = arguments.run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        # A file has a name.
+        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+            raise
+        files.tell("-", error)
+        return 1
     return status

@@ -102,7 +102,7 @@ def write_all(texts: Sequence[tuple[str, str]]) -> bool:
             else:
                 pathlib.Path(output).write_text(text, encoding="utf-8", newline="")
     except OSError as error:
-        _tell(output, error)
+        tell(output, error)
         return False
     finally:
         for temporary in temporaries.values():
@@ -161,8 +161,8 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _tell(output: str, error: OSError) -> None:
-    """Says that an output cannot be written."""
+def tell(output: str, error: OSError) -> None:
+    """Says that an output cannot be written; ``-``: standard output."""
     if output == "-" and sys.stdout is not None:
         # Python writes what is left once more when it ends, and complains once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,7 +12,13 @@ from triton_ext.ops.api.operators import ConvCall, has_tangent, is_transformed
 from triton_ext.ops.core.case import Direction
 from triton_ext.ops.core.descriptors import channels_last_strides
 from triton_ext.ops.core.epilogue import ACTIVATIONS, EpilogueArguments, is_per_image
-from triton_ext.ops.core.problem import DIMENSIONS, ConvParameters, GivenParameters, integer
+from triton_ext.ops.core.problem import (
+    DIMENSIONS,
+    ConvParameters,
+    GivenParameters,
+    integer,
+    is_out_of_range,
+)
 
 Tensor = torch.Tensor
 Fallback = Literal["error", "torch"]
@@ -76,21 +82,22 @@ def parse_how(how: How) -> bool:
 
 def check_groups(name: str, groups: object) -> None:
     """Refuses groups that are not an integer; they may be symbolic where torch traces."""
-    if type(groups) is int or isinstance(groups, torch.SymInt):
+    if isinstance(groups, torch.SymInt) or (type(groups) is int and not is_out_of_range(groups)):
         return
     if integer(groups) is None:
-        raise ValueError(f"{name}: groups must be an integer, got {groups!r}")
+        raise ValueError(f"{name}: groups must be an integer below 2**31, got {groups!r}")
 
 
 def check_sizes(name: str, which: str, value: object, count: int) -> None:
     """Refuses values that are no sequence of so many integers, symbolic ones included."""
     items = value if isinstance(value, (tuple, list)) else ()
     if len(items) == count and all(
-        hasattr(item, "__index__") and not isinstance(item, bool) for item in items
+        hasattr(item, "__index__") and not isinstance(item, bool) and not is_out_of_range(item)
+        for item in items
     ):
         return
     found = repr(value) if isinstance(value, (tuple, list, int, str)) else type(value).__name__
-    raise ValueError(f"{name}: expected {which} of {count} integers, got {found}")
+    raise ValueError(f"{name}: expected {which} of {count} integers below 2**31, got {found}")
 
 
 def check_rank(

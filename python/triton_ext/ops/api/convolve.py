@@ -1,6 +1,6 @@
 """Convolutions of any number of dimensions, from the arguments of the public functions to a call.
 
-A call with a function key whose plan is kept runs it at once; any other call is checked, and goes
+A call whose function key is cached runs its plan at once; any other call is checked and goes
 through torch's dispatcher.
 """
 
@@ -68,8 +68,8 @@ def convolve(
 ) -> Tensor:
     """Convolves without an epilogue, as the public function of so many dimensions does.
 
-    The filter is transposed where there is output padding, 0 included.  ``calls`` counts who
-    computes what (``nn.calls``).
+    With output padding, 0 included, the convolution is transposed.  ``calls`` counts the calls of
+    kernels and of torch (``nn.calls``).
     """
     name = _CONV[dims]
     every: tuple[object, ...] = given
@@ -116,10 +116,10 @@ def _compute(
     given: tuple[object, ...] | None = None,
     calls: Any = None,
 ) -> Tensor:
-    """Computes a call, and keeps what computes calls with its function key, if it has one.
+    """Computes a call and caches its plan under its function key, if it has one.
 
-    Refusals have the name and the words of the function, if it has some.  ``given`` are all numbers
-    of the call, where autograd may record calls with this key.
+    Errors have the name of the function, and its ``words`` for those of operators.  ``given`` are
+    all numbers of the call, where autograd may record calls with this key.
     """
     if key is not None and how[1] != "ours":
         from triton_ext.ops.tuning.runs import is_torch_faster  # it measures such calls itself
@@ -142,25 +142,25 @@ def _compute(
 
 
 def _transposed(name: str, c: ConvCall, output_padding: Numbers) -> ConvCall | Tensor:
-    """Returns a transposed call with its output size, or the output of one that is none of ours."""
+    """Returns a transposed call with its output size, or torch's output without one."""
     x, weight, parameters = c.first, c.second, c.parameters
     stride, sides, dilation, groups = parameters
     extra = numbers("output_padding", output_padding, weight.dim() - 2)
     check_steps(name, parameters)
     check_output_padding(name, extra, parameters)
-    reason = None
+    refusal = None
     if any(pixels >= step for pixels, step in zip(extra, stride, strict=True)):
         # No convolution has this as its gradient.
-        reason = f"output_padding {extra} is not smaller than stride {stride}"
+        refusal = f"output_padding {extra} is not smaller than stride {stride}"
     elif operators.is_traced():
-        reason = "torch.jit.trace takes no operator that has sizes among its arguments"
-    if reason is not None:
+        refusal = "torch.jit.trace takes no operator that has sizes among its arguments"
+    if refusal is not None:
         if not c.fallback or sides[::2] != sides[1::2]:
             raise UnsupportedError(
-                f'{name}: {reason}; fallback="torch" takes it where padding is the same on both '
+                f'{name}: {refusal}; fallback="torch" takes it where padding is the same on both '
                 "sides"
             )
-        torch_calls.add(f"{name}: {reason}")
+        torch_calls.add(f"{name}: {refusal}")
         function = getattr(torch.nn.functional, name)
         bias = c.epilogue.bias
         y: Tensor = function(x, weight, bias, stride, sides[::2], extra, groups, dilation)

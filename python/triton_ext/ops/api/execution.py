@@ -1,4 +1,4 @@
-"""Calls on real tensors: plans that are kept for their keys, or torch's turn.
+"""Calls on real tensors: cached plans, or torch's convolution.
 
 :func:`bind` returns what computes the calls with one operator key (shapes, strides, dtypes,
 devices, parameters): a :class:`BoundPlan`, or a :class:`Refusal`.  The dispatch cache keeps both.

@@ -1,6 +1,6 @@
-"""Why a convolution is computed as it is: what kernels refuse, and what every family has for it.
+"""Explains the planner's choices: the refusals of kernels, and the candidates of every family.
 
-Nothing is computed and no GPU is needed: the planner is asked, which only counts.
+Nothing is computed and no GPU is needed: the planner evaluates models.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ _PRINTED = 3
 class Support:
     """Which kernels take a convolution; true where the one that computes its output does.
 
-    Each of the three tuples has the reasons against a kernel, and is empty where it takes the
-    problem.  In a call with ``fallback="torch"`` and in every backward, torch computes what has
-    reasons here.
+    Each of the three tuples has the refusals of a direction, and is empty where a kernel computes
+    it.  In a call with ``fallback="torch"`` and in every backward, torch computes what is refused.
 
     Attributes:
         problem: The convolution; a transposed one is the gradient of this one.
@@ -52,12 +51,12 @@ class Support:
     wgrad: tuple[str, ...]
 
     @property
-    def reasons(self) -> tuple[str, ...]:
+    def refusals(self) -> tuple[str, ...]:
         """Why no kernel computes the output; empty if one does."""
         return self.dgrad if self.is_transposed else self.fprop
 
     def __bool__(self) -> bool:
-        return not self.reasons
+        return not self.refusals
 
     def __str__(self) -> str:
         lines = []
@@ -151,9 +150,10 @@ class Candidate:
         kind: The family, by its name in tables of measured choices.
         config: The configuration; ``None`` where the family has none.
         us: Microseconds that the family's model expects, the sum of ``parts``; NaN without a model.
+        parts: What they are spent on, by name; :class:`~triton_ext.ops.core.device.Expected`.
         counted_us: The time as the planner compares it, with the family's correction.
         measured_us: The time that a table holds for the configuration; ``None`` without one.
-        reason: Why the family refuses the case, or is passed over; empty where it is compared.
+        refusal: Why the family refuses the case, or is not compared with others; empty where it is.
     """
 
     kind: str
@@ -162,21 +162,22 @@ class Candidate:
     parts: tuple[tuple[str, float], ...] = ()
     counted_us: float = math.nan
     measured_us: float | None = None
-    reason: str = ""
+    refusal: str = ""
 
     def __str__(self) -> str:
         words = [f"{self.kind:<16}"]
         if self.config is None:
-            return f"{words[0]}refused: {self.reason}"
+            return f"{words[0]}refused: {self.refusal}"
         words.append(f"{'no model':>10}" if math.isnan(self.us) else f"{self.us:>7.1f} us")
-        if len(self.parts) > 1:
-            words.append("= " + " + ".join(f"{us:.1f} {name}" for name, us in self.parts))
+        parts = [f"{us:.1f} {name}" for name, us in self.parts if us > 0.05]
+        if len(parts) > 1:
+            words.append("= " + " + ".join(parts))
         if abs(self.counted_us - self.us) > 0.05:
             words.append(f"counted as {self.counted_us:.1f}")
         if self.measured_us is not None:
             words.append(f"measured {self.measured_us:.1f} us")
-        if self.reason:
-            words.append(f"({self.reason})")
+        if self.refusal:
+            words.append(f"({self.refusal})")
         return " ".join([*words, fields_of(self.config)])
 
 
@@ -215,7 +216,7 @@ class Explanation:
         where = f"{self.device.name or 'a GPU'}, {self.device.num_sms} multiprocessors"
         lines = [f"{self.case} on {where}", f"key of tables: {self.key}"]
         if self.refusals:
-            return "\n".join([*lines, *(f"refused: {reason}" for reason in self.refusals)])
+            return "\n".join([*lines, *(f"refused: {each}" for each in self.refusals)])
         printed: dict[str, int] = {}
         lines.append(f"* {self.candidates[0]}")
         for candidate in self.candidates[1:]:
@@ -291,13 +292,13 @@ def explain_case(case: Case, device: Device) -> Explanation:
 
 def _candidates(offer: planner.Offer, measured: Any, measured_us: float | None) -> list[Candidate]:
     """Returns the candidates of a family; ``measured`` is the configuration of a table, or None."""
-    kind, reason = offer.family.kind, offer.passed_over
-    if offer.superseded_by and not reason:
-        reason = f"{offer.superseded_by} goes first"
+    kind, refusal = offer.family.kind, offer.passed_over
+    if offer.superseded_by and not refusal:
+        refusal = f"{offer.superseded_by} goes first"
     if offer.refusals:
-        return [Candidate(kind=kind, reason="; ".join(map(str, offer.refusals)))]
+        return [Candidate(kind=kind, refusal="; ".join(map(str, offer.refusals)))]
     if not offer.times:
-        return [Candidate(kind=kind, reason="no configuration fits the shared memory of a CTA")]
+        return [Candidate(kind=kind, refusal="no configuration fits the shared memory of a CTA")]
     return [
         Candidate(
             kind=kind,
@@ -306,7 +307,7 @@ def _candidates(offer: planner.Offer, measured: Any, measured_us: float | None) 
             parts=expected.parts,
             counted_us=expected.counted_us,
             measured_us=measured_us if config == measured else None,
-            reason=reason,
+            refusal=refusal,
         )
         for config, expected in offer.times
     ]

@@ -92,7 +92,7 @@ def conv2d(
 
     Raises:
         ValueError: Arguments that do not fit each other; ``DescriptorError``, a ValueError, for a
-            geometry that TMA cannot express, with every violation.
+            geometry that TMA cannot express, with every refusal.
         TypeError: A dtype that the kernel does not know, or mixed ones.
         UnsupportedError: No GPU, too old a GPU or too old a Triton; a combination that no kernel
             takes.

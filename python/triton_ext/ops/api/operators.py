@@ -60,8 +60,8 @@ class Operator:
 
     Attributes:
         differentiable: Name of the twin; empty if there is none.
-        is_traceable: Whether torch.jit.trace records it, which sizes among the arguments, SymInt[],
-            end (torch 2.13).
+        is_traceable: Whether torch.jit.trace records it, which it does not with SymInt[] arguments
+            (torch 2.13).
     """
 
     name: str
@@ -178,7 +178,7 @@ class ConvCall(NamedTuple):
         return (*tensors, *self.parameters, *others, self.fallback, *written)
 
     def name(self) -> str:
-        """Returns the function that is named in errors."""
+        """Returns the name of the function for errors."""
         dims = self.first.dim() - 2
         names = {"fprop": "conv{}d", "dgrad": "conv_transpose{}d", "wgrad": "conv{}d_weight"}
         return names[self.operator.direction].format(dims)
@@ -206,7 +206,7 @@ class ConvCall(NamedTuple):
         return tuple(first), w_shape, w_shape
 
     def case(self, function: Any = None) -> Case:
-        """Returns what is to be planned; ``function`` is that of the epilogue's handle."""
+        """Returns the case to plan; ``function`` is that of the epilogue's handle."""
         x_shape, w_shape, y_shape = self.shapes()
         direction = self.operator.direction
         # An empty batch has a geometry as well: that of one image.
@@ -286,7 +286,7 @@ def is_traced() -> bool:
 def is_transformed() -> bool:
     """Tells whether a transform of torch.func is at work, which does not show in requires_grad."""
     if torch.compiler.is_compiling() and not _SEES_LAYERS:
-        # The operator's own refusal is what is left to say there.
+        # There, the operator refuses.
         return False
     return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
 

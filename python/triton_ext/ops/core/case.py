@@ -1,11 +1,10 @@
 """A case: one direction of one convolution over operands of a dtype and a layout, and its key.
 
-A key is the name under which a table keeps a choice: what a configuration's time depends on, in
-words.  Channels, filter, stride, dilation and groups go in as they are.  Batch and image size do
-not: what matters is how often every multiprocessor has to work on a tile, so their place is taken
-by the number of waves, rounded up to three significant binary digits (1, 1.25, 1.5, 1.75, 2, 2.5,
-...).  Sizes that differ by less share a choice.  The boundaries include 1, 2, 3 and 4 waves, where
-the best tile changes most.
+A key names a case in tables of measured choices: it lists what a configuration's time depends on.
+Channels, filter, stride, dilation and groups stand in it as they are.  Batch and image size are
+replaced by the number of waves (tiles per multiprocessor), rounded up to three significant binary
+digits (1, 1.25, 1.5, 1.75, 2, 2.5, ...), so that similar sizes share a choice.  The boundaries
+include 1, 2, 3 and 4 waves, where the best tile changes most.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class Case:
         x_strides: Of x [N, Ci, *input_size], in elements, where a direction reads it; ``None`` for
             channels-last memory without gaps.
         dy_strides: Of dy [N, Co, *output_size], likewise.
-        packing: How the pixels that are read, x's or in dgrad dy's, hold taps of the filter, where
-            a rewrite or a caller says so; ``None`` where they are those of ``problem``.
+        packing: How pixels of x, in dgrad of dy, hold taps of the filter; rewrites set it.
+            ``None`` for the pixels of ``problem``.
     """
 
     direction: Direction
@@ -61,18 +60,18 @@ class Case:
     packing: RowPacking | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what is no case; others find its fields as they should be."""
-        problems = []
+        """Raises TypeError for a field of another type."""
+        wrong = []
         if self.direction not in DIRECTIONS:
-            problems.append(f"direction is {self.direction!r}: expected {' or '.join(DIRECTIONS)}")
+            wrong.append(f"direction is {self.direction!r}: expected {' or '.join(DIRECTIONS)}")
         kinds = {"problem": ConvProblem, "dtype": torch.dtype, "epilogue": EpilogueSpec}
         for name, wanted in kinds.items():
             if not isinstance(value := getattr(self, name), wanted):
-                problems.append(f"{name} is {value!r}: expected a {wanted.__name__}")
+                wrong.append(f"{name} is {value!r}: expected a {wanted.__name__}")
         if self.out_dtype is not None and not isinstance(self.out_dtype, torch.dtype):
-            problems.append(f"out_dtype is {self.out_dtype!r}: expected a dtype, or None")
-        if problems:
-            raise TypeError("Case: " + "; ".join(problems))
+            wrong.append(f"out_dtype is {self.out_dtype!r}: expected a dtype, or None")
+        if wrong:
+            raise TypeError("Case: " + "; ".join(wrong))
 
     @property
     def operator(self) -> str:
@@ -124,10 +123,10 @@ class Case:
         return f"{' '.join(words)} {unit} {self.extent(num_sms):.15g}"
 
     def extent(self, num_sms: int) -> float:
-        """Returns what stands for batch and image size in the key, rounded up.
+        """Returns the number in the key for batch and image size, rounded up.
 
-        That are waves of tiles of the output; for wgrad, whose tiles do not depend on it, the steps
-        of its reduction.
+        It counts waves of output tiles; in wgrad, whose tiles do not depend on these sizes, k
+        iterations.
         """
         problem = self.problem
         of_output = problem.batch * math.prod(problem.output_size)

@@ -1,4 +1,4 @@
-"""Memory order of tensors: channels-last, of the operators, and what TMA descriptors take.
+"""Memory order of tensors: channels-last, and the operands that TMA descriptors take.
 
 Channels-last is dense [N, C, *size] with the channels of a pixel side by side; its sizes may be
 symbolic where torch traces with dynamic shapes.
@@ -73,23 +73,24 @@ def in_filter_order(weight: torch.Tensor, groups: int) -> torch.Tensor:
 
 # TMA wants addresses and rows of multiples of this many bytes.
 ROW_BYTES = 16
+#: Bytes of an element of fp16 and bf16, to which the models of time were fitted.
+ELEMENT_BYTES = 2
 
-# Triton's tiled descriptors round fp32 to tf32 from 3.7 on; before, tensor cores cut off the rest.
+# Triton's tiled descriptors round fp32 to tf32 from 3.7 on.
 ROUNDS_TO_TF32 = "round_f32_to_tf32" in {each.name for each in fields(TensorDescriptor)}
 
 
 def rounding(dtype: torch.dtype) -> dict[str, bool]:
     """Returns the options of tiled descriptors of a dtype.
 
-    Where Triton can round, tensor cores do not cut off what tf32 has not, which is an error of
-    twice the size, in one direction.
+    Where Triton cannot round fp32 to tf32, tensor cores truncate it: twice the error, and biased.
     """
     return {"round_f32_to_tf32": True} if ROUNDS_TO_TF32 and dtype == torch.float32 else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A tensor without memory, to validate a geometry with."""
+    """Shape, strides and dtype of a tensor, to validate a descriptor without memory."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -105,7 +106,7 @@ class Layout:
 
 
 def aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy on a 16-byte boundary with the same strides; nothing may be expanded."""
+    """Returns a copy on a 16-byte boundary with the same strides; no dimension may be expanded."""
     copy = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )

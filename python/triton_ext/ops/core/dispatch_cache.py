@@ -2,9 +2,9 @@
 
 A call key describes a call: its function, its arguments, and shape, strides, dtype and device of
 its tensors.  Operators have :func:`operand_key`.  Public functions have :func:`function_key` and
-:func:`tensor_key`, with arguments as the caller gave them: an eager call on plain, aligned tensors
-that no dispatch mode, transform or autocast has to do with goes to its kernels directly.  Other
-calls have no function key (``None``) and go through torch's dispatcher.
+:func:`tensor_key`, with arguments as the caller gave them: an eager call on plain, aligned tensors,
+outside of dispatch modes, transforms and autocast, launches its kernels directly.  Other calls have
+no function key (``None``) and go through torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DispatchCache(Generic[Value]):
 _cache: DispatchCache[Any] = DispatchCache()
 #: Returns the cached value of a call key, which is not None here, or None.
 get = _cache.get
-#: Removes everything that is cached; for when what plans are made of has changed.
+#: Empties the cache, as after a change of tables or families.
 clear = _cache.clear
 
 
@@ -114,9 +114,9 @@ def function_key(
 ) -> Hashable:
     """Returns the key of a call of a convolution; ``None`` if it takes the dispatcher.
 
-    Whether autograd records the call is not part of the key.  Nothing was checked.  ``tensors`` are
-    all of the call, x first; ``numbers`` stride, padding, dilation, groups and sizes as the caller
-    gave them; ``rest`` everything else that decides what is computed: names, dtypes.
+    The key does not tell whether autograd records the call.  Arguments are not checked.
+    ``tensors`` are all of the call, x first; ``numbers`` stride, padding, dilation, groups and
+    sizes as the caller gave them; ``rest`` all else that decides what is computed: names, dtypes.
     """
     if is_observed():
         return None
@@ -154,7 +154,7 @@ def _tensor_key(words: Hashable, tensors: tuple[Any, ...], is_convolution: bool)
             else:
                 return None
     except (AttributeError, RuntimeError):
-        # No tensor, one that is not dense, or what a transform of torch.func left behind.
+        # No tensor, one that is not dense, or a dead wrapper of torch.func.
         return None
     if addresses % ALIGNMENT:
         return None
@@ -196,19 +196,19 @@ def is_differentiated(*tensors: Tensor | None) -> bool:
 
 
 def is_observed() -> bool:
-    """Tells whether torch traces or transforms calls, or a mode is shown operators or functions."""
+    """Tells whether torch traces or transforms calls, or a mode intercepts them."""
     return (
         is_compiling()
         or _is_tracing()
         or _dispatch_modes() > 0
         or _transforms() > 0
         or forward_ad._current_level >= 0
-        or (_function_modes() > 0 and _is_shown_functions())
+        or (_function_modes() > 0 and _is_intercepted())
     )
 
 
-def _is_shown_functions() -> bool:
-    """Tells whether a mode is shown functions, and does something with those of this package."""
+def _is_intercepted() -> bool:
+    """Tells whether a function mode intercepts functions of this package."""
     modes = map(torch._C._get_function_stack_at, range(_function_modes()))
     return any(
         type(mode) is not DeviceContext and not getattr(mode, "leaves_ours", False)
@@ -226,7 +226,7 @@ def is_autocast(device: str) -> bool:
 
 
 def is_cast(operand: torch.Tensor) -> bool:
-    """Tells whether autocast is on for an operand, and brings it to its dtype."""
+    """Tells whether autocast casts an operand."""
     return operand.dtype in _ELIGIBLE and is_autocast(operand.device.type)
 
 
@@ -236,7 +236,7 @@ def cast_dtype(operand: torch.Tensor) -> torch.dtype:
 
 
 def cast_operands(operands: Sequence[Tensor | None], device: str) -> tuple[Any, ...]:
-    """Returns operands with those of a device brought to its autocast dtype."""
+    """Returns operands, those of a device cast to its autocast dtype."""
     dtype = torch.get_autocast_dtype(device)
 
     def cast(operand: Tensor | None) -> Tensor | None:
@@ -250,7 +250,7 @@ def cast_operands(operands: Sequence[Tensor | None], device: str) -> tuple[Any, 
 def autocast_operands(*tensors: Tensor | None) -> tuple[Any, ...] | None:
     """Returns the operands of a call without a key as autocast casts them.
 
-    ``None`` if it is not autocast that keeps the call from having a key.
+    ``None`` where the call has no key for another reason.
     """
     if is_observed() or not _is_any_autocast():
         return None

@@ -141,7 +141,7 @@ class Finish(NamedTuple):
 
 
 class EpilogueArguments(NamedTuple):
-    """The tensors of an epilogue, and what is done with them; a plan takes no notice of the latter.
+    """The tensors and the operations of an epilogue; plans read the tensors alone.
 
     Attributes:
         bias: [Co]; added.

@@ -1,66 +1,46 @@
-"""The protocol of a family: one way to compute one direction of a convolution.
+"""The protocol of a family: an algorithm for one direction of a convolution.
 
-The planner (``planner.py``) compares families; nothing else asks which configuration belongs to
-which kernel.  A rewrite is a family, too: it turns a case into another one that other families
-compute, and adds what its copies cost.  A new kernel is a module with a :class:`Family` and a line
-in ``planner.py``.
+The planner (``planner.py``) compares families; no other module maps configurations to kernels.
+A rewrite (``families/rewrite.py``) is a family, too: it turns a case into another one that other
+families compute, and adds the time of its copies.  A new kernel is a module with a :class:`Family`
+and a line in ``families/__init__.py``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import Device, Expected
 from triton_ext.ops.core.refusals import Refusals, refused
 
 Config = TypeVar("Config")
 
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The time that a model expects of a configuration, in microseconds.
-
-    Attributes:
-        parts: What the time is made of, by name: the kernel, copies around it.
-        counted_us: The time as the planner compares it: with the family's correction, whose
-            measurement stands beside it.
-    """
-
-    parts: tuple[tuple[str, float], ...]
-    counted_us: float
-
-    @classmethod
-    def of(cls, kernel_us: float, copies_us: float = 0.0, correction: float = 1.0) -> Expected:
-        """Returns the time of a kernel, which counts ``correction`` times, and of copies."""
-        parts = (("kernel", kernel_us), *((("copies", copies_us),) if copies_us else ()))
-        return cls(parts, kernel_us * correction + copies_us)
-
-    @property
-    def us(self) -> float:
-        """All parts."""
-        return sum(us for _, us in self.parts)
+#: Tuning does not try what its model expects to take so many times what others do.
+HOPELESS = 1.5
 
 
 class Family(ABC, Generic[Config]):
-    """One way to compute a direction.
+    """An algorithm for one direction.
 
     Attributes:
-        kind: Its name, and that of its configurations in tables of measured choices.  A name is
-            never used again for something else: it stands in users' files.
+        kind: Name of the family, and of its configurations in tables of measured choices.  A name
+            is never reused: users' files hold it.
         direction: The direction that it computes.
         config_type: The class of its configurations, a frozen dataclass.
         reads_packed: Whether it takes cases with a packing, which rewrites make.
-        supersedes: Kinds of its direction that are not compared with it where it takes a case:
-            models of both are not made to be compared.
+        supersedes: Kinds of its direction that are left out where it takes a case: their models
+            are not comparable with its own.
         is_interpreted: Whether Triton's interpreter runs its kernels; it runs no Gluon kernels.
         is_gemm: Whether it multiplies tap by tap.  Two such kernels of a direction are one
             algorithm, of which tuning tries both.
-        tile_fields: Fields of its configurations, or of the one in them, that say which tile is
-            computed; without any, every configuration is a tile of its own.
+        tile_fields: Fields of its configurations that describe the tile; without any, every
+            configuration is a tile of its own.
+        has_stages: Whether ``num_stages`` of them says no more than how deep the pipeline is.
+        is_wrapped: Whether both are fields of another configuration in theirs, ``config``.
     """
 
     kind: ClassVar[str]
@@ -71,6 +51,8 @@ class Family(ABC, Generic[Config]):
     is_interpreted: ClassVar[bool] = True
     is_gemm: ClassVar[bool] = False
     tile_fields: ClassVar[tuple[str, ...]] = ()
+    has_stages: ClassVar[bool] = False
+    is_wrapped: ClassVar[bool] = False
 
     def __init__(self, direction: Direction | None = None) -> None:
         # A class may compute several directions, each by an object of its own.
@@ -78,10 +60,10 @@ class Family(ABC, Generic[Config]):
             self.direction = direction
 
     def refusals(self, case: Case, device: Device, config: Config | None = None) -> Refusals:
-        """Returns why it does not compute a case, or not with a configuration.
+        """Returns why the family does not compute a case, or not with a configuration.
 
-        Where a table holds the configuration, it warns of those that are ``in_key``; others, as for
-        strides, the amount of padding and the installed Triton, only have it pass over the entry.
+        The look-up in tables warns of refusals that are ``in_key``; for others (strides, the amount
+        of padding, the installed Triton) it ignores the entry silently.
         """
         found = self.case_refusals(case, device)
         if config is None or any(each.in_key for each in found):
@@ -90,11 +72,11 @@ class Family(ABC, Generic[Config]):
         return (*found, *(wrong or self.fit_refusals(config, case, device)))
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
-        """Returns why it does not compute a case."""
+        """Returns why the family does not compute a case."""
         return ()
 
     def number_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
-        """Returns why its kernel cannot be compiled so for the types of a case."""
+        """Returns why the kernel cannot be compiled with a configuration for a case's types."""
         found: Refusals = config.refusals()
         return found
 
@@ -103,12 +85,23 @@ class Family(ABC, Generic[Config]):
         return ()
 
     def passed_over(self, case: Case, device: Device) -> str:
-        """Returns why the planner does not choose it though it computes a case; empty if it may."""
+        """Returns why the planner does not compare it though it takes a case; empty if it does."""
         return ""
 
     def is_hopeless(self, case: Case, device: Device) -> bool:
-        """Tells whether tuning can leave it out, by a comparison that the family makes itself."""
+        """Tells whether tuning leaves it out, by a model of the family's own."""
         return False
+
+    def variant(self, config: Any) -> tuple[tuple[str, ...], Any, Any]:
+        """Returns the kernel and the tile of a configuration, and all of it but its stages.
+
+        Tuning measures various kernels and tiles, and one of those that differ in stages alone.
+        """
+        inner = config.config if self.is_wrapped else config
+        sizes = tuple([getattr(inner, name) for name in self.tile_fields])
+        rest = replace(inner, num_stages=1) if self.has_stages else inner
+        rest = replace(config, config=rest) if self.is_wrapped else rest
+        return (self.kind,), sizes or inner, rest
 
     @abstractmethod
     def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:
@@ -120,7 +113,7 @@ class Family(ABC, Generic[Config]):
 
         Raises:
             DescriptorError: TMA cannot describe the operands.
-            UnsupportedError: The kernel does not take the case or the configuration.
+            UnsupportedError: Sizes that the kernel cannot count.
         """
 
 

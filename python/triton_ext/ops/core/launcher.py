@@ -11,7 +11,7 @@ begins where a tensor of the call begins is that tensor, in every call with this
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -46,34 +46,34 @@ def _collecting(variable: ContextVar[list[Any] | None]) -> Iterator[list[Any]]:
 
 
 def compiling() -> contextlib.AbstractContextManager[list[Any]]:
-    """Within, launches compile their kernels, which the list collects, and launch nothing.
+    """Within the context, launches only compile; the list collects the compiled kernels.
 
-    Kernels that were launched before bypass Triton's front door and are launched.
+    Kernels that were launched before are launched.
     """
     return _collecting(_compiled)
 
 
 def recording() -> contextlib.AbstractContextManager[list[Launched]]:
-    """Within, the list collects what is launched by this thread."""
+    """Within the context, the list collects the launches of this thread."""
     return _collecting(_recorded)
 
 
 class _Bypass(NamedTuple):
-    """A compiled kernel, launched without Triton's front door."""
+    """A compiled kernel, launched without ``JITFunction.run``."""
 
     run: Callable[..., Any]  # launches it through Triton's launcher
-    # Launches it with the addresses of tensors, False where nothing was launched; None where that
-    # cannot be.  ``prepared.together`` launches others after it.
+    # Launches it with the addresses of tensors; returns False where it launched nothing.  None
+    # where no launch can be prepared.  ``prepared.together`` launches others after it.
     prepared: Any
 
 
 @dataclass(slots=True, kw_only=True)
 class Launcher:
-    """Launches through Triton's front door once, then the compiled kernel itself.
+    """Launches through ``JITFunction.run`` once, then the compiled kernel itself.
 
-    The front door specializes a kernel on its arguments: types, integers that are 1 or a multiple
-    of 16, pointers on 16-byte boundaries.  A plan fixes all of them but those of tensors.
-    Bypassing the front door saves 25 us of 70 a call (H200 machine, 2026-11-20).
+    ``JITFunction.run`` specializes a kernel on its arguments: types, integers that are 1 or a
+    multiple of 16, pointers on 16-byte boundaries.  A plan fixes all of them but those of tensors.
+    Bypassing it saves 25 us of 70 a call (host of an H200, 2026-11-20).
 
     A compiled kernel is launched with all its parameters prepared but the addresses of the tensors
     (docs/adr/0016-prepared-launches.md), or through Triton's launcher where that has more to do.
@@ -169,7 +169,7 @@ class LaunchGroup:
 
     @classmethod
     def of(cls, launches: Sequence[tuple[Launched, Pick]]) -> LaunchGroup | None:
-        """Returns the group of launches, each with a function that picks its tensors of a call's.
+        """Returns the group of launches; functions pick the tensors of each from those of a call.
 
         ``None`` where a launch was not prepared.
         """
@@ -198,9 +198,53 @@ class LaunchGroup:
         return self._launch(tensors)
 
 
-# Calls that are recorded at most: where two tensors are one or kernels are not prepared yet, none
-# shows what a replay needs.
+# Calls that may try to group their launches: kernels are prepared after their first launch, never
+# in the interpreter, and two tensors of a recorded call may be one.
 _MOST_TRIES = 3
+
+# A launcher, and names of tensors that it gets in place of others.
+Step = tuple[Launcher, Mapping[str, str]]
+
+
+class Launches:
+    """Kernels in sequence, with the same arguments at every launch but for their tensors.
+
+    ``order`` are the names of a call's tensors, as the kernels' parameters are named; calls have
+    tensors and ``None`` in the same places.
+    """
+
+    __slots__ = ("_group", "_steps", "_tries")
+
+    def __init__(self, order: Sequence[str], steps: Sequence[Step]) -> None:
+        self._steps = []
+        for launcher, instead in steps:
+            names = [name[:-4] for name in launcher.kernel.arg_names if name.endswith("_ptr")]
+            pick = itemgetter(*[order.index(instead.get(name, name)) for name in names])
+            self._steps.append((launcher, pick))
+        self._group: LaunchGroup | None = None
+        self._tries = _MOST_TRIES
+
+    def launch(self, tensors: Tensors, is_aligned: bool) -> None:
+        """Launches the kernels on the device of the first tensor.
+
+        With ``is_aligned``, all tensors begin on 16-byte boundaries.
+        """
+        x: Any = tensors[0]
+        if x.is_cuda and x.device.index != torch.cuda.current_device():
+            with torch.cuda.device(x.device):
+                return self.launch(tensors, is_aligned)
+        if is_aligned and self._group is not None and self._group(tensors):
+            return None
+        launches = []
+        for launcher, pick in self._steps:
+            picked = pick(tensors)
+            launcher.launch(picked)
+            launches.append(((launcher, picked), pick))
+        if is_aligned and launches and self._tries and self._group is None:
+            self._tries -= 1
+            self._group = LaunchGroup.of(launches)
+        return None
+
 
 _EMPTY = (
     torch.ops.aten.empty.memory_format,

@@ -48,8 +48,8 @@ conv_violations = backends.load("nvidia", "conv_violations")
 _STEP_US, _FIXED_PART = 0.2, 0.5
 _STEP_PIXELS, _STEP_CHANNELS = 128, 64
 _FULL_STEP_BYTES = 128
-# Copies of columns, whose addresses take longer than those of rows: a part of the rate of copies.
-_COLUMN_COPY_RATE = 2.0 / 3.5
+# Copies of columns, whose addresses take longer than those of rows: a share of the DRAM rate.
+_COLUMN_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class RowPacking:
     is_turned: bool = False
 
     @classmethod
-    def ways(
+    def candidates(
         cls, problem: ConvProblem, x_strides: tuple[int, ...], element_bytes: int
     ) -> list[RowPacking]:
-        """Returns the ways to pack: rows, planes where there may be some, then columns.
+        """Returns the packings that im2col can read: rows, planes where there may be some, columns.
 
         ``x_strides`` are those of x [N, Ci, *input_size], in elements.
         """
@@ -91,7 +91,7 @@ class RowPacking:
             outer = (*problem.input_size[:-2], problem.output_size[-2])
             copied = cls._copied(problem, column, outer, element_bytes)
             found.append(replace(copied, columns=True))
-        return [way for way in found if not conv_violations(way.packed.geometry)]
+        return [each for each in found if not conv_violations(each.packed.geometry)]
 
     @classmethod
     def _in_place(
@@ -134,27 +134,31 @@ class RowPacking:
         return self.problem.filter_size[-1] * self.channels
 
     @property
-    def walked(self) -> int:
+    def im2col_dims(self) -> int:
         """Spatial dimensions that im2col still has, from the outermost on."""
         return self.problem.dims - (2 if self.columns else 1)
 
     @property
     def packed(self) -> ConvProblem:
         """The convolution that the kernel computes: one column, S * C' channels."""
-        p, walked, ones = self.problem, self.walked, (1,) * (self.problem.dims - self.walked)
-        size = (*p.input_size[:walked], *p.output_size[walked:])
-        taps = (*p.filter_size[:walked], *ones)
+        p, kept, ones = (
+            self.problem,
+            self.im2col_dims,
+            (1,) * (self.problem.dims - self.im2col_dims),
+        )
+        size = (*p.input_size[:kept], *p.output_size[kept:])
+        taps = (*p.filter_size[:kept], *ones)
         if self.planes:
             rows, (out_h, out_w) = p.filter_size[0], p.output_size
-            walked, ones, size, taps = 0, (1, 1, 1), (out_h, rows, out_w), (1, rows, 1)
+            kept, ones, size, taps = 0, (1, 1, 1), (out_h, rows, out_w), (1, rows, 1)
         return replace(
             p,
             in_channels=self.window_channels,
             input_size=size,
             filter_size=taps,
-            stride=(*p.stride[:walked], *ones),
-            padding=(*p.padding[:walked], *(((0, 0),) * len(ones))),
-            dilation=(*p.dilation[:walked], *ones),
+            stride=(*p.stride[:kept], *ones),
+            padding=(*p.padding[:kept], *(((0, 0),) * len(ones))),
+            dilation=(*p.dilation[:kept], *ones),
         )
 
     @property
@@ -196,18 +200,19 @@ class RowPacking:
 
     @property
     def copy_us(self) -> float:
-        """Time in which one launch packs x and the weight; of a weight alone, within the error."""
-        problem, rate = self.problem, H200.copy_bytes_per_us
+        """Time of the launch that packs x and the weight; 0 where only the weight is packed."""
+        problem = self.problem
         if not self.is_copied:
             return 0.0
         shapes = (problem.x_shape, self.memory_shape, problem.w_shape, self.weight_shape)
         copied_bytes = sum(map(math.prod, shapes)) * self.element_bytes
-        return H200.launch_us + copied_bytes / (rate * _COLUMN_COPY_RATE if self.columns else rate)
+        share = (_COLUMN_SHARE,) if self.columns else ()
+        return H200.launch_us + H200.dram_us(copied_bytes, *share)
 
     def cost(self, num_sms: int) -> tuple[float, float]:
-        """Returns the expected times, packed and tap by tap, on so many multiprocessors.
+        """Returns the expected times in us, packed and tap by tap: copies and k iterations.
 
-        That is copies and steps of the K loop; tap by tap infinite where im2col has no such stride.
+        The second is infinite where im2col has no such stride.
         """
         problem, size = self.problem, self.element_bytes
         tiles = math.ceil(problem.geometry.m_gemm / _STEP_PIXELS)
@@ -217,7 +222,7 @@ class RowPacking:
             return waves * taps * math.ceil(channels / block_k) * _step_us(block_k * size)
 
         packed_us = self.copy_us + gemm_us(
-            math.prod(problem.filter_size[: self.walked]), self.window_channels, self.block_k
+            math.prod(problem.filter_size[: self.im2col_dims]), self.window_channels, self.block_k
         )
         if conv_violations(problem.geometry):
             return packed_us, math.inf
@@ -230,10 +235,10 @@ class RowPacking:
 
 
 def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
-    """Returns the time of filling channels up to whole 16 bytes, of x or dy; 0 where they are."""
+    """Returns the time of the copy that pads channels of x or dy to whole 16 bytes, or 0."""
     aligned = _up(channels, ROW_BYTES // element_bytes)
     copied_bytes = pixels * (channels + aligned) * element_bytes
-    return 0.0 if aligned == channels else H200.launch_us + copied_bytes / H200.copy_bytes_per_us
+    return 0.0 if aligned == channels else H200.launch_us + H200.dram_us(copied_bytes)
 
 
 def channel_block(ci: int, element_bytes: int, groups: int) -> int:
@@ -269,7 +274,7 @@ def packing_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
 
 
 def geometry_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
-    """Returns what neither im2col nor partial im2col can express of a forward convolution.
+    """Returns why neither im2col nor partial im2col can express a forward convolution.
 
     An empty batch counts as one image.
     """
@@ -279,8 +284,8 @@ def geometry_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
     if not found or min(problem.stride) < 1 or conv_violations(unstrided.geometry):
         return refused(*found)
     # Steps that im2col cannot make become steps between rows and windows in memory.  The size of an
-    # element changes how many channels are in memory, not whether there is a way.
-    if RowPacking.ways(problem, channels_last_strides(problem.x_shape), 2):
+    # element changes how many channels are in memory, not whether a packing exists.
+    if RowPacking.candidates(problem, channels_last_strides(problem.x_shape), 2):
         return ()
     why = "; ".join(map(str, packing_refusals(problem)))
     # Nothing helps the outermost of three dimensions.

@@ -55,8 +55,7 @@ class Plan(ABC):
                 plan was made for.
             second: weight [Co, Ci / groups, *filter_size] in any memory format; in wgrad dy, of the
                 layout that the plan was made for.
-            operands: Those that fprop's epilogue asks for; of dgrad, a bias [Ci] of a transposed
-                convolution or none.  They are not checked.
+            operands: Tensors of fprop's epilogue; in dgrad, a bias [Ci] or none.  Not checked.
             out: Where to put the output; a new tensor by default.
 
         Returns:
@@ -147,7 +146,7 @@ class ForwardPlan(Plan):
             scale, one = (None, scale) if scale.numel() == 1 else (scale.contiguous(), None)
         if residual is not None:
             residual = aligned_rows(residual.permute(TO_LAST[self.problem.dims]))
-        # Bits are what a kernel before has set to zero.
+        # int32 flags were set to zero by an earlier kernel.
         if amax is not None and amax.dtype != torch.int32:
             amax = amax.zero_().view(torch.int32)
         bias = None if bias is None else bias.contiguous()
@@ -201,6 +200,6 @@ class ConvSizes(NamedTuple):
 
 
 def three(values: Iterable[int], missing: int | None = None) -> tuple[int | None, ...]:
-    """Returns a kernel's (d, h, w), with another value for dimensions that are not there."""
+    """Returns a kernel's (d, h, w), with another value for missing dimensions."""
     found = tuple(values)
     return (missing,) * (3 - len(found)) + found

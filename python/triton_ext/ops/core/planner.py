@@ -1,7 +1,7 @@
 """The planner: the only place that chooses which family computes a case, and how.
 
-A choice that was measured goes first (``tables.py``); else the models of the families are
-compared, each with its correction.  :func:`offers` says what there was to choose from.
+A measured choice goes first (``tables.py``), then the least time of the families' models, each with
+its correction.  :func:`offers` lists all candidates.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from triton_ext import backends
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import DIRECTIONS, Case
-from triton_ext.ops.core.device import Device, device_of
-from triton_ext.ops.core.family import FAMILIES, TORCH, Expected, Family, families_of, family_of
+from triton_ext.ops.core.device import Device, Expected, device_of
+from triton_ext.ops.core.family import FAMILIES, HOPELESS, TORCH, Family, families_of, family_of
 from triton_ext.ops.core.packing import geometry_refusals as forward_refusals
 from triton_ext.ops.core.refusals import (
     DTYPES,
@@ -38,8 +38,6 @@ descriptor_error = backends.load("nvidia", "descriptor_error")
 
 #: How much faster than a measured kernel torch has to be in its model.
 MEASURED_MARGIN = 1.35
-# A family that its model expects to take so many times what others do is not tried.
-_HOPELESS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +55,9 @@ class Offer:
     Attributes:
         family: The family.
         refusals: Why it does not compute the case; empty if it does.
-        passed_over: Why it is not compared with the others though it computes the case.
-        superseded_by: The kind of a family that is not compared with it, and goes first.
-        times: Its configurations, its best guess first, with the times that its model expects.
+        passed_over: Why it is not compared with others though it computes the case.
+        superseded_by: The kind of the family that goes first, without a comparison.
+        times: Its configurations and the times of its model, its best guess first.
     """
 
     family: Family[Any]
@@ -73,10 +71,9 @@ def register(family: Family[Any]) -> None:
     """Adds a family from outside the package, for this process; ours go first at equal times.
 
     Raises:
-        TypeError: It is no family, or its configurations are of no frozen dataclass.
-        ValueError: Its kind or its direction is unknown.  Its direction has a family of its
-            kind or its class of configurations, or another direction has one of them with another
-            class or kind: tables name kinds alone.
+        TypeError: ``family`` is no Family, or its ``config_type`` is no frozen dataclass.
+        ValueError: ``kind`` is no name or ``direction`` is unknown.  The direction has the kind or
+            the class already, or another direction has them in another pair: tables hold kinds.
     """
     if not isinstance(family, Family):
         raise TypeError(f"register: expected a Family, got {type(family).__name__}")
@@ -98,7 +95,7 @@ def register(family: Family[Any]) -> None:
                 f"{family.config_type.__name__}"
             )
     FAMILIES.append(family)
-    # Plans that were made before know nothing of it.
+    # Cached plans were chosen without it.
     make_plan.cache_clear()
     dispatch_cache.clear()
 
@@ -129,12 +126,12 @@ def plan_or_refusal(case: Case, device: torch.device) -> Any | Refusal:
 def plan(case: Case, device: Device, config: Any = None) -> Any:
     """Returns the plan of a case that :func:`check` lets pass.
 
-    The class of ``config`` says which family computes the case; ``None`` for the configuration that
-    was measured, else the one that models expect to be fastest.
+    The class of ``config`` names the family; ``None`` for the measured configuration, else the one
+    that models expect to be fastest.
 
     Raises:
         DescriptorError: TMA cannot describe the operands.
-        UnsupportedError: No family takes the case, or not with this configuration.
+        UnsupportedError: No family takes the case, or the family of ``config`` refuses it.
     """
     if config is None:
         # Tables hold choices for pixels as they are.
@@ -156,7 +153,7 @@ def plan(case: Case, device: Device, config: Any = None) -> Any:
 
 
 def torch_offer(case: Case, device: Device) -> Offer:
-    """Returns what torch's own convolution has for a case."""
+    """Returns the offer of torch's own convolution for a case."""
     offer = _offer(TORCH[case.direction], case, device)
     times = () if offer.refusals else offer.family.candidates(case, device).items()
     return replace(offer, times=tuple(times))
@@ -165,8 +162,7 @@ def torch_offer(case: Case, device: Device) -> Offer:
 def torch_ratio(case: Case, device: torch.device) -> tuple[float, bool]:
     """Returns torch's time over that of the kernel that would be chosen.
 
-    It is infinite where a kernel goes first in any case: torch is refused, or no kernel takes the
-    case.  It is NaN where torch has no model.
+    It is infinite where torch is refused or no kernel takes the case, NaN where torch has no model.
 
     Returns:
         The ratio, and whether both times were measured in the same rounds.
@@ -240,29 +236,28 @@ def _offer(family: Family[Any], case: Case, device: Device) -> Offer:
     return Offer(family=family, refusals=found, passed_over=passed_over)
 
 
-def in_order(found: Iterable[Offer]) -> list[Any]:
-    """Returns configurations in the order of their times, the best of another family second.
+def in_order(found: Iterable[Offer]) -> list[Choice]:
+    """Returns choices by their times, the best one of another family second.
 
-    Models err by family more than by configuration.  Those of one family stay in its own order.
+    Models err by family more than by configuration.  Each family's configurations keep its order.
     """
-    times: list[tuple[float, Any]] = []
+    times: list[tuple[float, Choice]] = []
     for offer in found:
         least_us = 0.0
         for config, expected in offer.times:
             least_us = max(least_us, expected.counted_us)
-            times.append((least_us, config))
-    configs = [config for _, config in sorted(times, key=lambda item: item[0])]
-    other = next((each for each in configs if type(each) is not type(configs[0])), None)
-    if other is not None:
-        configs.remove(other)
-        configs.insert(1, other)
-    return configs
+            times.append((least_us, Choice(offer.family, config)))
+    choices = [choice for _, choice in sorted(times, key=lambda item: item[0])]
+    others = [i for i, each in enumerate(choices) if each.family is not choices[0].family]
+    if others:
+        choices.insert(1, choices.pop(others[0]))
+    return choices
 
 
 def candidates(case: Case, device: Device, count: int) -> list[Any]:
-    """Returns up to ``count`` configurations worth measuring, the models' choice first.
+    """Returns up to ``count`` configurations to measure, the models' choice first.
 
-    There are none where no kernel takes the case, or its batch is empty.
+    The list is empty where no kernel takes the case or its batch is empty.
     """
     best = None
     if case.problem.batch and not refusals(case, device):
@@ -285,31 +280,26 @@ def _is_tried(offer: Offer, found: list[Offer], case: Case, device: Device) -> b
     """Tells whether a family that the models do not choose may still be the fastest."""
     if offer.family.is_hopeless(case, device):
         return False
-    if not offer.passed_over and offer.family.is_gemm:
-        # Tried beside whatever is faster by a model of its own.
+    if not offer.passed_over and (offer.family.is_gemm or len(offer.times) == 1):
+        # Models of other families are not comparable with a GEMM's; one configuration costs little.
         return True
-    us = offer.times[0][1].us
-    if math.isnan(us):  # no model
-        return not offer.passed_over
     compared = (each for each in found if not (each.passed_over or each.superseded_by))
-    return us <= _HOPELESS * min(each.times[0][1].us for each in compared)
+    return offer.times[0][1].us <= HOPELESS * min(each.times[0][1].us for each in compared)
 
 
-def _various(ranked: list[Any], count: int) -> list[Any]:
-    """Returns so many of a ranking, in its order: of every kernel and of many tiles.
+def _various(ranked: list[Choice], count: int) -> list[Any]:
+    """Returns ``count`` configurations of a ranking, in its order: all kernels, many tiles.
 
-    Models err by kernel and by tile more than by what else a configuration says.  So the first one
-    of every kernel is among them, and no more than a third are of one tile unless the others are
-    too few.
+    Models err by kernel and by tile more than by other fields.  So the first configuration of every
+    kernel is taken, and at most a third are of one tile unless the others are too few.
     """
     found: dict[Any, Any] = {}
-    for config in ranked:
-        # One with fewer stages is there for problems that leave less shared memory.
-        found.setdefault(_without_stages(config), config)
+    for choice in ranked:
+        # Fewer stages are for problems that leave less shared memory.
+        found.setdefault(choice.family.variant(choice.config), choice.config)
     seen: Counter[Any] = Counter()
     parts: tuple[list[Any], ...] = ([], [], [])
-    for config in found.values():
-        kernel, tile = _kernel_and_tile(config)
+    for (kernel, tile, _), config in found.items():
         seen.update((kernel, (kernel, tile)))
         is_surplus = seen[kernel, tile] > max(1, count // 3)
         parts[0 if seen[kernel] == 1 else 2 if is_surplus else 1].append(config)
@@ -317,26 +307,8 @@ def _various(ranked: list[Any], count: int) -> list[Any]:
     return [config for config in found.values() if config in taken]
 
 
-def _kernel_and_tile(config: Any) -> tuple[tuple[type, ...], tuple[Any, ...]]:
-    """Returns the classes of a configuration and of those in it, and the sizes of its tile."""
-    chain = [config]
-    while getattr(chain[-1], "config", None) is not None:
-        chain.append(chain[-1].config)
-    fields = {family.config_type: family.tile_fields for family in FAMILIES}
-    names = next(fields[type(each)] for each in reversed(chain) if type(each) in fields)
-    sizes = tuple([getattr(chain[-1], name) for name in names])
-    return tuple(map(type, chain)), sizes or (chain[-1],)
-
-
-def _without_stages(config: Any) -> Any:
-    inner = getattr(config, "config", None)
-    if inner is not None:
-        return replace(config, config=_without_stages(inner))
-    return replace(config, num_stages=1) if hasattr(config, "num_stages") else config
-
-
 def check(case: Case, device: torch.device) -> None:
-    """Refuses a case that no kernel takes on any GPU.
+    """Raises where no kernel takes a case on any GPU.
 
     Raises:
         DescriptorError: TMA cannot express the geometry; every refusal is listed.
@@ -349,7 +321,7 @@ def check(case: Case, device: torch.device) -> None:
 
 
 def geometry_refusals(case: Case) -> tuple[Refusal, ...]:
-    """Returns what TMA cannot express of a case."""
+    """Returns why TMA cannot express a case."""
     problem = case.problem
     if not 1 <= problem.dims <= 3:
         return refused(f"{problem.dims} spatial dimensions: expected 1 to 3")
@@ -357,7 +329,7 @@ def geometry_refusals(case: Case) -> tuple[Refusal, ...]:
 
 
 def refusals(case: Case, device: Device | None = None) -> tuple[Refusal, ...]:
-    """Returns why no kernel takes a case, of one image at least; ``None`` is any device."""
+    """Returns why no kernel takes a case, of one image at least; ``None`` for any device."""
     case = replace(case, problem=replace(case.problem, batch=max(case.problem.batch, 1)))
     wrong = (*dtype_refusals(case), *geometry_refusals(case))
     if device is not None and device.capability < (9, 0):

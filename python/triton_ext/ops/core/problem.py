@@ -68,7 +68,7 @@ class ConvProblem:
 
     @property
     def geometry(self) -> ConvGeometry:
-        """The walk over x [N, *input_size, Ci] in the terms of im2col tensor maps."""
+        """The geometry over x [N, *input_size, Ci] in the terms of im2col tensor maps."""
         return ConvGeometry.make(
             (self.batch, *self.input_size, self.in_channels),
             self.filter_size,
@@ -146,6 +146,8 @@ _SIDES = {
 
 # Asked before ``operator.index``, which torch 2.11 does not trace for tuples; bool has an index.
 _NO_INTEGERS = (bool, tuple, list)
+# Parameters are smaller.
+_LIMIT = 1 << 31
 
 
 class ConvParameters(NamedTuple):
@@ -226,14 +228,20 @@ class ConvParameters(NamedTuple):
         )
 
 
+def is_out_of_range(value: object) -> bool:
+    """Tells whether an int is no size and no parameter: kernels and operators have fewer bits."""
+    return isinstance(value, int) and not -_LIMIT < value < _LIMIT
+
+
 def integer(value: object) -> int | None:
-    """Returns an integer of any kind as an int; ``None`` if it is something else."""
+    """Returns an integer of any kind as an int; ``None`` for another value, or one out of range."""
     if isinstance(value, _NO_INTEGERS):
         return None
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        found = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+    return None if is_out_of_range(found) else found
 
 
 def _integers(value: object) -> list[int] | None:
@@ -251,14 +259,15 @@ def numbers(name: str, value: Numbers, dims: int) -> tuple[int, ...]:
     Raises:
         ValueError: ``value`` is something else; ``name`` is the argument's.
     """
-    if type(value) is int:
+    if type(value) is int and not is_out_of_range(value):
         return (value,) * dims
     number = integer(value)
     values = [number] if number is not None else _integers(value)
     if values is not None and len(values) == 1:
         values *= dims
     if values is None or len(values) != dims:
-        raise ValueError(f"{name}: expected one integer or ({_letters(dims)}), got {value!r}")
+        expected = f"one integer or ({_letters(dims)}), below 2**31"
+        raise ValueError(f"{name}: expected {expected}, got {value!r}")
     return tuple(values)
 
 
@@ -288,7 +297,7 @@ def _padding_sides(
     if [len(pair) for pair in pairs] != [2] * dims:
         raise ValueError(
             f'padding: expected one integer, ({_letters(dims)}), {_SIDES[dims]}, "same" or '
-            f'"valid", got {padding!r}'
+            f'"valid", integers below 2**31, got {padding!r}'
         )
     sides = [side for pair in pairs for side in pair]
     if min(sides) < 0:

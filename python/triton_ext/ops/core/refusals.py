@@ -1,7 +1,7 @@
 """Refusals: why no kernel takes a case, a configuration or a tensor.
 
-A refusal is an answer, not yet an error: the caller raises it or leaves the call to torch.  A
-family's refusals (``Family.refusals``) tell why other families have to take a case.
+A refusal is an answer, not yet an error: the caller raises it or leaves the call to torch.
+``Family.refusals`` says why a family does not compute a case.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
-from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.core.device import IS_INTERPRETED, RESERVED_BYTES, Device
 from triton_ext.ops.core.dispatch_cache import allows_tf32
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 
@@ -39,8 +39,6 @@ _INT32 = EpilogueSpec(out_dtype=torch.int32)
 
 # TMA reads from and writes to addresses that are multiples of this.
 _ALIGNMENT_BYTES = 16
-# Shared memory of mbarriers and alignment.
-_RESERVED_BYTES = 1024
 
 _MEMORY_FORMATS = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 
@@ -52,7 +50,7 @@ class Refusal:
     text: str  # what was found, what was expected
     kind: type[Exception] = UnsupportedError  # the class of the error
     by_torch: bool = True  # whether torch may compute it instead, where it is asked to
-    in_key: bool = True  # whether it depends on nothing that keys of tables do not hold
+    in_key: bool = True  # whether it follows from the case's key in tables
 
     def __str__(self) -> str:
         return self.text
@@ -66,7 +64,7 @@ Refusals = tuple[Refusal, ...]
 
 
 def refused(*texts: str, in_key: bool = True) -> Refusals:
-    """Returns refusals of texts."""
+    """Returns a refusal for each text."""
     return tuple(Refusal(text, in_key=in_key) for text in texts)
 
 
@@ -77,12 +75,12 @@ def refuse(where: str, found: Iterable[Refusal]) -> None:
 
 
 def beyond_keys(found: Iterable[Refusal]) -> Refusals:
-    """Returns the refusals of a case that depends on more than the key of the one asked for."""
+    """Returns refusals with ``in_key`` false: they depend on strides or amounts of padding."""
     return tuple(replace(each, in_key=False) for each in found)
 
 
 def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> Refusals:
-    """Returns which fields that are annotated as int or bool hold something else, or too little.
+    """Returns a refusal for each int or bool field of another type, and for small ints.
 
     Ints are at least 1, those of ``may_be_zero`` at least 0.  The module of the dataclass postpones
     the evaluation of annotations.
@@ -99,7 +97,7 @@ def field_refusals(config: Any, *, may_be_zero: Collection[str] = ()) -> Refusal
 
 
 def power_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
-    """Returns which fields are no powers of two from the first limit to the second one."""
+    """Returns a refusal for each field that is no power of two within its limits, both included."""
     return refused(
         *(
             f"{name} is {value}: expected a power of two from {least} to {most}"
@@ -110,7 +108,7 @@ def power_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
 
 
 def range_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
-    """Returns which fields are not from the first limit to the second one."""
+    """Returns a refusal for each field beyond its limits, both included."""
     return refused(
         *(
             f"{name} is {value}: expected {least} to {most}"
@@ -121,7 +119,7 @@ def range_refusals(config: object, **limits: tuple[int, int]) -> Refusals:
 
 
 def depth_refusals(config: object, element_bytes: int, name: str) -> Refusals:
-    """Returns why a field is fewer columns of a product's operand than ``tl.dot`` takes.
+    """Returns why a field is below the least depth of a ``tl.dot``.
 
     Elements of the operands have ``element_bytes``: 1, 2 or 4.
     """
@@ -137,9 +135,9 @@ def depth_refusals(config: object, element_bytes: int, name: str) -> Refusals:
 
 
 def smem_refusals(
-    smem_bytes: int, device: Device, reserved_bytes: int = _RESERVED_BYTES
+    smem_bytes: int, device: Device, reserved_bytes: int = RESERVED_BYTES
 ) -> Refusals:
-    """Returns why a CTA has no shared memory for tiles and stages of so many bytes."""
+    """Returns why tiles and stages of ``smem_bytes`` do not fit the shared memory of a CTA."""
     needed = smem_bytes + reserved_bytes
     if needed <= device.smem_bytes:
         return ()
@@ -205,7 +203,7 @@ def tf32_refusals(dtype: torch.dtype, device: torch.device) -> Refusals:
 def tensor_refusal(
     direction: Direction, operator: str, tensors: dict[str, torch.Tensor]
 ) -> Refusal | None:
-    """Returns what is wrong with dtypes and memory order of tensors with pixels, by name."""
+    """Returns the first refusal of dtype, memory order or TF32 of tensors, given by name."""
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES[direction]:
             text = f"dtype {tensor.dtype} is not supported, use {_names(DTYPES[direction])}"

@@ -9,7 +9,7 @@ So the pixels of residue a are a convolution of dy with stride 1 and some of the
 g = gcd(d, s) these taps are r0, r0 + s/g, ..., where r0 = (a + p)/g * (d/g)^-1 mod s/g, or none
 where g does not divide a + p or r0 is no tap.  From tap to tap f falls by d/g.
 
-Kernels call a phase a class.  Pure arithmetic, one spatial dimension at a time.
+Pure arithmetic, one spatial dimension at a time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ _MAX_INT32 = (1 << 31) - 1
 _MAX_TILES = _MAX_INT32 - (1 << 16)
 # The smallest tile that a configuration may have.
 _LEAST_ROWS, _LEAST_COLUMNS = 16, 8
-# More are counted alike: a model looks at all of them for every configuration, and 1024 take
-# it 6 ms.
-_MOST_CLASSES = 1024
+# More are not listed: a model takes 6 ms for all configurations over 1024 phases.
+_MOST_PHASES = 1024
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
@@ -62,11 +61,11 @@ class StridePhases:
         return pow(self.dilation // self.divisor, -1, self.tap_step)
 
     @property
-    def walk_size(self) -> int:
+    def phase_size(self) -> int:
         """Pixels of the largest phase."""
         return math.ceil(self.size / self.stride)
 
-    def class_taps(self, residue: int) -> range:
+    def taps_of(self, residue: int) -> range:
         """Returns the taps that reach the pixels of a residue."""
         position = residue + self.low
         if position % self.divisor:
@@ -81,7 +80,7 @@ class StridePhases:
     @property
     def shifts(self) -> list[int]:
         """The shifts of all taps of all phases."""
-        return [self.shift(a, r) for a in range(self.stride) for r in self.class_taps(a)]
+        return [self.shift(a, r) for a in range(self.stride) for r in self.taps_of(a)]
 
     @property
     def lower(self) -> int:
@@ -109,22 +108,22 @@ def three_dims(dims: Sequence[StridePhases]) -> list[StridePhases]:
 
 
 def phase_taps(dims: Sequence[StridePhases]) -> tuple[int, tuple[float, ...], int]:
-    """Returns the pixels of an image in a phase, the taps of phases, and how often there are such.
+    """Returns the pixels of a phase per image, the taps of each phase, and their repeats.
 
-    Up to 1024 phases are there once each, by residue, the last dimension's fastest, as the Gluon
-    kernel walks them; by the model of the ``@triton.jit`` kernel no choice depends on the order.
-    More are one phase with the mean of the taps.
+    Up to 1024 phases are listed by residue, the last dimension fastest, as the Gluon kernel
+    computes them; no choice of the ``@triton.jit`` kernel depends on this order.  More phases are
+    given as one, with the mean of their taps, which repeats.
     """
-    pixels = math.prod(dim.walk_size for dim in dims)
+    pixels = math.prod(dim.phase_size for dim in dims)
     count = math.prod(dim.stride for dim in dims)
-    if count > _MOST_CLASSES:
+    if count > _MOST_PHASES:
         return pixels, (math.prod(len(dim.shifts) / dim.stride for dim in dims),), count
-    counts = ([len(dim.class_taps(residue)) for residue in range(dim.stride)] for dim in dims)
+    counts = ([len(dim.taps_of(residue)) for residue in range(dim.stride)] for dim in dims)
     return pixels, tuple(map(math.prod, itertools.product(*counts))), 1
 
 
 def geometry_refusals(problem: ConvProblem) -> tuple[Refusal, ...]:
-    """Returns what TMA cannot express of the gradient of a convolution's input."""
+    """Returns why TMA cannot express the gradient of a convolution's input."""
     values = {
         "filter size": problem.filter_size, "stride": problem.stride,
         "dilation": problem.dilation, "input size": problem.input_size,
@@ -156,7 +155,7 @@ def phase_refusals(
 ) -> tuple[Refusal, ...]:
     """Returns why no kernel computes the phases of a convolution: TMA's limits, and int32."""
     letters = _LETTERS[len(dims)]
-    # Before anything that looks at the phases one by one.
+    # First: what follows lists all phases.
     found = [
         f"stride {dim.stride} in {name}: must be at most {_largest_stride(dim.low)} with a padding "
         f"of {dim.low}, int32 arithmetic of residues overflows"
@@ -174,7 +173,7 @@ def phase_refusals(
                 f"taps of a stride phase in {name} reach over {largest} pixels of dy: "
                 f"im2col offsets go to {limits.offset_max}"
             )
-        for corner, value in (("lower", lower), ("upper", lower + dim.walk_size - out)):
+        for corner, value in (("lower", lower), ("upper", lower + dim.phase_size - out)):
             if not limits.corner_min <= value <= limits.corner_max:
                 found.append(
                     f"{corner} corner {value} of the pixel box in {name}: must be "
@@ -182,15 +181,15 @@ def phase_refusals(
                     "padding and stride"
                 )
     # Some of a phase may lie outside of dx, by less than a stride.
-    pixels = batch * math.prod(dim.walk_size * dim.stride for dim in dims)
+    pixels = batch * math.prod(dim.phase_size * dim.stride for dim in dims)
     if pixels > _MAX_INT32:
         found.append(f"dx has {pixels} pixels, int32 pixel index overflows")
-    classes = math.prod(dim.stride for dim in dims)
+    phases = math.prod(dim.stride for dim in dims)
     columns = groups * math.ceil(channels / groups / _LEAST_COLUMNS)
-    tiles = classes * columns * math.ceil(pixels / classes / _LEAST_ROWS)
+    tiles = phases * columns * math.ceil(pixels / phases / _LEAST_ROWS)
     if tiles > _MAX_TILES:
         found.append(
-            f"{classes} stride phases of {channels} channels have up to {tiles} tiles: must be "
+            f"{phases} stride phases of {channels} channels have up to {tiles} tiles: must be "
             f"at most {_MAX_TILES}"
         )
     return refused(*found)

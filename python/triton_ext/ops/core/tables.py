@@ -57,7 +57,7 @@ _DAY_SECONDS = 86400
 
 
 class TuningWarning(UserWarning):
-    """Something about a table that is not as it should be, and was passed over."""
+    """A table or an entry that is ignored, and why."""
 
 
 class TableError(TritonExtError):
@@ -79,8 +79,8 @@ def kind_of(config: object) -> str:
 def encode(config: Any) -> dict[str, Any]:
     """Returns the fields of a configuration, ready for JSON.
 
-    A configuration in a field that may hold any of them is with its kind.  A field whose metadata
-    names a value to ``omit`` is left out at that: it is newer than files that know all others.
+    A nested configuration is stored with its kind.  A field with ``omit`` in its metadata is left
+    out at that value: older versions do not know the field.
     """
     annotations = typing.get_type_hints(type(config))
     found = {}
@@ -97,8 +97,8 @@ def encode(config: Any) -> dict[str, Any]:
 def decode(kind: str, values: object) -> Any:
     """Returns the configuration of a kind that has these fields.
 
-    Raises KindError where there is no such kind, or a field is missing, unknown, of another type,
-    or has a value without a meaning.
+    Raises KindError for an unknown kind, and for a field that is missing, unknown, of another type
+    or out of range.
     """
     types_by_kind = {family.kind: family.config_type for family in FAMILIES}
     if kind not in types_by_kind:
@@ -173,7 +173,7 @@ class Entry:
 
     @classmethod
     def of(cls, raw: object) -> Entry:
-        """The inverse of :meth:`raw`; fields that a newer version has added are passed over.
+        """The inverse of :meth:`raw`; ignores fields of newer versions.
 
         Raises TableError where a field is missing or of another type.
         """
@@ -386,7 +386,7 @@ class Lookup:
                 self._added.clear()
                 self._origins.clear()
 
-    def tell(self, gpu: str, key: str, reason: object) -> None:
+    def tell(self, gpu: str, key: str, refusal: object) -> None:
         """Warns, once, that an entry is not used, and says where it stands."""
         with self._lock:
             if (gpu, key) in self._told:
@@ -397,7 +397,7 @@ class Lookup:
         else:
             place = str(user_path(gpu) if key in self._users[gpu] else shipped_path(gpu))
         warnings.warn(
-            f"{place}: entry '{key}' is not used: {reason}; the model chooses, until the entry is "
+            f"{place}: entry '{key}' is not used: {refusal}; the model chooses, until the entry is "
             "removed or triton-ext tune measures it again",
             TuningWarning,
             stacklevel=4,

@@ -20,8 +20,8 @@ from triton_ext import backends
 from triton_ext.ops.core import descriptors
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, Describe, Layout
-from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.device import H200, Device, Expected
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us, outside_share
 from triton_ext.ops.core.packing import channel_block, filling_us
@@ -31,7 +31,7 @@ from triton_ext.ops.core.refusals import Refusals, refused, smem_refusals
 from triton_ext.ops.core.stride_phases import phase_taps, phases_of
 from triton_ext.ops.families import gemm_config
 from triton_ext.ops.families.gemm_config import ConvConfig, OutputTile, Product
-from triton_ext.ops.kernels.gemm import Classes, DgradProblem, conv_dgrad_kernel, conv_fprop_kernel
+from triton_ext.ops.kernels.gemm import DgradProblem, Phases, conv_dgrad_kernel, conv_fprop_kernel
 from triton_ext.ops.kernels.row_copy import RowCopies, fill_channels
 
 Im2ColDescriptor = backends.load("nvidia", "Im2ColDescriptor")
@@ -43,14 +43,14 @@ _GROUP_UNIT = 16
 
 
 def tap_refusals(case: Case) -> Refusals:
-    """Returns why im2col does not walk x tap by tap; nothing where it does, or rows are packed."""
+    """Returns why im2col cannot read x tap by tap; empty where it can, or rows are packed."""
     if case.packing is not None or not conv_violations(case.problem.geometry):
         return ()
-    return refused("im2col cannot walk x tap by tap: expected a configuration of packed rows")
+    return refused("im2col cannot read x tap by tap: expected a configuration of packed rows")
 
 
 def product_of(case: Case) -> Product:
-    """Returns the product that a case of fprop or dgrad is to the kernels."""
+    """Returns the matrix product of a case of fprop or dgrad."""
     size, out_size = case.dtype.itemsize, case.output_dtype.itemsize
     if case.direction == "dgrad":
         problem, groups = _padded(case.problem), case.problem.groups
@@ -72,12 +72,13 @@ def product_of(case: Case) -> Product:
 
 
 class _Gemm(Family[ConvConfig]):
-    """Both directions."""
+    """Implicit GEMM of fprop and dgrad."""
 
     kind = "gemm"
     config_type = ConvConfig
     is_gemm = True
     tile_fields = ("block_m", "block_n")
+    has_stages = True
 
     def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> Refusals:
         # With an output tile in parts, of elements of the operands' size.
@@ -86,7 +87,7 @@ class _Gemm(Family[ConvConfig]):
 
 
 def tiled(shape: list[int], row: int, block: list[int], **options: bool) -> Describe:
-    """Returns what makes the descriptor of a tensor whose rows begin ``row`` elements apart."""
+    """Returns a function that makes the tiled descriptor of a tensor; ``row`` is its row stride."""
     strides = [*(row * math.prod(shape[i + 1 : -1]) for i in range(len(shape) - 1)), 1]
     return partial(TensorDescriptor, shape=shape, strides=strides, block_shape=block, **options)
 
@@ -126,7 +127,7 @@ def described_inputs(
 
 
 class Gemm(_Gemm):
-    """fprop."""
+    """fprop, tap by tap or over packed pixels."""
 
     direction = "fprop"
     reads_packed = True
@@ -143,7 +144,7 @@ class Gemm(_Gemm):
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
         if read.missing:
             copies_us = H200.launch_us
-        times: dict[ConvConfig, float] = {}
+        times: dict[ConvConfig, Expected] = {}
         crossing = _output_tile(case, device, False)
         output = _output_tile(case, device, True) if _stores_through_tma(case, 16) else crossing
         for block_k in sorted(blocks):
@@ -151,7 +152,7 @@ class Gemm(_Gemm):
                 product, device, block_k,
                 output=output, crossing=crossing, dram_us=dram_us(case, device),
             )  # fmt: skip
-        return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
+        return ranked({config: each.plus("copies", copies_us) for config, each in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         read, packing, dtype = _Read.of(case), case.packing, case.dtype
@@ -226,7 +227,7 @@ def _filled(
 
 
 class _Read(NamedTuple):
-    """The convolution that the kernel computes: x with more channels, or with packed pixels."""
+    """The convolution that the kernel computes: x with padded channels, or with packed pixels."""
 
     problem: ConvProblem  # its output is that of the problem asked for
     group_ci: int  # input channels of a group, as they lie in memory
@@ -260,7 +261,7 @@ def _stores_through_tma(case: Case, column_unit: int) -> bool:
 
 
 def _output_tile(case: Case, device: Device, through_tma: bool) -> OutputTile:
-    """Returns the shared memory that the end of a tile needs, measured at compiled kernels."""
+    """Returns the shared memory of a tile's epilogue, as compiled kernels have it."""
     epilogue, size = case.epilogue, case.output_dtype.itemsize
     if not through_tma:
         # Where pointers are more than one, accumulators take their order in fp32.
@@ -275,7 +276,7 @@ def _output_tile(case: Case, device: Device, through_tma: bool) -> OutputTile:
 
 
 class GemmDgrad(_Gemm):
-    """dgrad; groups are filled up with zeros as the kernel needs."""
+    """dgrad by stride phases; zeros pad the output channels of a group to multiples of a block."""
 
     direction = "dgrad"
 
@@ -307,10 +308,10 @@ class GemmDgrad(_Gemm):
         copies_us = filling_us(pixels, co, size)
         if problem is not case.problem:
             elements = pixels * (case.problem.out_channels + problem.out_channels)
-            copies_us = H200.launch_us + elements * size / H200.copy_bytes_per_us
+            copies_us = H200.launch_us + H200.dram_us(elements * size)
         elif not copies_us and problem.in_channels % (ROW_BYTES // size):
             copies_us = H200.launch_us  # of the filter
-        return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
+        return ranked({config: each.plus("copies", copies_us) for config, each in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         problem, dtype = _padded(case.problem), case.dtype
@@ -346,7 +347,7 @@ class GemmDgrad(_Gemm):
             constants={
                 "DIMS": problem.dims,
                 "FILTER": three(problem.filter_size, 1),
-                "CLASSES": Classes.of(dims),
+                "PHASES": Phases.of(dims),
                 "GROUPS": groups,
                 "CHANNEL_UNIT": math.gcd(ci, 8),
                 "W_IS_NK": is_nk,
@@ -360,7 +361,7 @@ class GemmDgrad(_Gemm):
 def _tiled_output(
     rows: int, columns: int, block: list[int]
 ) -> Callable[[torch.Tensor], tuple[Any, ...]]:
-    """Returns what describes an output [rows, columns] that TMA stores."""
+    """Returns a function that describes an output [rows, columns] to TMA."""
     return lambda y: (TensorDescriptor(y, [rows, columns], [columns, 1], block),)
 
 
@@ -383,7 +384,7 @@ def dy_descriptor(
         block,
         pixel_box_lower_corner=[dim.lower for dim in dims],
         pixel_box_upper_corner=[
-            dim.lower + dim.walk_size - out
+            dim.lower + dim.phase_size - out
             for dim, out in zip(dims, problem.output_size, strict=True)
         ],
         **({"round_f32_to_tf32": True} if case.dtype == torch.float32 else {}),

@@ -17,10 +17,11 @@ from triton_ext import backends
 from triton_ext.host import capabilities
 from triton_ext.ops.core import descriptors
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES
+from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device, Expected
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
+from triton_ext.ops.core.loads import dram_us
 from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused
@@ -28,7 +29,7 @@ from triton_ext.ops.core.stride_phases import phases_of
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Product
 from triton_ext.ops.families.gluon_config import TileConfig, expected_times
-from triton_ext.ops.kernels.gemm import Classes, DgradProblem
+from triton_ext.ops.kernels.gemm import DgradProblem, Phases
 from triton_ext.ops.kernels.row_copy import RowCopies
 
 TensorDescriptorIm2Col = backends.load("nvidia", "gluon.TensorDescriptorIm2Col")
@@ -104,7 +105,7 @@ def tiled(
 
 
 def product_of(case: Case) -> Product:
-    """Returns the product that a case of fprop or dgrad is."""
+    """Returns the matrix product of a case of fprop or dgrad."""
     product = gemm.product_of(case)
     if case.direction == "dgrad":
         return product
@@ -117,7 +118,7 @@ def product_of(case: Case) -> Product:
 
 
 def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
-    """Returns what fprop computes, and the strides of its x."""
+    """Returns the convolution that the kernel computes, and the strides of its x."""
     if case.packing is None:
         return case.problem, case.strides_of_x
     image, *pixels, one = case.packing.strides
@@ -125,7 +126,7 @@ def _read(case: Case) -> tuple[ConvProblem, tuple[int, ...]]:
 
 
 class _Gluon(Family[TileConfig]):
-    """Both directions."""
+    """Warp-specialised implicit GEMM of fprop and dgrad."""
 
     kind = "gluon"
     is_interpreted = False
@@ -139,26 +140,25 @@ class _Gluon(Family[TileConfig]):
     def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
         copies_us = 0.0 if case.packing is None else case.packing.copy_us
         product, found = product_of(case), {}
-        for config, us in expected_times(
-            product, device.num_sms, dram_us=dram_us(case, device)
-        ).items():
-            correction = 1.0
-            if product.element_bytes != FITTED_BYTES:
+        times = expected_times(product, device.num_sms, dram_us=dram_us(case, device))
+        for config, expected in times.items():
+            if product.element_bytes != ELEMENT_BYTES:
                 is_narrow = config.block_k * config.element_bytes < 128
-                correction = 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
-            found[config] = Expected.of(us, copies_us, correction)
+                most = _MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED
+                expected = expected.corrected(1 / most)
+            found[config] = expected.plus("copies", copies_us)
         return ranked(found)
 
 
 def _columns(
     dtype: torch.dtype, shape: list[int], row: int, blocks: Iterable[list[int]]
 ) -> list[Callable[[torch.Tensor], Any] | None]:
-    """Returns what describes a product's columns to each of two accumulators."""
+    """Returns functions that describe a product's columns to each of two accumulators."""
     return [*(tiled(dtype, shape, row, block) for block in blocks), None][:2]
 
 
 def launcher(kernel: Any, programs: int, problem: Any, **constants: Any) -> Launcher:
-    """Returns what launches a kernel whose first partition has 4 warps."""
+    """Returns the launcher of a kernel whose first partition has 4 warps."""
     return Launcher(
         kernel=kernel, grid=(programs, 1, 1), scalars=(problem,), constants=constants,
         options={"num_warps": 4},
@@ -264,7 +264,7 @@ class GluonDgrad(_Gluon):
             launcher(
                 gluon_conv.conv_dgrad_kernel, product_of(case).programs(config, device.num_sms),
                 DgradProblem.of(dims, n, ci, math.ceil(co / config.block_k)),
-                CONFIG=config, CLASSES=Classes.of(dims),
+                CONFIG=config, PHASES=Phases.of(dims),
             ),
             outputs=lambda dx: (out(dx), dx),
         )  # fmt: skip

@@ -10,13 +10,11 @@ Operand swap, for few output channels: with stride 1 and one group,
     dw[co, r, ci] = sum over output pixels p of dy[p, co] * x[p + r * dilation - padding, ci]
                   = sum over input pixels q of x[q, ci] * dy[q - r * dilation + padding, co]
 
-The second sum is the gradient of the filter of the convolution of dy that gives dx
-(``problem.as_forward``), whose input is dy, the gradient of its output x, and its filter turned
-round.  Its few input channels are worth packing.  The copy that unpacks its dw turns it and swaps
-its channels.  Only the zeros of these sums differ: here dy is padded, not x.  So NaN or infinity in
-a pixel of x that a tap sees no output pixel from shows in that tap of dw as well, and in dy not in
-the taps that see padding from there.  The swap does not handle strides, groups, padding beyond the
-reach of the filter, and an x that has to be copied.
+The second sum is a wgrad, too: of the convolution over dy that computes dx (``as_forward``).  Its
+input is dy, whose few channels are worth packing; its output's gradient is x.  The copy that
+unpacks its dw flips the taps and swaps the channels.  The swap pads dy, not x: NaN or infinity of x
+shows also in taps through which no output pixel reads it, that of dy not in taps that read padding.
+Not handled: strides, groups, padding beyond the reach of the filter, an x that has to be copied.
 """
 
 from __future__ import annotations
@@ -29,15 +27,15 @@ from typing import Any, ClassVar
 from triton_ext import backends
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES, Operand
-from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.device import H200, Device, Expected
+from triton_ext.ops.core.family import HOPELESS, Family
 from triton_ext.ops.core.packing import RowPacking, packing_refusals
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.gemm import GEMM, tap_refusals
 from triton_ext.ops.families.gluon import GLUON
 from triton_ext.ops.families.rewrite import Rewrite
-from triton_ext.ops.families.wgrad import WGRAD, WgradPlan, filling_dy_us, way_us
+from triton_ext.ops.families.wgrad import WGRAD, WgradPlan, filling_dy_us, packing_us
 
 conv_violations = backends.load("nvidia", "conv_violations")
 
@@ -45,43 +43,41 @@ conv_violations = backends.load("nvidia", "conv_violations")
 _CHANNEL_UNIT = ROW_BYTES // 2
 # An error that the models may have: partial im2col should be faster by more.
 _MARGIN = 0.85
-# Partial im2col that is expected to take so many times what taps take is not measured either.
-_HOPELESS = 1.5
 
 
 # Refusals, times and the plan of one case ask for it.
 @lru_cache(maxsize=256)
 def _packed(case: Case, device: Device, *, is_copied: bool = False) -> Case | Refusals:
-    """Returns a case of fprop or wgrad with x's pixels packed in the fastest expected way.
+    """Returns a case of fprop or wgrad with the packing of x that is expected to be fastest.
 
-    Refusals say why there is no way, or with ``is_copied`` none that copies them.
+    Refusals say why there is no packing, or with ``is_copied`` none that copies x.
     """
     problem, is_wgrad = case.problem, case.direction == "wgrad"
     times = {
-        way: way_us(way, case, device) if is_wgrad else way.cost(device.num_sms)[0]
-        for way in RowPacking.ways(problem, case.strides_of_x, case.dtype.itemsize)
-        if way.is_copied >= is_copied and (problem.batch or not is_wgrad)
+        each: packing_us(each, case, device) if is_wgrad else each.cost(device.num_sms)[0]
+        for each in RowPacking.candidates(problem, case.strides_of_x, case.dtype.itemsize)
+        if each.is_copied >= is_copied and (problem.batch or not is_wgrad)
     }
     if times:
-        return replace(case, packing=min(times, key=lambda way: times[way]))
+        return replace(case, packing=min(times, key=times.__getitem__))
     return packing_refusals(problem) or refused(
-        "im2col does not walk packed rows either", in_key=False
+        "im2col cannot read packed rows either", in_key=False
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PackedConfig:
-    """The choice of partial im2col in fprop or wgrad, computed by a family's ``config``."""
+    """A configuration of partial im2col in fprop or wgrad: that of the family that computes it."""
 
     config: Any
 
 
 class AsFpropConfig(PackedConfig):
-    """The choice of dgrad as fprop over packed rows of dy, likewise."""
+    """A configuration of dgrad as fprop over packed rows of dy."""
 
 
 class SwappedConfig(PackedConfig):
-    """The choice of the operand swap, whose packed filter's gradient has ``config``."""
+    """A configuration of the operand swap."""
 
 
 class _PackedRows(Rewrite[PackedConfig]):
@@ -126,13 +122,13 @@ class PartialIm2col(_PackedRows):
 
     def is_hopeless(self, case: Case, device: Device) -> bool:
         packed_us, taps_us = self._times(case, device)
-        return packed_us > _HOPELESS * taps_us
+        return packed_us > HOPELESS * taps_us
 
     def _times(self, case: Case, device: Device) -> tuple[float, float]:
         """Returns the expected times, with packed rows and tap by tap, of a case that it computes.
 
-        This model decides in fprop and dgrad whether packing pays, not those of the kernels, which
-        were fitted to other k iterations.
+        This model decides in fprop and dgrad whether packing pays; models of the kernels were
+        fitted to other k iterations.
         """
         rewritten = self.rewritten(case, device)
         assert isinstance(rewritten, Case)
@@ -150,14 +146,12 @@ class PartialIm2colWgrad(_PackedRows):
 
     def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
         # Wgrad tap by tap fills channels of dy, too: that alone does not count 1 / _MARGIN times.
-        filling_us = filling_dy_us(rewritten)
-        parts = (*expected.parts, ("unpacking", H200.launch_us))
-        counted_us = sum(us for _, us in parts) / _MARGIN + filling_us
-        return Expected((*parts, ("filling", filling_us)) if filling_us else parts, counted_us)
+        expected = expected.plus("unpacking", H200.launch_us).corrected(1 / _MARGIN)
+        return expected.plus("filling", filling_dy_us(rewritten))
 
 
 class AsFprop(PartialIm2col):
-    """dgrad by the families that fprop over packed pixels has."""
+    """dgrad as fprop over packed rows of dy."""
 
     kind = "as_fprop"
     direction = "dgrad"
@@ -171,7 +165,7 @@ class AsFprop(PartialIm2col):
         if forward is None:
             return refused("no convolution of dy: expected stride 1 and one group")
         if conv_violations(forward.geometry):
-            return packing_refusals(forward) or refused("im2col does not walk dy so", in_key=False)
+            return packing_refusals(forward) or refused("im2col cannot read dy so", in_key=False)
         turned = Case(direction="fprop", problem=forward, dtype=case.dtype, x_strides=strides)
         if case.packing is not None:
             packed: Case | Refusals = replace(turned, packing=case.packing)

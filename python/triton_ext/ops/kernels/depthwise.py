@@ -83,10 +83,10 @@ def conv_depthwise_kernel(
     w_ptr,  # w [T * R * S, C], packed
     y_ptr,  # the output, packed
     operands,  # Operands of the epilogue
-    positions,  # of one class of rows
-    size,  # input pixels; tuples are (d, h, w), None for dimensions that are not there
+    positions,  # of one phase of rows
+    size,  # input pixels; tuples are (d, h, w), None for missing dimensions
     output_size,  # 1 where there is no dimension
-    class_rows,  # rows of the output of one class, (d, h)
+    phase_rows,  # rows of the output of one phase, (d, h)
     groups_w,  # positions in a row
     low,  # in front of the input; of W: full steps
     strides,  # of the input (d, h, n), in pixels
@@ -107,7 +107,7 @@ def conv_depthwise_kernel(
     UP_D: tl.constexpr = SHAPE.up[0]
     size_d, size_h, size_w = size
     out_d, out_h, out_w = output_size
-    rows_d, rows_h = class_rows
+    rows_d, rows_h = phase_rows
     low_d, low_h, low_w = low
     x_stride_d, x_stride_h, x_stride_n = strides
     NUM_C: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
@@ -119,22 +119,22 @@ def conv_depthwise_kernel(
     rest = position // groups_w
     image = rest
     pixel = first
-    class_h = 0
-    class_d = 0
+    phase_h = 0
+    phase_d = 0
     h = 0
     d = 0
     if SHAPE.dims > 1:
         h = rest % rows_h
         image = rest // rows_h
-        class_h = tl.program_id(1) % UP_H
-        this_h = h * UP_H + class_h
+        phase_h = tl.program_id(1) % UP_H
+        this_h = h * UP_H + phase_h
         valid = valid & (this_h < out_h)
         pixel = this_h * out_w + first
     if SHAPE.dims > 2:
         d = image % rows_d
         image = image // rows_d
-        class_d = tl.program_id(1) // UP_H
-        this_d = d * UP_D + class_d
+        phase_d = tl.program_id(1) // UP_H
+        this_d = d * UP_D + phase_d
         valid = valid & (this_d < out_d)
         pixel += this_d * out_h * out_w
     if SHAPE.is_wide:
@@ -153,14 +153,14 @@ def conv_depthwise_kernel(
         pixels = pixels_in
         is_hit = True
         if SHAPE.dims > 1:
-            from_h = class_h + line % R * SHAPE.dilation[1] - low_h
+            from_h = phase_h + line % R * SHAPE.dilation[1] - low_h
             row = h * SHAPE.step[1] + from_h // UP_H
             inside = inside & (row >= 0) & (row < size_h)
             pixels += row * x_stride_h
             if UP_H > 1:
                 is_hit = from_h % UP_H == 0
         if SHAPE.dims > 2:
-            from_d = class_d + line // R * SHAPE.dilation[0] - low_d
+            from_d = phase_d + line // R * SHAPE.dilation[0] - low_d
             plane = d * SHAPE.step[0] + from_d // UP_D
             inside = inside & (plane >= 0) & (plane < size_d)
             pixels += plane * x_stride_d
@@ -258,7 +258,7 @@ def depthwise_wgrad_kernel(
     parts_ptr,  # fp32 [parts, T * R * S, C]
     positions,
     tiles_of_part,
-    size,  # pixels of x; tuples are (d, h, w), None for dimensions that are not there
+    size,  # pixels of x; tuples are (d, h, w), None for missing dimensions
     output_size,
     groups_w,  # positions in a row
     low,

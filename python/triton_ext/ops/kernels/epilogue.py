@@ -134,7 +134,7 @@ def finish_values(
     operands,
     FINISH: tl.constexpr,  # Finish
 ):
-    """Everything between scale and bias, and the cast."""
+    """Applies the residual, activation, function, amax and out_scale."""
     if residual is not None:
         tile = tile.to(tl.float32) + residual.to(tl.float32)
     ACTIVATION: tl.constexpr = FINISH.activation
@@ -178,7 +178,7 @@ def finish_tile(
     output_size,  # output pixels per dimension
     FINISH: tl.constexpr,  # Finish
 ):
-    """Everything behind scale and bias, and the store."""
+    """Applies :func:`finish_values` to a tile and stores it."""
     tile_rows = tl.arange(0, tile.shape[0])
     offs_m = row.to(tl.int64) + tile_rows
     offs_n = column + tl.arange(0, tile.shape[1])

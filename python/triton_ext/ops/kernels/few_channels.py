@@ -66,7 +66,7 @@ def _load_filter(w_ptr, columns, co, step, WINDOW: tl.constexpr, BLOCK_K: tl.con
 def _load_pixels(
     pixels,  # [BLOCK_M], where tap 0 of every output pixel reads
     row_mask,
-    d,  # [BLOCK_M], the pixel that tap 0 reads; None for dimensions that are not there
+    d,  # [BLOCK_M], the pixel that tap 0 reads; None for missing dimensions
     h,
     w,
     reads,

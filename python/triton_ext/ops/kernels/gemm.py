@@ -9,8 +9,8 @@ tiles from x in im2col mode, one filter tap and one block of channels at a time.
 tap with stride 1 and no padding makes im2col the identity: x is then read as the matrix that it is.
 
 Loop order: with taps inside and blocks of channels outside, consecutive steps read almost the same
-pixels, which then come from L2; the other way round, consecutive steps read whole rows of channels.
-Which one wins depends on the number of channels, so it is part of the configuration.
+pixels, which then come from L2; with channels inside, they read whole rows of channels.  The number
+of channels decides which order is faster, so it is part of the configuration.
 
 Tails need no masks: pixels past the last image, channels past the last and padding read as zero;
 the weight tensor map has the taps as a dimension of its own, so the channel tail of one tap does
@@ -22,21 +22,21 @@ channels of the next group, whose NaN or infinity times the weights' zero is NaN
 masked: the left operand then goes through registers.
 
 dgrad: the pixels of dx whose position modulo the stride is the same are a convolution of dy with
-stride 1 and some of the taps (``stride_phases.py``): a class.  One launch computes all classes from
-one im2col tensor map of dy and writes all pixels of dx: a class without taps is a tile without
+stride 1 and some of the taps (``stride_phases.py``): a phase.  One launch computes all phases from
+one im2col tensor map of dy and writes all pixels of dx: a phase without taps is a tile without
 steps, and pixels that the forward convolution did not reach read dy outside of its bounds, zeros.
 The kernel has three spatial dimensions; those that a problem lacks come first, with one pixel and
 one tap.
 
-GEMM mapping of a class: M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s), N_GEMM = Ci / groups,
-K_GEMM = taps of the class * Co / groups.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in
+GEMM mapping of a phase: M_GEMM = N * ceil(D/s) * ceil(H/s) * ceil(W/s), N_GEMM = Ci / groups,
+K_GEMM = taps of the phase * Co / groups.  The filter's blocks are [BLOCK_K, BLOCK_N] as they lie in
 memory: WGMMA reads them transposed.  It does so for 16-bit types only; fp32 (tf32) wants the filter
 copied to [Ci / groups, T * R * S, Co].
 
-Classes are numbered by (residue + padding) modulo the stride, which puts those with the most taps
+Phases are numbered by (residue + padding) modulo the stride, which puts those with the most taps
 first: what is left for the end, when multiprocessors run out of tiles, is short.
 
-LLVM narrows divisions to 8 bits where it knows how small numbers of classes, residues and taps are,
+LLVM narrows divisions to 8 bits where it knows how small numbers of phases, residues and taps are,
 and puts two into one register.  ptxas 12.9, which Triton uses for Hopper, adds nothing to some of
 such halves (``add.s16x2``; triton-lang/triton#11581): dx was wrong for some geometries.  ``_wide``
 keeps them in 32 bits.  With strides of 1 and 2 no such addition was found, and larger tiles have no
@@ -159,7 +159,7 @@ class DgradProblem(NamedTuple):
     Triples are (d, h, w), with 1 (or 0 where 0 means nothing) for missing dimensions.
     """
 
-    m_gemm: int  # pixels of a class, of all images; some may lie outside of dx
+    m_gemm: int  # pixels of a phase, of all images; some may lie outside of dx
     n_gemm: int  # Ci / groups
     channel_blocks: int  # cdiv(Co / groups, BLOCK_K)
     size: tuple[int, ...]  # pixels of dx
@@ -167,20 +167,20 @@ class DgradProblem(NamedTuple):
     dilation: tuple[int, ...]
     padding: tuple[int, ...]  # in front
     lower: tuple[int, ...]  # lower corner of the pixel box
-    walk_size: tuple[int, ...]  # pixels of a class, of one image
+    phase_size: tuple[int, ...]  # pixels of a phase, of one image
 
     @classmethod
     def of(
         cls, dims: Sequence[StridePhases], n: int, n_gemm: int, channel_blocks: int
     ) -> DgradProblem:
         """Returns the sizes for some spatial dimensions and n images."""
-        m_gemm = n * math.prod(dim.walk_size for dim in dims)
-        names = ("size", "taps", "dilation", "low", "lower", "walk_size")
+        m_gemm = n * math.prod(dim.phase_size for dim in dims)
+        names = ("size", "taps", "dilation", "low", "lower", "phase_size")
         return cls(m_gemm, n_gemm, channel_blocks, *_triples(dims, names))
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class Phases:
     """The stride phases; constants of kernels, because they divide by them for every tile.
 
     Triples are (d, h, w), with 1 for missing dimensions; names are those of ``StridePhases``.
@@ -192,13 +192,13 @@ class Classes:
     inverse: tuple[int, ...]
 
     @classmethod
-    def of(cls, dims: Sequence[StridePhases]) -> Classes:
+    def of(cls, dims: Sequence[StridePhases]) -> Phases:
         """Returns the constants for some spatial dimensions."""
         return cls(*_triples(dims, cls.__slots__))
 
     @property
     def count(self) -> int:
-        """Number of classes."""
+        """Number of phases."""
         return math.prod(self.stride)
 
 
@@ -213,72 +213,72 @@ def _wide(number, LIMIT: tl.constexpr):
 
 
 @triton.jit
-def _class_position(number, CLASSES: tl.constexpr):
-    """Number of a class in each dimension: (residue + padding) % stride."""
-    STRIDE_H: tl.constexpr = CLASSES.stride[1]
-    STRIDE_W: tl.constexpr = CLASSES.stride[2]
+def _phase_position(number, PHASES: tl.constexpr):
+    """Number of a phase in each dimension: (residue + padding) % stride."""
+    STRIDE_H: tl.constexpr = PHASES.stride[1]
+    STRIDE_W: tl.constexpr = PHASES.stride[2]
     return (
-        _wide(number // (STRIDE_H * STRIDE_W), CLASSES.stride[0]),
+        _wide(number // (STRIDE_H * STRIDE_W), PHASES.stride[0]),
         _wide(number // STRIDE_W % STRIDE_H, STRIDE_H),
         _wide(number % STRIDE_W, STRIDE_W),
     )
 
 
 @triton.jit
-def _residue(number, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
-    """Residue of the pixels of a class in one dimension."""
-    STRIDE: tl.constexpr = CLASSES.stride[DIM]
+def _residue(number, problem, DIM: tl.constexpr, PHASES: tl.constexpr):
+    """Residue of the pixels of a phase in one dimension."""
+    STRIDE: tl.constexpr = PHASES.stride[DIM]
     return _wide((number + STRIDE - problem.padding[DIM] % STRIDE) % STRIDE, STRIDE)
 
 
 @triton.jit
-def _class_taps(number, DIM: tl.constexpr, FILTER: tl.constexpr, CLASSES: tl.constexpr):
-    """First tap of a class in one dimension, and the number of its taps."""
+def _phase_taps(number, DIM: tl.constexpr, FILTER: tl.constexpr, PHASES: tl.constexpr):
+    """First tap of a phase in one dimension, and the number of its taps."""
     TAPS: tl.constexpr = FILTER[DIM]
-    DIVISOR: tl.constexpr = CLASSES.divisor[DIM]
-    TAP_STEP: tl.constexpr = CLASSES.tap_step[DIM]
-    INVERSE: tl.constexpr = CLASSES.inverse[DIM]
+    DIVISOR: tl.constexpr = PHASES.divisor[DIM]
+    TAP_STEP: tl.constexpr = PHASES.tap_step[DIM]
+    INVERSE: tl.constexpr = PHASES.inverse[DIM]
     first = _wide(number // DIVISOR * INVERSE % TAP_STEP, TAP_STEP)
     is_reached = (number % DIVISOR == 0) & (first < TAPS)
     return first, tl.where(is_reached, (TAPS - 1 - first) // TAP_STEP + 1, 0)
 
 
 @triton.jit
-def _offset(number, first, problem, DIM: tl.constexpr, CLASSES: tl.constexpr):
-    """im2col offset of the first tap of a class in one dimension."""
-    STRIDE: tl.constexpr = CLASSES.stride[DIM]
-    position = _residue(number, problem, DIM, CLASSES) + problem.padding[DIM]
+def _offset(number, first, problem, DIM: tl.constexpr, PHASES: tl.constexpr):
+    """im2col offset of the first tap of a phase in one dimension."""
+    STRIDE: tl.constexpr = PHASES.stride[DIM]
+    position = _residue(number, problem, DIM, PHASES) + problem.padding[DIM]
     shift = (position - first * problem.dilation[DIM]) // STRIDE
-    # A class without taps has no shift, and what it loads does not matter.
+    # A phase without taps has no shift, and what it loads does not matter.
     return max(shift - problem.lower[DIM], 0)
 
 
 @triton.jit
-def _class_steps(number, problem, FILTER: tl.constexpr, CLASSES: tl.constexpr):
-    """Steps of a tile of a class; one where there are no taps."""
-    number_d, number_h, number_w = _class_position(number, CLASSES)
-    _, count_d = _class_taps(number_d, 0, FILTER, CLASSES)
-    _, count_h = _class_taps(number_h, 1, FILTER, CLASSES)
-    _, count_w = _class_taps(number_w, 2, FILTER, CLASSES)
+def _phase_steps(number, problem, FILTER: tl.constexpr, PHASES: tl.constexpr):
+    """Steps of a tile of a phase; one where there are no taps."""
+    number_d, number_h, number_w = _phase_position(number, PHASES)
+    _, count_d = _phase_taps(number_d, 0, FILTER, PHASES)
+    _, count_h = _phase_taps(number_h, 1, FILTER, PHASES)
+    _, count_w = _phase_taps(number_w, 2, FILTER, PHASES)
     return max(count_d * count_h * count_w * problem.channel_blocks, 1)
 
 
 @triton.jit
-def _num_steps(class_tiles, problem, FILTER: tl.constexpr, CLASSES: tl.constexpr):
-    """Steps of this program: of every num_programs-th tile, counted over all classes."""
+def _num_steps(phase_tiles, problem, FILTER: tl.constexpr, PHASES: tl.constexpr):
+    """Steps of this program: of every num_programs-th tile, counted over all phases."""
     total = 0
     before = 0
-    for number in range(CLASSES.count):
-        behind = (number + 1) * class_tiles - tl.program_id(0)
+    for number in range(PHASES.count):
+        behind = (number + 1) * phase_tiles - tl.program_id(0)
         reached = tl.cdiv(max(behind, 0), tl.num_programs(0))
-        total += (reached - before) * _class_steps(number, problem, FILTER, CLASSES)
+        total += (reached - before) * _phase_steps(number, problem, FILTER, PHASES)
         before = reached
     return total
 
 
 @triton.jit
 def _tile_start(tile, problem, GROUPS: tl.constexpr, CONFIG: tl.constexpr):
-    """Class and group of a tile, its first row in the class, its first column in the group."""
+    """Phase and group of a tile, its first row in the phase, its first column in the group."""
     # tl.cdiv would overflow for the last few legal pixel counts below 2^31.
     num_m = (problem.m_gemm - 1) // CONFIG.block_m + 1
     num_n = tl.cdiv(problem.n_gemm, CONFIG.block_n)
@@ -289,16 +289,16 @@ def _tile_start(tile, problem, GROUPS: tl.constexpr, CONFIG: tl.constexpr):
 
 
 @triton.jit
-def class_pixels(rows, mask, residues, problem, CLASSES: tl.constexpr):
-    """Where rows of a class lie in dx [N, D, H, W], and whether those of the mask do."""
-    walk_d, walk_h, walk_w = problem.walk_size
+def phase_pixels(rows, mask, residues, problem, PHASES: tl.constexpr):
+    """Where rows of a phase lie in dx [N, D, H, W], and whether those of the mask do."""
+    phase_d, phase_h, phase_w = problem.phase_size
     size_d, size_h, size_w = problem.size
-    w = residues[2] + rows % walk_w * CLASSES.stride[2]
-    rest = rows // walk_w
-    h = residues[1] + rest % walk_h * CLASSES.stride[1]
-    rest = rest // walk_h
-    d = residues[0] + rest % walk_d * CLASSES.stride[0]
-    pixels = ((rest // walk_d * size_d + d) * size_h + h) * size_w + w
+    w = residues[2] + rows % phase_w * PHASES.stride[2]
+    rest = rows // phase_w
+    h = residues[1] + rest % phase_h * PHASES.stride[1]
+    rest = rest // phase_h
+    d = residues[0] + rest % phase_d * PHASES.stride[0]
+    pixels = ((rest // phase_d * size_d + d) * size_h + h) * size_w + w
     return pixels, mask & (d < size_d) & (h < size_h) & (w < size_w)
 
 
@@ -343,7 +343,7 @@ def conv_dgrad_kernel(
     problem,  # DgradProblem
     DIMS: tl.constexpr,  # spatial dimensions of dy_desc
     FILTER: tl.constexpr,  # filter_size of problem
-    CLASSES: tl.constexpr,  # Classes
+    PHASES: tl.constexpr,  # Phases
     GROUPS: tl.constexpr,
     CHANNEL_UNIT: tl.constexpr,  # a divisor of n_gemm: 1 to 8
     W_IS_NK: tl.constexpr,  # whether w_desc is of [BLOCK_N, 1, BLOCK_K] tiles of w transposed
@@ -354,11 +354,11 @@ def conv_dgrad_kernel(
     BLOCK_K: tl.constexpr = CONFIG.block_k
     PARTS: tl.constexpr = CONFIG.store_parts
     MISSING: tl.constexpr = 3 - DIMS
-    TAP_STEP: tl.constexpr = CLASSES.tap_step
-    DIVISOR: tl.constexpr = CLASSES.divisor
+    TAP_STEP: tl.constexpr = PHASES.tap_step
+    DIVISOR: tl.constexpr = PHASES.divisor
     problem = problem  # for Triton 3.6, as in conv_fprop_kernel
-    class_tiles = ((problem.m_gemm - 1) // BLOCK_M + 1) * tl.cdiv(problem.n_gemm, BLOCK_N) * GROUPS
-    walk_d, walk_h, walk_w = problem.walk_size
+    phase_tiles = ((problem.m_gemm - 1) // BLOCK_M + 1) * tl.cdiv(problem.n_gemm, BLOCK_N) * GROUPS
+    phase_d, phase_h, phase_w = problem.phase_size
     lower_d, lower_h, lower_w = problem.lower
     # State of the loads: the next tile, whether to go to it, and positions in the one being loaded.
     tile = tl.program_id(0)
@@ -372,26 +372,26 @@ def conv_dgrad_kernel(
     # State of the products: the tile, and how many of its k iterations are left.  The loads are
     # ahead of them, and nothing but the tiles' data should have to be kept for so long.
     stored_tile = tl.program_id(0)
-    left = _class_steps(stored_tile // class_tiles, problem, FILTER, CLASSES)
+    left = _phase_steps(stored_tile // phase_tiles, problem, FILTER, PHASES)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     # One loop over the steps of all tiles: the loads of the next tile overlap this one's epilogue.
     # It is written by hand because Triton flattens loops of a constant number of steps only.
-    for _ in range(_num_steps(class_tiles, problem, FILTER, CLASSES)):
+    for _ in range(_num_steps(phase_tiles, problem, FILTER, PHASES)):
         if is_new == 1:
             number, group, row, column = _tile_start(tile, problem, GROUPS, CONFIG)
             tile += tl.num_programs(0)
-            w = row % walk_w + lower_w
-            h = row // walk_w % walk_h + lower_h
-            d = row // walk_w // walk_h % walk_d + lower_d
-            n = row // walk_w // walk_h // walk_d
-            number_d, number_h, number_w = _class_position(number, CLASSES)
-            first_d, count_d = _class_taps(number_d, 0, FILTER, CLASSES)
-            first_h, count_h = _class_taps(number_h, 1, FILTER, CLASSES)
-            first_w, count_w = _class_taps(number_w, 2, FILTER, CLASSES)
-            offset_d = _offset(number_d, first_d, problem, 0, CLASSES)
-            offset_h = _offset(number_h, first_h, problem, 1, CLASSES)
-            offset_w = _offset(number_w, first_w, problem, 2, CLASSES)
-            # A class without taps takes one step behind the last channel, where all is zero.
+            w = row % phase_w + lower_w
+            h = row // phase_w % phase_h + lower_h
+            d = row // phase_w // phase_h % phase_d + lower_d
+            n = row // phase_w // phase_h // phase_d
+            number_d, number_h, number_w = _phase_position(number, PHASES)
+            first_d, count_d = _phase_taps(number_d, 0, FILTER, PHASES)
+            first_h, count_h = _phase_taps(number_h, 1, FILTER, PHASES)
+            first_w, count_w = _phase_taps(number_w, 2, FILTER, PHASES)
+            offset_d = _offset(number_d, first_d, problem, 0, PHASES)
+            offset_h = _offset(number_h, first_h, problem, 1, PHASES)
+            offset_w = _offset(number_w, first_w, problem, 2, PHASES)
+            # A phase without taps takes one step behind the last channel, where all is zero.
             is_empty = count_d * count_h * count_w == 0
             blocks = tl.where(is_empty, 1, problem.channel_blocks)
             first_channel = tl.where(is_empty, GROUPS, group) * problem.channel_blocks * BLOCK_K
@@ -429,14 +429,14 @@ def conv_dgrad_kernel(
             mask_m = None
             if not epilogue.is_descriptor(dx):
                 rows = tl.arange(0, BLOCK_M)
-                number_d, number_h, number_w = _class_position(number, CLASSES)
+                number_d, number_h, number_w = _phase_position(number, PHASES)
                 residues = (
-                    _residue(number_d, problem, 0, CLASSES),
-                    _residue(number_h, problem, 1, CLASSES),
-                    _residue(number_w, problem, 2, CLASSES),
+                    _residue(number_d, problem, 0, PHASES),
+                    _residue(number_h, problem, 1, PHASES),
+                    _residue(number_w, problem, 2, PHASES),
                 )
                 mask_m = rows < problem.m_gemm - row
-                pixels, mask_m = class_pixels(row + rows, mask_m, residues, problem, CLASSES)
+                pixels, mask_m = phase_pixels(row + rows, mask_m, residues, problem, PHASES)
             parts = epilogue.column_parts(acc, PARTS)
             for part in tl.static_range(PARTS):
                 _store(
@@ -445,4 +445,4 @@ def conv_dgrad_kernel(
                 )  # fmt: skip
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
             stored_tile += tl.num_programs(0)
-            left = _class_steps(stored_tile // class_tiles, problem, FILTER, CLASSES)
+            left = _phase_steps(stored_tile // phase_tiles, problem, FILTER, PHASES)

@@ -24,9 +24,9 @@ GEMM mapping of fprop
     change places, and tiles are turned back as they are stored.
 
 GEMM mapping of dgrad, by stride phases, without atomics, in one launch
-    That of ``gemm.py``, with the steps of a class in the order of fprop's.  All classes share one
-    tensor map.  Its box starts at lower, the least position of all classes; im2col offsets are
-    relative to lower, never negative.  A class without taps is a tile without steps: its zeros are
+    That of ``gemm.py``, with the steps of a phase in the order of fprop's.  All phases share one
+    tensor map.  Its box starts at lower, the least position of all phases; im2col offsets are
+    relative to lower, never negative.  A phase without taps is a tile without steps: its zeros are
     stored like any other result.  A 1x1 filter takes dy as a matrix, as in fprop.
 
 Tiles
@@ -61,7 +61,7 @@ Timeline (ping-pong; L: loads, M: WGMMA, S: stores)
     consumer 1        M1 S1 M3 ...
 
 Stores
-    Through TMA.  The pixels of a class of dgrad are s apart, which no tile of a tensor map is: with
+    Through TMA.  The pixels of a phase of dgrad are s apart, which no tile of a tensor map is: with
     a stride its rows go through the staging buffer and are written 16 bytes per thread.
 """
 
@@ -77,7 +77,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from triton_ext.host.gluon_names import specialize, typed
 from triton_ext.ops.kernels import gluon_pipeline as ring
-from triton_ext.ops.kernels.gemm import class_pixels
+from triton_ext.ops.kernels.gemm import phase_pixels
 
 
 class FpropProblem(NamedTuple):
@@ -99,23 +99,23 @@ class FpropProblem(NamedTuple):
 
 
 @gluon.jit
-def num_tiles(problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
-    """Tiles of this CTA, of all stride phases; CLASSES is None in fprop."""
-    COUNT: gl.constexpr = 1 if CLASSES is None else CLASSES.count
+def num_tiles(problem, CONFIG: gl.constexpr, PHASES: gl.constexpr):
+    """Tiles of this CTA, of all stride phases; PHASES is None in fprop."""
+    COUNT: gl.constexpr = 1 if PHASES is None else PHASES.count
     return ring.num_own(problem.m_gemm, problem.n_gemm, CONFIG, COUNT)
 
 
 @gluon.jit
-def split_tile(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
-    """First row and column of a tile of this CTA in its class, and the residues of the class."""
+def split_tile(index, problem, CONFIG: gl.constexpr, PHASES: gl.constexpr):
+    """First row and column of a tile of this CTA in its phase, and the residues of the phase."""
     tile = gl.program_id(0) + index * gl.num_programs(0)
-    COUNT: gl.constexpr = 1 if CLASSES is None else CLASSES.count
+    COUNT: gl.constexpr = 1 if PHASES is None else PHASES.count
     if COUNT == 1:
         row, column = ring.tile_origin(tile, problem.m_gemm, problem.n_gemm, CONFIG)
         return row, column, (0, 0, 0)
     else:
-        STRIDE_H: gl.constexpr = CLASSES.stride[1]
-        STRIDE_W: gl.constexpr = CLASSES.stride[2]
+        STRIDE_H: gl.constexpr = PHASES.stride[1]
+        STRIDE_W: gl.constexpr = PHASES.stride[2]
         num_m, num_n = ring.tile_counts(problem.m_gemm, problem.n_gemm, CONFIG)
         tiles = num_m * num_n
         row, column = ring.tile_origin(tile % tiles, problem.m_gemm, problem.n_gemm, CONFIG)
@@ -125,59 +125,59 @@ def split_tile(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
 
 
 @gluon.jit
-def class_taps(residues, problem, DIM: gl.constexpr, CLASSES: gl.constexpr):
-    """First tap of a class, number of its taps, im2col offset of the first."""
+def phase_taps(residues, problem, DIM: gl.constexpr, PHASES: gl.constexpr):
+    """First tap of a phase, number of its taps, im2col offset of the first."""
     taps = problem.filter_size[DIM]
-    if CLASSES is None:
+    if PHASES is None:
         return 0, taps, 0
     else:
-        DIVISOR: gl.constexpr = CLASSES.divisor[DIM]
-        STEP: gl.constexpr = CLASSES.tap_step[DIM]
+        DIVISOR: gl.constexpr = PHASES.divisor[DIM]
+        STEP: gl.constexpr = PHASES.tap_step[DIM]
         position = residues[DIM] + problem.padding[DIM]
-        first = (position // DIVISOR) * CLASSES.inverse[DIM] % STEP
+        first = (position // DIVISOR) * PHASES.inverse[DIM] % STEP
         is_reached = (position % DIVISOR == 0) & (first < taps)
         count = gl.where(is_reached, (taps - 1 - first) // STEP + 1, 0)
-        shift = (position - first * problem.dilation[DIM]) // CLASSES.stride[DIM]
+        shift = (position - first * problem.dilation[DIM]) // PHASES.stride[DIM]
         return first, count, shift - problem.lower[DIM]
 
 
 @gluon.jit
-def num_steps_of(index, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr):
+def num_steps_of(index, problem, CONFIG: gl.constexpr, PHASES: gl.constexpr):
     """Steps of a tile of this CTA."""
-    _, _, residues = split_tile(index, problem, CONFIG, CLASSES)
-    _, count_d, _ = class_taps(residues, problem, 0, CLASSES)
-    _, count_h, _ = class_taps(residues, problem, 1, CLASSES)
-    _, count_w, _ = class_taps(residues, problem, 2, CLASSES)
+    _, _, residues = split_tile(index, problem, CONFIG, PHASES)
+    _, count_d, _ = phase_taps(residues, problem, 0, PHASES)
+    _, count_h, _ = phase_taps(residues, problem, 1, PHASES)
+    _, count_w, _ = phase_taps(residues, problem, 2, PHASES)
     return count_d * count_h * count_w * problem.channel_blocks
 
 
 @gluon.jit
 def producer(
-    x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr, CLASSES: gl.constexpr
+    x_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG: gl.constexpr, PHASES: gl.constexpr
 ):
     """Loads all tiles of this CTA, as far ahead as the ring allows."""
-    DIRECTION: gl.constexpr = "fprop" if CLASSES is None else "dgrad"
+    DIRECTION: gl.constexpr = "fprop" if PHASES is None else "dgrad"
     MISSING: gl.constexpr = 5 - len(x_desc.shape)
     _, taps_h, taps_w = problem.filter_size
     dilation_d, dilation_h, dilation_w = problem.dilation
-    if CLASSES is None:
+    if PHASES is None:
         box = (problem.output_size, problem.stride, problem.padding)
     else:
-        # By which the position in dy falls from one tap of a class to its next.
-        fall_d = dilation_d // CLASSES.divisor[0]
-        fall_h = dilation_h // CLASSES.divisor[1]
-        fall_w = dilation_w // CLASSES.divisor[2]
+        # By which the position in dy falls from one tap of a phase to its next.
+        fall_d = dilation_d // PHASES.divisor[0]
+        fall_h = dilation_h // PHASES.divisor[1]
+        fall_w = dilation_w // PHASES.divisor[2]
         lower_d, lower_h, lower_w = problem.lower
         ones = (1, 1, 1)
         front = (-lower_d, -lower_h, -lower_w)
-        box = (problem.walk_size[MISSING:], ones[MISSING:], front[MISSING:])
+        box = (problem.phase_size[MISSING:], ones[MISSING:], front[MISSING:])
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)  # a fresh barrier counts as one whose odd phase is over
-    for index in range(num_tiles(problem, CONFIG, CLASSES)):
-        row, column, residues = split_tile(index, problem, CONFIG, CLASSES)
-        first_d, count_d, offset_d = class_taps(residues, problem, 0, CLASSES)
-        first_h, count_h, offset_h = class_taps(residues, problem, 1, CLASSES)
-        first_w, count_w, offset_w = class_taps(residues, problem, 2, CLASSES)
+    for index in range(num_tiles(problem, CONFIG, PHASES)):
+        row, column, residues = split_tile(index, problem, CONFIG, PHASES)
+        first_d, count_d, offset_d = phase_taps(residues, problem, 0, PHASES)
+        first_h, count_h, offset_h = phase_taps(residues, problem, 1, PHASES)
+        first_w, count_w, offset_w = phase_taps(residues, problem, 2, PHASES)
         starts = ring.pixel_starts(x_desc, row, box[0], box[1], box[2], CONFIG)
         step = gl.to_tensor(0)
         for block in range(problem.channel_blocks):
@@ -185,12 +185,12 @@ def producer(
             for t in range(count_d):
                 for r in range(count_h):
                     for s in range(count_w):
-                        if CLASSES is None:
+                        if PHASES is None:
                             offsets = (t * dilation_d, r * dilation_h, s * dilation_w)
                         else:
-                            tap = (first_d + t * CLASSES.tap_step[0]) * taps_h + first_h
-                            tap = (tap + r * CLASSES.tap_step[1]) * taps_w + first_w
-                            tap += s * CLASSES.tap_step[2]
+                            tap = (first_d + t * PHASES.tap_step[0]) * taps_h + first_h
+                            tap = (tap + r * PHASES.tap_step[1]) * taps_w + first_w
+                            tap += s * PHASES.tap_step[2]
                             offsets = (
                                 offset_d - t * fall_d, offset_h - r * fall_h, offset_w - s * fall_w,
                             )  # fmt: skip
@@ -231,7 +231,7 @@ def prefetch_residual(row, column, epilogue, COLUMNS: gl.constexpr, CONFIG: gl.c
 
 @gluon.jit
 def store_rows(
-    values, dx_ptr, buffer, row, column, residues, problem, epilogue, CLASSES: gl.constexpr
+    values, dx_ptr, buffer, row, column, residues, problem, epilogue, PHASES: gl.constexpr
 ):
     """Finishes some columns and writes their rows where they belong, through a staging buffer."""
     THREADS: gl.constexpr = values.shape[1] // 8  # each has 8 channels of a row
@@ -241,7 +241,7 @@ def store_rows(
     offs_m = row + gl.arange(0, values.shape[0], layout=gl.SliceLayout(1, rows))
     offs_n = column + gl.arange(0, values.shape[1], layout=gl.SliceLayout(0, rows))
     mask_m = offs_m < problem.m_gemm
-    pixel, mask_m = class_pixels(offs_m, mask_m, residues, problem, CLASSES)
+    pixel, mask_m = phase_pixels(offs_m, mask_m, residues, problem, PHASES)
     # Ci is a multiple of 8, written so that Triton's axis analysis follows: 16-byte stores.
     eighths = problem.n_gemm // 8
     mask = mask_m[:, None] & (offs_n // 8 < eighths)[None, :]
@@ -252,38 +252,38 @@ def store_rows(
 @gluon.jit
 def consumer(
     ME: gl.constexpr, y_desc, y_ptr, shared, problem, epilogue, CONFIG: gl.constexpr,
-    ACTIVATION: gl.constexpr, CLASSES: gl.constexpr,
+    ACTIVATION: gl.constexpr, PHASES: gl.constexpr,
 ):  # fmt: skip
     """Multiplies and stores: every tile's rows of group ME, or every second tile."""
-    DIRECTION: gl.constexpr = "fprop" if CLASSES is None else "dgrad"
+    DIRECTION: gl.constexpr = "fprop" if PHASES is None else "dgrad"
     FIRST_TILE: gl.constexpr = ME if CONFIG.ping_pong else 0
     TILE_STEP: gl.constexpr = 2 if CONFIG.ping_pong else 1
     FIRST_ROW: gl.constexpr = ME % CONFIG.row_groups * CONFIG.rows
     first_step = gl.to_tensor(0)
     if FIRST_TILE == 1:
-        first_step += num_steps_of(0, problem, CONFIG, CLASSES)
-    for index in range(FIRST_TILE, num_tiles(problem, CONFIG, CLASSES), TILE_STEP):
-        row, column, residues = split_tile(index, problem, CONFIG, CLASSES)
-        num_steps = num_steps_of(index, problem, CONFIG, CLASSES)
+        first_step += num_steps_of(0, problem, CONFIG, PHASES)
+    for index in range(FIRST_TILE, num_tiles(problem, CONFIG, PHASES), TILE_STEP):
+        row, column, residues = split_tile(index, problem, CONFIG, PHASES)
+        num_steps = num_steps_of(index, problem, CONFIG, PHASES)
         row += FIRST_ROW
-        if CLASSES is None:
+        if PHASES is None:
             first_step = index * num_steps
             for i in gl.static_range(len(CONFIG.widths)):
                 begin = column + i * CONFIG.block_n_main
                 prefetch_residual(row, begin, epilogue, CONFIG.widths[i], CONFIG)
         accs = ring.multiply_tile(shared, index, first_step, num_steps, ME, CONFIG, DIRECTION)
-        if CLASSES is not None:
+        if PHASES is not None:
             first_step += num_steps
             if TILE_STEP == 2:
-                first_step += num_steps_of(index + 1, problem, CONFIG, CLASSES)
-        IS_STRIDED: gl.constexpr = CLASSES is not None and CLASSES.count > 1
+                first_step += num_steps_of(index + 1, problem, CONFIG, PHASES)
+        IS_STRIDED: gl.constexpr = PHASES is not None and PHASES.count > 1
         if IS_STRIDED:
             parts = ring.split_columns(accs, CONFIG)
             buffer = shared.out_smem.index(ME * CONFIG.store_buffers)
             for part in gl.static_range(len(parts)):
                 store_rows(
                     parts[part], y_ptr, buffer, row, column + part * CONFIG.store_n, residues,
-                    problem, epilogue, CLASSES,
+                    problem, epilogue, PHASES,
                 )  # fmt: skip
         else:
             ring.store_tile(
@@ -324,19 +324,19 @@ def conv_dgrad_kernel(
     dy_desc,  # im2col: [ROWS, BLOCK_K] of dy; tiled for a 1x1 filter
     w_main_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_MAIN] of w [Co, T * R * S, Ci]
     w_rest_desc,  # tiled: [BLOCK_K, 1, BLOCK_N_REST] of w, None without a second accumulator
-    dx_desc,  # tiled: [ROWS, STORE_N] of dx [pixels, Ci]; without stores if there are classes
+    dx_desc,  # tiled: [ROWS, STORE_N] of dx [pixels, Ci]; without stores if there are phases
     dx_ptr,  # dx
     operands,  # Operands of the epilogue: the bias [Ci] alone
     problem,  # DgradProblem
     CONFIG: gl.constexpr,  # TileConfig
-    CLASSES: gl.constexpr,  # Classes
+    PHASES: gl.constexpr,  # Phases
 ):
     """Computes dx; a grid of any size works, a multiple of num_n where the filter stays."""
     problem = typed(problem)
     epilogue = typed((operands, problem.m_gemm, problem.n_gemm, None))
     shared = ring.allocate_shared(dy_desc, w_main_desc, w_rest_desc, dx_desc, CONFIG, "dgrad")
     specialize(
-        consumer, (dx_desc, dx_ptr, shared, problem, epilogue, CONFIG, "none", CLASSES),
-        producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, CLASSES),
+        consumer, (dx_desc, dx_ptr, shared, problem, epilogue, CONFIG, "none", PHASES),
+        producer, (dy_desc, w_main_desc, w_rest_desc, shared, problem, CONFIG, PHASES),
         CONFIG,
     )  # fmt: skip

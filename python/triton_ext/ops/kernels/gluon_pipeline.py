@@ -147,10 +147,10 @@ def tile_origin(tile, m_gemm, n_gemm, CONFIG: gl.constexpr):
 
 
 @gluon.jit
-def num_own(m_gemm, n_gemm, CONFIG: gl.constexpr, CLASSES: gl.constexpr = 1):
+def num_own(m_gemm, n_gemm, CONFIG: gl.constexpr, PHASES: gl.constexpr = 1):
     """Tiles of this CTA, of all stride phases: program_id, program_id + num_programs, ..."""
     num_m, num_n = tile_counts(m_gemm, n_gemm, CONFIG)
-    tiles = num_m * num_n * CLASSES
+    tiles = num_m * num_n * PHASES
     return (tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
 
 

@@ -433,7 +433,7 @@ def reduce_kernel(
     taps_d, taps_h, taps_w = problem.filter_size
     offs_ci = channel + (offs_row if CONFIG.rows_from_x else offs_column)
     offs_co = dy_block * BLOCK_C + (offs_column if CONFIG.rows_from_x else offs_row)
-    # Ci is a multiple of 8, said in a way that Triton's axis analysis follows: wide stores.
+    # Ci is a multiple of 8, written so that Triton's axis analysis follows: wide stores.
     eighths = problem.ci // 8
     mask = (offs_ci // 8 < eighths) & (offs_co < problem.co)
     offsets = (offs_co.to(gl.int64) * (taps_d * taps_h * taps_w) + tap) * eighths * 8 + offs_ci

@@ -50,7 +50,7 @@ def patch_dgrad_kernel(
     BLOCK_K: tl.constexpr = CONFIG.block_k
     T: tl.constexpr = TAPS[0]
     R: tl.constexpr = TAPS[1]
-    walk_d, walk_h, walk_w = covering
+    patches_d, patches_h, patches_w = covering
     out_d, out_h, out_w = output_size
     size_d, size_h = size
     COLUMNS: tl.constexpr = T * R * ROW
@@ -76,12 +76,12 @@ def patch_dgrad_kernel(
                 acc = multiply(dy, weight, acc)
         offs_m = row + tl.arange(0, BLOCK_M)
         offs_n = column + tl.arange(0, BLOCK_N)
-        q = offs_m % walk_w
-        rest = offs_m // walk_w
-        p_h = rest % walk_h
-        rest = rest // walk_h
-        p_d = rest % walk_d
-        n = rest // walk_d
+        q = offs_m % patches_w
+        rest = offs_m // patches_w
+        p_h = rest % patches_h
+        rest = rest // patches_h
+        p_d = rest % patches_d
+        n = rest // patches_d
         is_patch = (q < out_w) & (p_h < out_h) & (p_d < out_d)
         values = tl.where(is_patch[:, None], acc, 0.0)
         if bias_ptr is not None:

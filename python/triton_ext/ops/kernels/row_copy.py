@@ -84,7 +84,7 @@ def _copy_tile(program, source_ptr, target_ptr, sizes, TILE: tl.constexpr):
     n = row // sizes.target_h // size_d
     images = n.to(tl.int64) * stride_n + d.to(tl.int64) * stride_d + sizes.start
     in_pixel = element % TARGET_CHANNELS
-    # Said twice, because the compiler would not see that neighbours are neighbours in memory.
+    # Two expressions: in the second, the compiler does not see that elements are neighbours.
     channel = in_pixel if COLUMN == 1 else in_pixel % CHANNELS
     w = element // TARGET_CHANNELS - sizes.low[1]
     is_source = (element < target_elements) & (w >= 0) & (w < size_w)
@@ -289,8 +289,8 @@ class RowCopies:
         channels = packing.problem.in_channels
         of_filter, *of_rows, _ = packed_strides(packing.weight_shape)
         # Planes have a dimension of 1 in front; a pixel's channels hold a column.
-        of_walked = of_rows[1:] if packing.planes else of_rows[: packing.walked]
-        of_taps = (*of_walked, *((channels,) if packing.columns else ()), packing.channels)
+        of_im2col = of_rows[1:] if packing.planes else of_rows[: packing.im2col_dims]
+        of_taps = (*of_im2col, *((channels,) if packing.columns else ()), packing.channels)
         strides = (1, *of_taps, of_filter) if is_swapped else (of_filter, *of_taps, 1)
         row = RowCopy(taps[-1] * dw.shape[-1], dw.shape[-1], is_turned=is_swapped)
         copy_rows((row, packed.as_strided(dw.shape, strides), dw))

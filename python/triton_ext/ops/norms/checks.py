@@ -50,7 +50,7 @@ _RECORDING_MODES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatch
 
 
 def is_left_to_torch(*tensors: object) -> bool:
-    """Tells whether torch observes operators, which kernels are not, so that it is to compute."""
+    """Tells whether torch traces or transforms the call, so that torch has to compute it."""
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
@@ -68,12 +68,12 @@ def _dispatches(tensor: object) -> bool:
 
 
 def is_operator(kind: Kind) -> bool:
-    """Tells whether the caller is being compiled, and its graph is to have our operators.
+    """Tells whether the caller is being compiled into a graph with our operators.
 
-    Graphs that are exported do not: they run where this package is not.  Neither do derivatives
-    forwards and transforms of torch.func, which torch refuses for operators.  These are asked for
-    in words that torch.compile traces: for torch 2.11, the interpreter is never None, and the
-    number of layers is none.
+    Exported graphs have none: they run without this package.  Nor have forward-mode derivatives and
+    transforms of torch.func, for which torch refuses operators.  The checks are expressions that
+    torch.compile traces; torch 2.11 traces neither a comparison of the interpreter with None nor
+    the number of layers.
     """
     return (
         torch.compiler.is_dynamo_compiling()
@@ -117,7 +117,7 @@ def _kind_refusal(
 
 
 def number(name: str, value: Any) -> float:
-    """Returns a number as plans have it: a tensor may hold another one at the next call."""
+    """Returns an argument as a float; a tensor's number counts for this call alone."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -280,7 +280,7 @@ def _unsupported(
             # In training torch refuses it, too.
             return "the kernels take more than one value per channel"
         if has_residual and activation not in _RESIDUAL_ACTIVATIONS:
-            return f"a residual is added in front of identity and relu, not of {activation}"
+            return f"a residual is added before identity and relu, not before {activation}"
         return None
     if channels // groups > _MOST_GROUP_CHANNELS:
         return f"groups of {channels // groups} channels: the kernels add {_MOST_GROUP_CHANNELS}"
@@ -288,7 +288,7 @@ def _unsupported(
         return f"{groups} groups of {images} images: the kernels count to 2**30"
     if x.numel() == groups:
         return "torch refuses one value per group"
-    return "a residual is added behind BatchNorm only" if has_residual else None
+    return "a residual is added after BatchNorm only" if has_residual else None
 
 
 def is_negated(tensor: Tensor) -> bool:

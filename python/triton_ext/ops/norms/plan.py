@@ -1,4 +1,4 @@
-"""How kernels compute a normalization: tiles, launches in sequence, tensors of a call.
+"""Plans of normalizations: tiles, launches in sequence, tensors of a call.
 
 BatchNorm is one image of N * pixels rows whose groups are single channels, GroupNorm N images of
 pixels rows (``kernels.py``).
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -19,13 +18,11 @@ from torch.autograd.graph import increment_version
 from triton_ext.ops.core.descriptors import channels_last, channels_last_strides
 from triton_ext.ops.core.device import Device
 from triton_ext.ops.core.dispatch_cache import ALIGNMENT, DispatchCache
-from triton_ext.ops.core.launcher import Launcher, LaunchGroup
+from triton_ext.ops.core.launcher import Launcher, Launches, Step, Tensors
 from triton_ext.ops.norms import kernels
 
 Tensor = torch.Tensor
 Term = Tensor | None
-Tensors = tuple[Term, ...]
-
 
 _LOAD_BYTES = 16
 _NUM_WARPS = 8
@@ -127,10 +124,6 @@ def choose_merge_tiles(parts: int, group_channels: int) -> tuple[int, int]:
     return min(_power_up(parts), max(1, _MERGE_ELEMENTS // block_c)), block_c
 
 
-# Calls that try to group their launches at most: kernels are prepared after their first launch, and
-# never in the interpreter.
-_MOST_TRIES = 3
-
 #: Tensors of the launches of a forward; the last ones only where statistics are those of x.
 _FORWARD = (
     *("x", "residual", "y", "mean", "rstd", "weight", "bias"),
@@ -150,47 +143,6 @@ def are_aligned(*tensors: Term) -> bool:
         if tensor is not None:
             addresses |= tensor.data_ptr()
     return not addresses % ALIGNMENT
-
-
-# A launcher, and names of tensors that it gets in place of others.
-Step = tuple[Launcher, Mapping[str, str]]
-
-
-class Launches:
-    """Kernels in sequence, with the same arguments at every launch but for their tensors.
-
-    ``order`` are the names of a call's tensors, as the kernels' parameters are named; a call has
-    tensors and ``None`` in the same places as any other.
-    """
-
-    __slots__ = ("_group", "_steps", "_tries")
-
-    def __init__(self, order: Sequence[str], steps: Sequence[Step]) -> None:
-        self._steps = []
-        for launcher, instead in steps:
-            names = [name[:-4] for name in launcher.kernel.arg_names if name.endswith("_ptr")]
-            pick = itemgetter(*[order.index(instead.get(name, name)) for name in names])
-            self._steps.append((launcher, pick))
-        self._group: LaunchGroup | None = None
-        self._tries = _MOST_TRIES
-
-    def launch(self, tensors: Tensors, is_aligned: bool) -> None:
-        """Launches the kernels on the device of the first tensor."""
-        x: Any = tensors[0]
-        if x.is_cuda and x.device.index != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                return self.launch(tensors, is_aligned)
-        if is_aligned and self._group is not None and self._group(tensors):
-            return None
-        launches = []
-        for launcher, pick in self._steps:
-            picked = pick(tensors)
-            launcher.launch(picked)
-            launches.append(((launcher, picked), pick))
-        if is_aligned and launches and self._tries and self._group is None:
-            self._tries -= 1
-            self._group = LaunchGroup.of(launches)
-        return None
 
 
 def _bits(number: float) -> int:

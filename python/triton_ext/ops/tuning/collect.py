@@ -1,10 +1,10 @@
-"""The convolutions to tune: recorded from a model, told by a text, or met in a job's first steps.
+"""Collects the convolutions to tune: of a model, of a text, or of a job's first steps.
 
-A model, with torch's convolutions or ours, runs on fake tensors.  In a job the plans that are made
-are watched, whoever makes them: eager code, the backward, compiled graphs.  At a step's end the
-ranks put together what no table knew, rank 0 measures it, and all others get the results through
-the default process group.  While rank 0 measures it tells the others so after every case, because
-no wait in a process group may be longer than its timeout.
+A model, with torch's convolutions or ours, runs on fake tensors.  In a job, plans are observed as
+eager code, backwards and compiled graphs make them.  At a step's end the ranks gather the cases
+that no table has, rank 0 measures them, and the others get the results through the default process
+group.  Rank 0 sends a message after every case: no wait in a process group may be longer than its
+timeout.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from triton_ext.ops.tuning.store import reload
 class Calls:
     """Recorded convolutions; it iterates over those that can be tuned."""
 
-    #: Those that a kernel of ours takes, each once, in the order of the first calls.
+    #: Cases that a kernel of ours takes, each once, in the order of the first calls.
     cases: list[Case] = field(default_factory=list)
-    #: The others, and why not.
+    #: The others, and why no kernel takes them.
     refused: dict[Case, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Case]:
@@ -85,9 +85,9 @@ class _Recorder(TorchDispatchMode):
 
 @contextlib.contextmanager
 def record() -> Iterator[Calls]:
-    """Within, convolutions that this thread and its backward call are recorded.
+    """Within the context, convolutions that this thread and its backward call are recorded.
 
-    Compiled parts of a model call no operators; ``warmup_steps``, which sees plans, has them, too.
+    Compiled parts of a model call no operators; ``warmup_steps`` observes their plans.
     """
     calls = Calls()
     with _Recorder(calls):
@@ -273,12 +273,20 @@ _SHAPE = re.compile(
 )
 
 
-def parse_shape(text: str) -> ConvProblem:
-    """Returns the problem that a text such as ``"32x64x56x56_128_k3x3_s2x2"`` names.
+_GRAMMARS = (
+    "NxCixSIZE_Co_kTAPS[_sSTRIDE][_dDILATION][_pPADDING][_gGROUPS], such as "
+    "32x64x56x56_128_k3x3_s2x2",
+    "N,Ci,SIZE -> Co kTAPS [sSTRIDE] [dDILATION] [pPADDING] [gGROUPS], such as "
+    "32,64,56,56 -> 128 k3x3 s2x2",
+)
 
-    Batch, Ci and input size; Co; the filter ``k``; then, where they differ from the usual: stride
-    ``s``, dilation ``d``, padding ``p`` (half the filter is usual; ``p1-2`` is 1 in front, 2
-    behind), groups ``g``.
+
+def parse_shape(text: str) -> ConvProblem:
+    """Returns the convolution of a text such as ``"32x64x56x56_128_k3x3_s2x2"``.
+
+    ``"32,64,56,56 -> 128 k3x3 s2x2"`` is the same.  Batch, Ci and input size; Co; the filter ``k``;
+    optionally stride ``s``, dilation ``d``, padding ``p`` (half the filter by default; ``p1-2`` is
+    1 in front, 2 behind) and groups ``g``.
 
     Raises:
         TypeError: It is not a string.
@@ -286,12 +294,12 @@ def parse_shape(text: str) -> ConvProblem:
     """
     if not isinstance(text, str):
         raise TypeError(f"shape: expected a text, got {type(text).__name__}")
-    match = _SHAPE.fullmatch(text)
+    before, arrow, after = text.partition("->")
+    sizes = "x".join(number.strip() for number in before.split(","))
+    match = _SHAPE.fullmatch("_".join([sizes, *after.split()]) if arrow else text)
     if match is None:
-        raise ValueError(
-            f"shape '{text}': expected NxCixSIZE_Co_kTAPS[_sSTRIDE][_dDILATION][_pPADDING]"
-            "[_gGROUPS], such as 32x64x56x56_128_k3x3_s2x2, of numbers from 1"
-        )
+        grammar = _GRAMMARS[bool(arrow) or "," in text]
+        raise ValueError(f"shape '{text}': expected {grammar}, of numbers from 1")
     shape = tuple(map(int, match["x"].split("x")))
     ci, co, dims, groups = shape[1], int(match["co"]), len(shape) - 2, int(match["g"] or 1)
     if ci % groups or co % groups:
@@ -344,7 +352,7 @@ class Warmup(contextlib.AbstractContextManager["Warmup"]):
         if self._observe in lookup.observers:
             lookup.observers.remove(self._observe)
 
-    def _observe(self, case: Case, machine: Device, is_known: bool) -> None:
+    def _observe(self, case: Case, device: Device, is_known: bool) -> None:
         # Functions are compiled into their kernel, and do not go to other processes.
         if not is_known and case.epilogue.function is None:
             self._met[case] = None
@@ -378,16 +386,16 @@ class Warmup(contextlib.AbstractContextManager["Warmup"]):
                 self.close()
 
     def _together(self, met: tuple[Case, ...]) -> Report | None:
-        """Tunes the cases of all ranks, on rank 0, which tells all others the choices."""
+        """Tunes the cases of all ranks on rank 0, which sends the choices to the others."""
         gathered: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(gathered, met)
         every = tuple(dict.fromkeys(case for cases in gathered for case in cases))
         if not every:
             return None
         report, answer = self._measured(every) if dist.get_rank() == 0 else (None, None)
-        answer = _told(answer)
+        answer = _broadcast(answer)
         while answer == _GOING_ON:
-            answer = _told(None)
+            answer = _broadcast(None)
         if isinstance(answer, str):
             raise JobError(f"warmup_steps: rank 0 could not measure: {answer}")
         gpu, entries = answer
@@ -402,7 +410,7 @@ class Warmup(contextlib.AbstractContextManager["Warmup"]):
         def on_outcome(outcome: Outcome) -> None:
             # Where it is measured may be another device than the one that speaks to the others.
             with torch.cuda.device(device):
-                _told(_GOING_ON)
+                _broadcast(_GOING_ON)
             if (also := self._options.get("on_outcome")) is not None:
                 also(outcome)
 
@@ -415,7 +423,7 @@ class Warmup(contextlib.AbstractContextManager["Warmup"]):
         return report, (report.gpu, report.table.entries)
 
 
-def _told(message: Any) -> Any:
+def _broadcast(message: Any) -> Any:
     """Returns rank 0's ``message`` on all ranks."""
     messages = [message]
     try:

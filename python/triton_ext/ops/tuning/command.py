@@ -65,10 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Runs ``triton-ext explain``; returns 1 where no kernel takes a direction."""
-    before, _, after = arguments.shape.partition("->")
-    words = ["x".join(number.strip() for number in before.split(",")), *after.split()]
     try:
-        dtype, problem = _dtype(arguments.dtype), _problem("_".join(words))
+        dtype, problem = _dtype(arguments.dtype), _problem(arguments.shape)
     except CommandError as error:
         sys.stderr.write(f"triton-ext explain: error: {for_terminal(error)}\n")
         return 2
@@ -114,10 +112,10 @@ def _unwritable(path: pathlib.Path, error: OSError) -> CommandError:
 
 def _dry_run(arguments: argparse.Namespace) -> int:
     """Lists what would be measured, on the GPU here or an H200; compiles and writes nothing."""
-    machine, note = KNOWN["h200"], ", which is assumed: there is no GPU"
+    device, note = KNOWN["h200"], ", which is assumed: there is no GPU"
     if torch.cuda.is_available():
-        machine, note = device_of(torch.device("cuda"), "tune"), ""
-    found = survey(_cases(arguments), machine, arguments.candidates, arguments.force)
+        device, note = device_of(torch.device("cuda"), "tune"), ""
+    found = survey(_cases(arguments), device, arguments.candidates, arguments.force)
     for each in found:
         lines = [f"  {kind_of(config):<16}{fields_of(config)}" for config in each.configs]
         sys.stdout.write("\n".join([str(each), *lines]) + "\n")
@@ -126,7 +124,7 @@ def _dry_run(arguments: argparse.Namespace) -> int:
     seconds = math.ceil(sum(counts) / jobs) * COMPILE_SECONDS
     sys.stdout.write(
         f"{len(counts)} of {len(found)} convolutions to measure, {sum(counts)} configurations to "
-        f"compile, about {seconds:.0f} s with --jobs {jobs}; for {machine.name}{note}\n"
+        f"compile, about {seconds:.0f} s with --jobs {jobs}; for {device.name}{note}\n"
     )
     return 0
 
@@ -221,8 +219,8 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
         for case in (*met.cases, *met.refused):
             if case.direction in directions:
                 calls.add(case)
-    for case, reason in calls.refused.items():
-        sys.stderr.write(for_terminal(f"not tuned: {case}: {reason}") + "\n")
+    for case, refusal in calls.refused.items():
+        sys.stderr.write(for_terminal(f"not tuned: {case}: {refusal}") + "\n")
     return calls.cases
 
 

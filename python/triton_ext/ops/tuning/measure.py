@@ -59,7 +59,7 @@ _CALLS = (5, 25)
 _MAX_SPIN_MS = 100.0
 _CALIBRATION_CYCLES = 2_000_000
 # Functions slower than the fastest by this factor after the first rounds are not measured further.
-_HOPELESS = 1.2
+_LEFT_BEHIND = 1.2
 _FIRST_ROUNDS = 2
 # Candidates may add in another order: so many units in the last place of the largest value.
 _ROUNDING_UNITS = 8.0
@@ -148,9 +148,9 @@ def agreeing(
     return trials, failures
 
 
-def torch_trials(case: Case, machine: Device, tensors: Any) -> list[Trial]:
+def torch_trials(case: Case, device: Device, tensors: Any) -> list[Trial]:
     """Returns the trial of torch's own convolution; none where torch is not compared."""
-    if TORCH[case.direction].refusals(case, machine):
+    if TORCH[case.direction].refusals(case, device):
         return []
     problem, (first, second, epilogue) = case.problem, tensors
     bias = epilogue.bias
@@ -201,11 +201,11 @@ def target_only(capability: tuple[int, int]) -> None:
     driver.set_active(TargetOnlyDriver(GPUTarget("cuda", major * 10 + minor, 32)))
 
 
-def compile_kernels(case: Case, config: Any, machine: Device) -> list[Any]:
+def compile_kernels(case: Case, config: Any, device: Device) -> list[Any]:
     """Returns Triton's compiled kernels of a case's plan, for a GPU that need not be there."""
     meta = torch.device("meta")
-    with assumed_device(machine), compiling() as kernels:
-        # A plan that was made before could hold kernels that were compiled for another machine.
+    with assumed_device(device), compiling() as kernels:
+        # A plan that was made before could hold kernels that were compiled for another device.
         planner.make_plan.cache_clear()
         plan = planner.make_plan(case.dense, meta, config)
         plan.run(*make_tensors(case, meta))
@@ -221,9 +221,9 @@ def _serve() -> None:
         error = ""
         try:
             # Pickled by the process that started this one.
-            case, config, machine = pickle.loads(base64.b64decode(line))
-            target_only(machine.capability)
-            compile_kernels(case, config, machine)
+            case, config, device = pickle.loads(base64.b64decode(line))
+            target_only(device.capability)
+            compile_kernels(case, config, device)
         except Exception as raised:  # any failure of one job is an answer, not an end
             error = f"{type(raised).__name__}: {str(raised)[:300]}"
         answers.write(json.dumps(error) + "\n")
@@ -278,12 +278,12 @@ class CompilePool(contextlib.AbstractContextManager["CompilePool"]):
         finally:
             self._idle.put(process)
 
-    def submit(self, case: Any, config: Any, machine: Any) -> Future[str]:
+    def submit(self, case: Any, config: Any, device: Device) -> Future[str]:
         """Compiles a configuration; the future has the error, empty where there is none.
 
         Jobs start in the order of submission.
         """
-        job = base64.b64encode(pickle.dumps((case, config, machine))).decode("ascii")
+        job = base64.b64encode(pickle.dumps((case, config, device))).decode("ascii")
         return self._threads.submit(self._run, job + "\n")
 
     def _begin(self) -> subprocess.Popen[str] | None:
@@ -441,7 +441,7 @@ def interleaved(functions: Sequence[Function], clock: EventClock, rounds: int) -
     for number in range(rounds):
         if number == _FIRST_ROUNDS and left:
             best = min(min(times[index]) for index in left)
-            left = [index for index in left if min(times[index]) <= _HOPELESS * best]
+            left = [index for index in left if min(times[index]) <= _LEFT_BEHIND * best]
         for index in turns(left, number):
             times[index].append(clock.measure(prepared[index]))
     return [statistics.median(each) for each in times]

@@ -166,7 +166,7 @@ def candidates(
     problem: ConvProblem,
     direction: Direction,
     dtype: torch.dtype,
-    machine: Device,
+    device: Device,
     *,
     count: int = MOST_CANDIDATES,
     **fields: Any,
@@ -181,23 +181,23 @@ def candidates(
     """
     # Refuses wrong types before a model meets them.
     case = Case(direction=direction, problem=problem, dtype=dtype, **fields)
-    if not isinstance(machine, Device):
-        raise TypeError(f"candidates: machine is {machine!r}: expected a Device")
-    return planner.candidates(case, machine, count)
+    if not isinstance(device, Device):
+        raise TypeError(f"candidates: device is {device!r}: expected a Device")
+    return planner.candidates(case, device, count)
 
 
-def survey(cases: Iterable[Case], machine: Device, count: int, force: bool) -> list[Outcome]:
+def survey(cases: Iterable[Case], device: Device, count: int, force: bool) -> list[Outcome]:
     """Returns what is to be measured for cases, by key, and the results of those that are not.
 
     Arguments are as for :func:`tune`.
     """
     asked: dict[str, Case] = {}
     for case in cases:
-        asked.setdefault(case.key(machine.num_sms), case)
+        asked.setdefault(case.key(device.num_sms), case)
     found = []
     for key, case in asked.items():
-        entry = None if force else _known(key, case, machine)
-        configs = () if entry is not None else tuple(planner.candidates(case, machine, count))
+        entry = None if force else _known(key, case, device)
+        configs = () if entry is not None else tuple(planner.candidates(case, device, count))
         note = "known" if entry is not None else "" if configs else "no kernel takes it"
         if len(configs) == 1:
             configs, note = (), "one configuration only"
@@ -205,10 +205,10 @@ def survey(cases: Iterable[Case], machine: Device, count: int, force: bool) -> l
     return found
 
 
-def _known(key: str, case: Case, machine: Device) -> Entry | None:
+def _known(key: str, case: Case, device: Device) -> Entry | None:
     """Returns a choice that was measured with this version of Triton, and can be used."""
     try:
-        entry, _ = tables.read_choice(lookup.entries(machine.name).get(key), case, machine)
+        entry, _ = tables.read_choice(lookup.entries(device.name).get(key), case, device)
     except (TableError, tables.KindError):
         return None
     return entry if entry.triton == importlib.metadata.version("triton") else None
@@ -227,7 +227,7 @@ def tune(
     jobs: int | None = None,
     compiler: CompilePool | None = None,
     clock: EventClock | None = None,
-    machine: Device | None = None,
+    gpu: Device | None = None,
     on_outcome: Callable[[Outcome], object] | None = None,
 ) -> Report:
     """Measures candidates for every case and keeps the fastest in the user's table.
@@ -249,7 +249,7 @@ def tune(
         compiler: Compiles, by a method ``submit``; by default processes that live as long as the
             call.
         clock: Measures, by methods ``prepare`` and ``measure``; CUDA events by default.
-        machine: Describes the device; the driver by default.
+        gpu: The GPU to choose for; by default as the driver describes ``device``.
         on_outcome: Called with the outcome of each measured case before the next one is measured;
             an error that it raises ends the tuning.
 
@@ -262,8 +262,8 @@ def tune(
     begin = time.perf_counter()
     cases = _checked_cases(cases)
     check_options("tune", rounds=rounds, count=count, save=save, seconds=seconds, jobs=jobs)
-    place = _checked_device(device, clock, is_named=machine is not None)
-    found = device_of(place, "tune") if machine is None else machine
+    place = _checked_device(device, clock, is_named=gpu is not None)
+    found = device_of(place, "tune") if gpu is None else gpu
     outcomes = {each.key: each for each in survey(cases, found, count, force)}
     todo = [each for each in outcomes.values() if each.configs]
     if not todo:
@@ -398,7 +398,7 @@ def measure_case(
     work: Outcome,
     errors: Sequence[str],
     device: torch.device,
-    machine: Device,
+    gpu: Device,
     clock: EventClock,
     rounds: int,
 ) -> Outcome:
@@ -410,7 +410,7 @@ def measure_case(
     try:
         given = measure.make_tensors(case, device)
         trials, failures = measure.agreeing(case, work.configs, errors, device, given)
-        torchs = measure.torch_trials(case, machine, given) if trials else []
+        torchs = measure.torch_trials(case, gpu, given) if trials else []
         times = measure.interleaved(trials + torchs, clock, rounds)
     except torch.OutOfMemoryError:
         return replace(work, configs=(), note="no memory to measure in")
@@ -459,16 +459,16 @@ def _may_race(device: torch.device) -> bool:
 
 def _race(case: Case, device: torch.device) -> float:
     """Measures torch beside the planner's choice; returns torch's time over that of the choice."""
-    machine = device_of(device, case.operator)
-    choice = planner.measured(case, machine) or planner.cheapest(case, machine)
+    gpu = device_of(device, case.operator)
+    choice = planner.measured(case, gpu) or planner.cheapest(case, gpu)
     assert choice is not None  # there is something to compare torch with
-    work = Outcome(case=case, key=case.key(machine.num_sms), configs=(choice.config,))
+    work = Outcome(case=case, key=case.key(gpu.num_sms), configs=(choice.config,))
     with torch.cuda.device(device):
         clock = EventClock(device)
-        entry = measure_case(work, [""], device, machine, clock, _RACE_ROUNDS).entry
+        entry = measure_case(work, [""], device, gpu, clock, _RACE_ROUNDS).entry
     if entry is None or not entry.torch_us:
         return math.inf
     # Without the version of Triton it does not count as tuned.
     raw = replace(entry, triton="").raw()
-    lookup.add(machine.name, {work.key: raw}, "what this process measured")
+    lookup.add(gpu.name, {work.key: raw}, "what this process measured")
     return entry.torch_us / entry.us
