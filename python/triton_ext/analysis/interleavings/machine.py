@@ -57,7 +57,7 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """What an index out of range names; nothing is wrong before it is used.
+    """The value of a view with an index out of range; only its use is wrong.
 
     Attributes:
         op: The operation with the index.
