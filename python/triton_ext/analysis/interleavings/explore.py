@@ -34,8 +34,8 @@ class Limits:
         steps: Instructions.
     """
 
-    states: int = 12_000
-    steps: int = 600_000
+    states: int = 6_000
+    steps: int = 300_000
 
 
 @dataclass(slots=True)
