@@ -183,3 +183,24 @@ def test_a_ring_that_does_not_wrap_is_right_for_short_loops_only():
     text = RING.replace("[%stage]", "[%i]")
     found = [remark.message for remark in VERIFIER.run(parse(text)).remarks]
     assert found == ["proved only for loops that do not run too often"]
+
+
+def test_functions_that_are_left_over_are_skipped():
+    left_over = "  tt.func private @left_over(%x: i32) -> i32 {\n    tt.return %x : i32\n  }\n}"
+    text = RING.rstrip().removesuffix("}") + left_over
+    assert len(VERIFIER.run(parse(text)).remarks) == 1
+
+
+def test_a_kernel_without_shared_memory():
+    text = (
+        RING.partition("  tt.func")[0]
+        + """
+  tt.func public @waits() {
+    ttng.async_tma_store_wait {pendings = 0 : i32, read_only}
+    ttng.fence_async_shared {bCluster = false}
+    tt.return
+  }
+}
+"""
+    )
+    VERIFIER.run(parse(text))

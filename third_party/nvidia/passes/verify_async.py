@@ -20,6 +20,7 @@ from triton_ext.analysis.interleavings import (
 from triton_ext.analysis.interleavings.state import Event
 from triton_ext.errors import PassError, VerifyError
 from triton_ext.ir import Module, Operation
+from triton_ext.ir.functions import visibility_of
 from triton_ext.passes import PassContext, error_at
 from triton_ext.passes.places import place_of
 
@@ -44,7 +45,10 @@ def verify_async(module: Module, context: PassContext, *, report: str, undecided
         PassError: A kernel is refuted; or it is not decided, and that is an error.
     """
     errors: list[PassError] = []
+    # A kernel that still calls a function is not decided.
     for function in [op for op in module.walk() if op.name == "tt.func" and op.regions]:
+        if visibility_of(function) == "private":
+            continue
         try:
             outcome = explore(read_kernel(function, read_event))
         except NotDecided as reason:
