@@ -287,7 +287,7 @@ sys.exit(main(sys.argv[1:]))
         ("compare --dtype float8_e4m3fn --jobs 1", "bfloat16/ours, geometric mean of 1 layers"),
         (
             "zoo sweep --suite few --jobs 1 --candidates 2 --dtype float16",
-            "1 layers, 0 of them fai",
+            "1 layers, 0 of them failed",
         ),
     ],
 )
