@@ -57,7 +57,11 @@ AREAS: dict[str, Area] = {
         always=("ir/test_printed_by_triton.py", "ir/test_properties.py"),
         lit=("ir", "tools"),
     ),
-    "analysis": Area(sources=("analysis",), tests=("analysis", "tools"), lit=("ttg", "amd")),
+    "analysis": Area(
+        sources=("analysis",),
+        tests=("analysis", "passes", "nvidia", "amd", "emulator", "tools"),
+        lit=("ttg", "amd", "nvidia"),
+    ),
     "passes": Area(sources=("passes",), tests=("passes", "tools"), lit=("ttg", "tools")),
     "amd": Area(
         sources=("backends/amd/passes", "backends/amd/analysis"),
