@@ -650,6 +650,57 @@ def test_borders_in_torchs_order_are_padded_and_reordered_by_one_kernel(mode, mo
     torch.testing.assert_close(ours(x), expected, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("chunks", [[1, 4, 4], [4, 5], [2, 1, 1, 5], [9]], ids=str)
+@pytest.mark.parametrize("dilation", [1, (2, 1, 1)])
+def test_a_video_in_chunks_is_the_whole_bit_for_bit(chunks, dilation):
+    torch.manual_seed(0)
+    how = {"padding": (7, 1, 1), "dilation": dilation}
+    causal = nn.CausalConv3d(8, 16, 3, **how).half()
+    # Sums are exact: numpy, which multiplies here, adds rows of a tile in different orders.
+    for tensor in (causal.weight.data, causal.bias.data):
+        tensor.copy_(torch.randint(-4, 5, tensor.shape) / 8)
+    x = (torch.randint(-8, 9, (2, 9, 5, 4, 8)) / 8).half().movedim(-1, 1)
+    with torch.no_grad():
+        whole = causal(x)
+        frames = nn.Frames()
+        parts = [causal(chunk, frames) for chunk in x.split(chunks, dim=2)]
+        assert torch.equal(torch.cat(parts, dim=2), whole)
+        first = 2 * causal.dilation[0]
+        theirs = F.conv3d(
+            F.pad(x, (1, 1, 1, 1, first, 0)), causal.weight, causal.bias, dilation=dilation
+        )
+    torch.testing.assert_close(whole, theirs, rtol=2e-3, atol=2e-3)
+    assert frames.last.shape == (2, 8, first, 5, 4)
+    plans = [bound.plan for bound in causal.counts().forward]
+    assert len({plan.config for plan in plans}) == 1
+    assert len({plan.problem for plan in plans}) == len({(n, n == chunks[0]) for n in [*chunks, 9]})
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    frames = nn.Frames()
+    y = torch.cat([causal(chunk, frames) for chunk in a.split(chunks, dim=2)], dim=2)
+    weight = torch.randn(y.shape).half()
+    (y * weight).sum().backward()
+    (causal(b) * weight).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-2, atol=1e-2)
+    frames = nn.Frames()
+    causal(x, frames)
+    with pytest.raises(ValueError, match=r"expected a chunk like those before it, \[2, 8, "):
+        causal(x[:1], frames)
+
+
+def test_causal_convolutions_that_keep_no_frames():
+    x = torch.randn(1, 4, 5, 4, 8).half().movedim(-1, 1)
+    for how in ({"stride": (2, 1, 1)}, {"kernel_size": (1, 3, 3)}):
+        causal = nn.CausalConv3d(8, 8, **{"kernel_size": 3, **how}).half()
+        with torch.no_grad():
+            y = causal(x)
+        assert y.shape[2] == (2 if "stride" in how else 4)
+    strided = nn.CausalConv3d(8, 8, 3, stride=(2, 1, 1)).half()
+    with pytest.raises(ValueError, match="got \\[1, 8, 4, 5, 4\\] and a stride of 2"):
+        strided(x, nn.Frames())
+    with pytest.raises(ValueError, match="expected padding in numbers and of zeros, got 'same'"):
+        nn.CausalConv3d(8, 8, 3, padding="same")
+
+
 def test_gradients_through_redirected_functions():
     torch.manual_seed(0)
     model = Standardized(8, 8, 2)

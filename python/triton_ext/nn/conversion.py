@@ -156,7 +156,7 @@ def convert(
         kind = type(module)
         if name not in recipes and pads(module) and not refusal_of(kind):
             module.__class__ = class_for(kind)
-        elif kind.forward is torch.nn.Sequential.forward:
+        elif isinstance(module, torch.nn.Sequential) and _is_sequence(kind):
             for child, behind in itertools.pairwise(module.children()):
                 if type(child) in PAD_MODULES and is_plain(type(behind), CONVOLUTIONS):
                     kind = type(child)
@@ -215,6 +215,10 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
             if had is not None and shared is not None and _is_movable(module, shared):
                 _unpack(module, *had)
     return model
+
+
+def _is_sequence(kind: Any) -> bool:
+    return kind.forward is torch.nn.Sequential.forward
 
 
 def _class_for(module: torch.nn.Module) -> Any:
