@@ -156,7 +156,7 @@ def cluster_config(case: Any, num_sms: int) -> Any:
     product = product_of(case)
     product = dataclasses.replace(product, pixels=math.ceil(product.pixels / 2))
     times = expected_times(product, num_sms // 2)
-    return in_cluster(min((c for c in times if not c.filter_steps), key=times.__getitem__))
+    return in_cluster(min((c for c in times if not c.filter_steps), key=lambda c: times[c].us))
 
 
 def _cluster(operands: Operands, direction: str) -> Function | None:

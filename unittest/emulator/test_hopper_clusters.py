@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("numpy")
+np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch", reason="the examples' launchers need torch")
 
 from triton_ext.errors import UnsupportedError  # noqa: E402
@@ -172,15 +172,32 @@ def one_copy_each_for_cta_0(ttgir):
     return head[: -len(line)] + rank + changed[0] + "%is_first" + changed[2] + rest
 
 
-def test_what_crosses_the_ctas_is_refused():
-    text = """
+SPLIT = """
 #b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0], CGALayout = [[1]]}>
 module attributes {"ttg.num-ctas" = 2 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {
-  tt.func public @kernel() {
+  tt.func public @kernel(%p: !tt.ptr<i32>) {
     %range = tt.make_range {end = 256 : i32, start = 0 : i32} : tensor<256xi32, #b>
+    %s = tt.splat %p : !tt.ptr<i32> -> tensor<256x!tt.ptr<i32>, #b>
+    %at = tt.addptr %s, %range : tensor<256x!tt.ptr<i32>, #b>, tensor<256xi32, #b>
+    tt.store %at, %range : tensor<256x!tt.ptr<i32>, #b>
     tt.return
   }
 }
 """  # noqa: E501 - TTGIR
-    with pytest.raises(EmulationError, match=r"does not support 'tt\.make_range' across the CTAs"):
-        Program(text)
+
+
+def test_each_cta_has_its_share_of_a_range():
+    y = np.zeros(256, np.int32)
+    Program(SPLIT).run((1,), [y])
+    assert (y == np.arange(256)).all()
+
+
+def test_what_crosses_the_ctas_is_refused():
+    total = """%t = "tt.reduce"(%range) <{axis = 0 : i32}> ({
+    ^bb0(%x: i32, %w: i32):
+      %sum = arith.addi %x, %w : i32
+      tt.reduce.return %sum : i32
+    }) : (tensor<256xi32, #b>) -> i32
+"""
+    with pytest.raises(EmulationError, match=r"does not support 'tt\.reduce' across the CTAs"):
+        Program(SPLIT.replace("    tt.return", total + "    tt.return"))

@@ -24,9 +24,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from cubin_resources import resources  # noqa: E402
+from triton_ext.ops.core.device import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.families.gluon_config import (  # noqa: E402
     CONFIGS,
-    RESERVED_BYTES,
     cooperative,
     keep_filter,
     ping_pong,

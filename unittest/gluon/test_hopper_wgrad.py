@@ -28,9 +28,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from problem_cases import segments_of  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
-from triton_ext.ops.core.device import KNOWN  # noqa: E402
+from triton_ext.ops.core.device import KNOWN, RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.core.problem import ConvProblem  # noqa: E402
-from triton_ext.ops.families.gluon_config import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad import (  # noqa: E402
     CONFIGS,
     GLUON_WGRAD,

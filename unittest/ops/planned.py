@@ -96,7 +96,7 @@ def _packed(
     elif pack_rows is not False:
         case = replace(case, packing=pack_rows)
     if config is None:
-        config = planner.in_order(tap_by_tap(case, found))[0]
+        config = planner.in_order(tap_by_tap(case, found))[0].config
     return planner.plan(case, found, config)
 
 
@@ -109,9 +109,9 @@ def ranking_of(
 ) -> list[Any]:
     """The configurations that fit, by their expected times; those of wgrad tap by tap."""
     case = Case(direction=direction, problem=problem, dtype=dtype, epilogue=epilogue)
-    if direction == "wgrad":
-        return planner.in_order(tap_by_tap(case, device))
-    return planner.in_order(planner.offers(case, device, compared=True))
+    offers = planner.offers(case, device, compared=True)
+    found = planner.in_order(tap_by_tap(case, device) if direction == "wgrad" else offers)
+    return [each.config for each in found]
 
 
 def tap_by_tap(case: Case, device: Device) -> list[planner.Offer]:

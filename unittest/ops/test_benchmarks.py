@@ -48,13 +48,15 @@ def test_the_help_lists_every_case():
         assert f" {name} {summary}" in told
 
 
-# Less than the command takes by default; what is not here has a dry run or a stand-in of its own.
+# Less than the commands take by default.  Those that are not here have a dry run or a stand-in of
+# their own; the norms' calls are those of test_norm_calls.py.
 QUICK = """
 import sys
-from benchmarks import bank_conflicts, ir
+from benchmarks import bank_conflicts, ir, waits_kernels
 from benchmarks.__main__ import main
 bank_conflicts.CASES = bank_conflicts.CASES[::20]
 ir.SIZES_KB = (19,)
+waits_kernels.KERNELS = waits_kernels.KERNELS[:1]
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -67,7 +69,6 @@ sys.exit(main(sys.argv[1:]))
         ("waits --rounds 1", "of the compile in the geometric mean (limit 2 %): "),
         ("bank_conflicts --compile", '"is_transposed": '),
         ("calls --rounds 1 --chunks 1", "conv2d, bias, residual, relu  prepared "),
-        ("calls --norms --rounds 1 --chunks 1", "nn.GroupNorm, SiLU, both      prepared "),
     ],
 )
 def test_commands_for_machines_without_a_gpu_run(words, told):

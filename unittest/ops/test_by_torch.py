@@ -14,9 +14,9 @@ from triton_ext import ops
 from triton_ext.ops.api.explain import explain_case
 from triton_ext.ops.core import planner
 from triton_ext.ops.core.case import DIRECTIONS, Case
-from triton_ext.ops.core.device import KNOWN, assumed_device
+from triton_ext.ops.core.device import KNOWN, Expected, assumed_device
 from triton_ext.ops.core.epilogue import EpilogueSpec
-from triton_ext.ops.core.family import TORCH, Expected
+from triton_ext.ops.core.family import TORCH
 from triton_ext.ops.core.tables import Entry, encode
 from triton_ext.ops.families.by_torch import TorchConfig
 from triton_ext.ops.tuning import runs

@@ -32,7 +32,11 @@ from triton_ext.errors import UnsupportedError  # noqa: E402
 from triton_ext.gluon import nvidia as xnv  # noqa: E402
 from triton_ext.ops.core import dispatch_cache  # noqa: E402
 from triton_ext.ops.core.case import Case  # noqa: E402
-from triton_ext.ops.core.device import SMEM_BYTES, Device  # noqa: E402
+from triton_ext.ops.core.device import (  # noqa: E402
+    RESERVED_BYTES,
+    SMEM_BYTES,
+    Device,
+)
 from triton_ext.ops.core.launcher import compiling  # noqa: E402
 from triton_ext.ops.core.tables import (  # noqa: E402
     decode,
@@ -42,7 +46,6 @@ from triton_ext.ops.core.tables import (  # noqa: E402
 )
 from triton_ext.ops.families import gluon_wgrad  # noqa: E402
 from triton_ext.ops.families.gluon import DTYPES  # noqa: E402
-from triton_ext.ops.families.gluon_config import RESERVED_BYTES  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad import CONFIGS as CONFIGS_OF_MODEL  # noqa: E402
 from triton_ext.ops.families.gluon_wgrad import (  # noqa: E402
     WgradTileChoice,

@@ -16,7 +16,7 @@ from problem_cases import problem_of
 from triton.runtime import driver
 from triton_ext.host import capabilities
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import SMEM_BYTES, Device
+from triton_ext.ops.core.device import RESERVED_BYTES, SMEM_BYTES, Device
 from triton_ext.ops.core.launcher import compiling
 from triton_ext.ops.families.wgrad import (
     CONFIGS,
@@ -37,8 +37,6 @@ pytestmark = pytest.mark.skipif(
 NIGHTLY = os.environ.get("TRITON_EXT_NIGHTLY") == "1"
 LATER = pytest.mark.skipif(not NIGHTLY, reason="takes minutes; TRITON_EXT_NIGHTLY=1 runs it")
 
-# mbarriers, and alignment.
-RESERVED_BYTES = 1024
 PROBLEM = problem_of(n=4, ci=256, co=256, size=(14, 14), padding=1)
 SMALL = WgradConfig(block_co=64, block_ci=64, num_stages=4, num_warps=4)
 # Multiprocessors for a number of tiles: one tile remains, none does, or there are 4 parts of each.

@@ -24,7 +24,7 @@ from triton_ext.ops.families.wgrad import (
     WGRAD,
     WgradChoice,
     WgradConfig,
-    expected_us,
+    expected_time,
     reduction_of,
     stores_through_tma,
 )
@@ -136,9 +136,15 @@ def test_the_choice_fits_and_is_the_fastest(case, num_sms, out_bytes):
     ]
     device = replace(H200, num_sms=num_sms)
     read_us = dram_us(case_of(case), device)
-    assert expected_us(tiles, case, device, read_us) == min(
-        expected_us(each, case, device, read_us) for each in others if fits(each, case, out_bytes)
-    )
+    times = {
+        each: expected_time(each, case, device, read_us)
+        for each in (tiles, *others)
+        if fits(each, case, out_bytes)
+    }
+    assert times[tiles].counted_us == min(each.counted_us for each in times.values())
+    for expected in times.values():
+        assert expected.us == pytest.approx(expected.counted_us)
+        assert all(us > -1e-9 * expected.us for _, us in expected.parts), expected
 
 
 @given(problems(), st.sampled_from(CONFIGS))

@@ -95,7 +95,7 @@ def product_of(dims: list[StridePhases], n: int, ci: int, co: int) -> Product:
 def choose_config(dims: list[StridePhases], n: int, ci: int, co: int, num_sms: int) -> TileConfig:
     """Returns the configuration that the model of ``triton_ext.ops`` expects to be fastest."""
     times = expected_times(product_of(dims, n, ci, co), num_sms)
-    return min(times, key=times.__getitem__)
+    return min(times, key=lambda config: times[config].us)
 
 
 def conv_dgrad(

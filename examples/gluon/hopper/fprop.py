@@ -75,7 +75,7 @@ def choose_config(m_gemm: int, co: int, ci: int, taps: int, num_sms: int) -> Til
     """Returns the configuration that the model of ``triton_ext.ops`` expects to be fastest."""
     product = Product(pixels=m_gemm, columns=co, channels=ci, taps=(taps,))
     times = expected_times(product, num_sms)
-    return min(times, key=times.__getitem__)
+    return min(times, key=lambda config: times[config].us)
 
 
 def conv_fprop(

@@ -29,12 +29,11 @@ from .races import Agent
 
 __all__ = ["Cluster", "cga_bases", "check_operation", "num_ctas_of", "share_of", "shared_bits"]
 
-#: Operations whose result depends on where in the cluster's tensor an element is, or that take
-#: elements of other CTAs.
-_ACROSS = frozenset({"tt.make_range", "tt.reduce", "tt.scan", "tt.gather", "tt.histogram"})
+#: Operations that take elements of other CTAs.
+_ACROSS = frozenset({"tt.reduce", "tt.scan", "tt.gather", "tt.histogram"})
 #: Operations that keep every element in its CTA where the two sides are split alike.
 _ALIKE = frozenset({"ttg.convert_layout", "ttg.local_load", "ttg.local_store", "ttg.local_alloc"})
-#: Operations that keep every element in its CTA where only the first dimension is split.
+#: Operations that keep every element in its CTA where only the outermost dimension is split.
 _ROWS = frozenset({"tt.reshape", "ttg.memdesc_reshape", "ttg.memdesc_reinterpret"})
 
 
@@ -84,11 +83,20 @@ def check_operation(op: Operation, type_of: Callable[[Any], Type]) -> None:
     if op.name in _ALIKE:
         is_known = len(set(splits)) <= 1
     elif op.name in _ROWS:
-        is_known = not any(any(basis[1:]) for bases in splits for basis in bases)
+        is_known = all(_splits_rows(type_of(value)) for value in (*op.operands, *op.results))
     else:
         is_known = not any(any(basis) for bases in splits for basis in bases)
     if not is_known:
         raise fault(op, f"the emulator does not support '{op.name}' across the CTAs of a cluster")
+
+
+def _splits_rows(type_: Type) -> bool:
+    """Returns whether CTAs share the outermost dimension that has more than one element."""
+    bases = cga_bases(type_)
+    typed: Any = type_
+    shape = typed.static_shape[-len(bases[0]) :] if bases else ()
+    split = {dim for basis in bases for dim, step in enumerate(basis) if step}
+    return all(size == 1 for dim in split for size in shape[:dim])
 
 
 class Cluster:

@@ -46,7 +46,14 @@ Features = Callable[[], "frozenset[str] | None"]
 _NOTHING = (
     FUNCTIONS
     | RETURNS
-    | {"scf.yield", "tt.reduce.return", "gpu.barrier", "ttg.barrier", "ttg.local_dealloc"}
+    | {
+        "scf.yield",
+        "tt.reduce.return",
+        "tt.map_elementwise.return",
+        "gpu.barrier",
+        "ttg.barrier",
+        "ttg.local_dealloc",
+    }
     | {
         "ttg.warp_return",
         "ttg.warp_yield",
@@ -164,10 +171,17 @@ class Program:
         )
         try:
             with np.errstate(all="ignore"):
-                for z, y, x in itertools.product(*(range(n) for n in reversed(sizes))):
+                backwards = itertools.product(*(range(n) for n in reversed(sizes)))
+                pending = [(x, y, z) for z, y, x in backwards]
+                while pending:
+                    program_id = pending.pop(0)
                     is_adversarial = schedule == "random"
-                    fibers = Fibers(hash((seed, x, y, z)), is_adversarial=is_adversarial)
-                    self._run_cluster(memory, (x, y, z), sizes, fibers, values)
+                    fibers = Fibers(hash((seed, *program_id)), is_adversarial=is_adversarial)
+                    groups = [
+                        Workgroup(memory, self.lds_bytes, program_id, sizes, fibers)
+                        for _ in range(self._num_ctas)
+                    ]
+                    self._run_cluster(groups, fibers, pending, values)
         except EmulationError as error:
             if seed or schedule != "late":
                 error.notes = (*error.notes, f"in the order of schedule={schedule!r}, seed={seed}")
@@ -175,17 +189,16 @@ class Program:
 
     def _run_cluster(
         self,
-        memory: GlobalMemory,
-        program_id: tuple[int, int, int],
-        sizes: tuple[int, ...],
+        groups: list[Workgroup],
         fibers: Fibers,
+        pending: list[tuple[int, int, int]],
         values: list[Any],
     ) -> None:
         races = Races() if self._target == "cuda" else None
-        groups = [
-            Workgroup(memory, self.lds_bytes, program_id, sizes, fibers, races)
-            for _ in range(self._num_ctas)
-        ]
+        for group in groups:
+            group.pending = pending
+            if races is not None:
+                group.races, group.agent = races, races.agent("the kernel")
         try:
             if self._num_ctas == 1:
                 self._entry(groups[0], values)

@@ -162,6 +162,7 @@ class LdsView:
         name: The buffer's name in the kernel.
         history: For each element, the number of the access that wrote it last and of those that
             read it since (:mod:`.races`); of size 0 where nobody asks.
+        folded: The shape in which the elements are read, where memory has no such view.
     """
 
     element: Element
@@ -170,6 +171,7 @@ class LdsView:
     draining: Array
     name: str
     history: Array
+    folded: tuple[int, ...] | None = None
 
     @classmethod
     def allocate(
@@ -204,7 +206,11 @@ class LdsView:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the view."""
-        return tuple(self.data.shape)
+        return self.folded or tuple(self.data.shape)
+
+    def contents(self) -> Array:
+        """A copy of the values, or a view of them."""
+        return self.data if self.folded is None else self.data.reshape(self.folded)
 
     def accesses(self, slot: int) -> Array:
         """The accesses that the elements remember: writes (0) or reads (1)."""
@@ -215,8 +221,13 @@ class LdsView:
         held = self.history[slot]
         held[... if instead_of is None else held == instead_of] = number
 
+    def _check_not_folded(self) -> None:
+        if self.folded is not None:
+            raise ValueError("a part of a buffer whose elements lie in another order")
+
     def view(self, key: Any) -> LdsView:
         """A part of the buffer, by basic indexing."""
+        self._check_not_folded()
         with_slots = (slice(None), *(key if isinstance(key, tuple) else (key,)))
         return replace(
             self,
@@ -228,6 +239,7 @@ class LdsView:
 
     def transpose(self, order: Sequence[int]) -> LdsView:
         """The buffer with its dimensions in another order."""
+        self._check_not_folded()
         with_bytes = (*order, len(order))
         return replace(
             self,
@@ -237,11 +249,11 @@ class LdsView:
             history=self.history.transpose((0, *(dim + 1 for dim in order))),
         )
 
-    def reshape(self, shape: Sequence[int]) -> LdsView | None:
-        """The buffer in another shape; ``None`` where numpy would have to copy it."""
+    def reshape(self, shape: Sequence[int]) -> LdsView:
+        """The buffer in another shape; folded where numpy would have to copy it."""
         data = self.data.reshape(shape)
-        if not np.shares_memory(data, self.data):
-            return None
+        if self.folded is not None or not np.shares_memory(data, self.data):
+            return replace(self, folded=tuple(shape))
         with_bytes = (*shape, self.filling.shape[-1])
         counts = [x.reshape(with_bytes) for x in (self.filling, self.draining)]
         history = self.history.reshape((self.history.shape[0], *shape))

@@ -10,6 +10,7 @@ from triton_ext.ir import Operation, Value
 from triton_ext.ir.dialects import tt
 from triton_ext.ir.dialects.view import OpReader
 
+from .clusters import cga_bases
 from .elements import Array, Element, element_of
 from .faults import fault
 from .workgroup import Context, Prepare, Step, Workgroup
@@ -49,10 +50,14 @@ def _axis(op: Operation) -> int:
 def _make_range(op: Operation, context: Context) -> Step:
     view = tt.MakeRangeOp.match(op)
     assert view is not None
-    numbers: Array = np.arange(view.start, view.end, dtype=np.int32)
+    (size,) = context.shape(view.result)
+    # A CTA of a cluster has its share of the numbers.
+    bases = cga_bases(context.type_of(view.result))
 
     def step(group: Workgroup) -> None:
-        group.values[view.result] = numbers
+        share = sum(basis[0] for bit, basis in enumerate(bases) if group.rank >> bit & 1)
+        start = view.start + share * size
+        group.values[view.result] = np.arange(start, start + size, dtype=np.int32)
 
     return step
 
@@ -174,11 +179,25 @@ def _reduce(op: Operation, context: Context) -> Step:
     assert terminator is not None
     returned, arguments = terminator.operands, block.args
     elements = [context.element(value) for value in op.results]
+    # A region of scalars runs once for all elements; tensors in it belong to one element each.
+    has_tensors = any(context.shape(result) for inner in block.ops for result in inner.results)
 
     def combine(group: Workgroup, left: list[Any], right: list[Any]) -> list[Any]:
+        if has_tensors:
+            return one_by_one(group, left, right)
         group.values.update(zip(arguments, (*left, *right), strict=True))
         group.run(steps)
         return [group.values[value] for value in returned]
+
+    def one_by_one(group: Workgroup, left: list[Any], right: list[Any]) -> list[Any]:
+        found = [np.empty_like(each) for each in left]
+        for place in np.ndindex(left[0].shape):
+            values = [np.asarray(each[place]) for each in (*left, *right)]
+            group.values.update(zip(arguments, values, strict=True))
+            group.run(steps)
+            for each, value in zip(found, returned, strict=True):
+                each[place] = group.values[value]
+        return found
 
     def step(group: Workgroup) -> None:
         parts = [np.moveaxis(group.values[value], axis, 0) for value in op.operands]
@@ -189,6 +208,26 @@ def _reduce(op: Operation, context: Context) -> Step:
             parts = [np.concatenate(pair) for pair in zip(found, rest, strict=True)]
         for result, part, element in zip(op.results, parts, elements, strict=True):
             group.values[result] = element.rounded(part[0])
+
+    return step
+
+
+def _map_elementwise(op: Operation, context: Context) -> Step:
+    """A function of scalars for each element; it runs once for all of them."""
+    block = op.regions[0].blocks[0]
+    steps, terminator = context.block(block), block.terminator
+    assert terminator is not None
+    returned, shape = terminator.operands, context.shape(op.results[0])
+    branches = any(inner.regions or inner.successors for inner in block.ops)
+    if OpReader(op).integer("pack", 1) != 1 or branches or len(op.regions[0].blocks) > 1:
+        raise fault(op, "the emulator does not support functions of several elements or paths here")
+
+    def step(group: Workgroup) -> None:
+        values = [group.values[value] for value in op.operands]
+        group.values.update(zip(block.args, values, strict=True))
+        group.run(steps)
+        for result, value in zip(op.results, returned, strict=True):
+            group.values[result] = np.broadcast_to(group.values[value], shape)
 
     return step
 
@@ -232,6 +271,8 @@ TENSOR: dict[str, Prepare] = {
     "tt.make_range": _make_range,
     "tt.splat": _broadcast,
     "tt.broadcast": _broadcast,
+    "tt.unsplat": _reshaped,
+    "tt.map_elementwise": _map_elementwise,
     "tt.expand_dims": _reshaped,
     "tt.reshape": _reshaped,
     "tt.trans": _trans,

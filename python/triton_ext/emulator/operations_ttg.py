@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NoReturn
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from triton_ext.ir import Operation
 from triton_ext.ir.dialects import ttg
 from triton_ext.ir.dialects.view import OpReader
 
-from .faults import fault
+from .faults import UnreadyError, fault
 from .memory import LdsView
 from .workgroup import Context, Prepare, Step, Workgroup
 
@@ -61,6 +62,16 @@ def _local_store(op: Operation, context: Context) -> Step:
     return step
 
 
+class _Outside:
+    """A buffer that is outside of an array of buffers; whoever uses it is refused."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UnreadyError(self._message)
+
+
 def _index(op: Operation, context: Context) -> Step:
     view = ttg.MemDescIndexOp.match(op)
     assert view is not None
@@ -68,9 +79,12 @@ def _index(op: Operation, context: Context) -> Step:
     def step(group: Workgroup) -> None:
         buffers: LdsView = group.values[view.src]
         index = group.scalar(view.index)
-        if not 0 <= index < buffers.shape[0]:
-            raise fault(op, f"index {index} of {buffers.shape[0]} buffers '{buffers.name}'")
-        group.values[view.result] = buffers.view(index)
+        if 0 <= index < buffers.shape[0]:
+            group.values[view.result] = buffers.view(index)
+        else:
+            # An address alone does no harm: the access may be predicated off.
+            what = f"index {index} of {buffers.shape[0]} buffers '{buffers.name}'"
+            group.values[view.result] = _Outside(what)
 
     return step
 
@@ -102,10 +116,7 @@ def _reshape(op: Operation, context: Context) -> Step:
     shape = context.shape(result)
 
     def step(group: Workgroup) -> None:
-        found = group.values[source].reshape(shape)
-        if found is None:
-            raise fault(op, "the emulator cannot view a part of this buffer in another shape")
-        group.values[result] = found
+        group.values[result] = group.values[source].reshape(shape)
 
     return step
 

@@ -62,6 +62,8 @@ class Workgroup:
         self.cluster: Cluster | None = None
         self.rank = 0
         self.buffers: dict[Operation, LdsView] = {}
+        #: Workgroups of the grid that have not started, in their order.
+        self.pending: list[tuple[int, int, int]] = []
         self.lds = LdsBytes(lds_bytes)
         self.program_id = program_id
         self.grid = grid
@@ -105,7 +107,7 @@ class Workgroup:
         if self.races is not None and self.agent is not None:
             self.races.check_read(self.agent, op, view)
             self.races.note_read(self.agent, op, view)
-        return view.data.copy()
+        return view.contents().copy()
 
     def write_lds(self, op: Operation, view: LdsView, values: Any) -> None:
         """Writes a buffer.
@@ -116,7 +118,7 @@ class Workgroup:
         self.check_refill(op, view)
         if self.races is not None and self.agent is not None:
             self.races.note_write(self.agent, op, view)
-        view.data[...] = values
+        view.data[...] = np.reshape(values, view.data.shape) if view.folded else values
 
     def check_refill(self, op: Operation, view: LdsView) -> None:
         """Refuses to overwrite a buffer that a copy in flight fills or reads.

@@ -30,23 +30,7 @@ from triton_ext.ops.api.functional import (  # noqa: E402
 from triton_ext.ops.norms import batch_norm, group_norm, norm_problem  # noqa: E402
 
 __all__ = [
-    "Explanation",
-    "Support",
-    "batch_norm",
-    "conv1d",
-    "conv1d_input",
-    "conv1d_weight",
-    "conv2d",
-    "conv2d_input",
-    "conv2d_weight",
-    "conv3d",
-    "conv3d_input",
-    "conv3d_weight",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "explain",
-    "group_norm",
-    "norm_problem",
-    "support",
-]
+    "Explanation", "Support", "batch_norm", "conv1d", "conv1d_input", "conv1d_weight", "conv2d",
+    "conv2d_input", "conv2d_weight", "conv3d", "conv3d_input", "conv3d_weight", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "explain", "group_norm", "norm_problem", "support",
+]  # fmt: skip

@@ -13,13 +13,13 @@ from triton_ext.emulator.fibers import Flight
 from triton_ext.emulator.memory import LdsView, OutOfBoundsError
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.errors import DescriptorError
-from triton_ext.ir import Operation
+from triton_ext.ir import Operation, Value
 
 from ..dialect import tma
-from .descriptors import Descriptor
+from .descriptors import Descriptor, Tiled
 from .mbarriers import Mbarrier, agent_of, barrier_of, races_of
 
-__all__ = ["COPIES", "check_async_read"]
+__all__ = ["COPIES", "check_async_read", "ranks_of", "start_load"]
 
 
 def check_async_read(op: Operation, group: Workgroup, view: LdsView) -> None:
@@ -52,8 +52,8 @@ def _load(op: Operation, context: Context) -> Step:
     assert view is not None
     bases = cga_bases(context.type_of(view.result))
     shared = shared_bits(bases) if view.multicast else 0
-    if shared_bits(cga_bases(context.type_of(view.barrier))):
-        raise fault(op, "the emulator does not support copies on an mbarrier that CTAs share")
+    # CTAs that share an mbarrier count their bytes at the one of the first of them.
+    leads = ~shared_bits(cga_bases(context.type_of(view.barrier)))
 
     def step(group: Workgroup) -> None:
         values = group.values
@@ -66,23 +66,64 @@ def _load(op: Operation, context: Context) -> Step:
         coord, offsets = ([group.scalar(x) for x in xs] for xs in (view.coord, view.offsets))
         _shift(coord, bases, group.rank, buffer.shape)
         addresses, inside = _block(op, desc, buffer, coord, offsets)
-        found = group.load(op, desc.element, addresses, inside)
-        if desc.fills_nan:
-            found = np.where(inside, found, np.nan).astype(found.dtype)
-        for rank in _ranks(group.rank, shared):
+        found = _read(op, group, desc, addresses, inside)
+        for rank in ranks_of(group.rank, shared):
             owner, target = group, buffer
             if group.cluster is not None:
                 owner = group.cluster.groups[rank]
                 target = group.cluster.twin(buffer, group.rank, rank)
-            barrier = barrier_of(op, group, values[view.barrier], rank)
+            barrier = barrier_of(op, group, values[view.barrier], rank & leads)
             group.check_refill(op, target)
             races_of(group).check_fence(op, target, writes=True)
-            _start_load(op, owner, target, found, barrier)
+            start_load(op, owner, target, found, barrier)
 
     return step
 
 
-def _ranks(rank: int, shared: int) -> list[int]:
+def _read(
+    op: Operation, group: Workgroup, desc: Descriptor, addresses: Array, inside: Array
+) -> Array:
+    found = group.load(op, desc.element, addresses, inside)
+    return np.where(inside, found, np.nan).astype(found.dtype) if desc.fills_nan else found
+
+
+def _gather(op: Operation, context: Context) -> Step:
+    view = tma.AsyncTmaGatherOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        if not values[view.pred]:
+            return
+        group.fibers.pause()
+        desc, buffer = values[view.desc], values[view.result]
+        addresses, inside = _rows(op, group, desc, buffer, view.x_offsets, view.y_offset)
+        found = _read(op, group, desc, addresses, inside)
+        barrier = barrier_of(op, group, values[view.barrier])
+        group.check_refill(op, buffer)
+        races_of(group).check_fence(op, buffer, writes=True)
+        start_load(op, group, buffer, found, barrier)
+
+    return step
+
+
+def _rows(
+    op: Operation, group: Workgroup, desc: Descriptor, buffer: LdsView, rows: Value, start: Value
+) -> tuple[Array, Array]:
+    """Addresses of gathered or scattered rows, and which of their elements are inside.
+
+    Raises:
+        EmulationError: The descriptor has no rows.
+    """
+    if not isinstance(desc, Tiled):
+        raise fault(op, "the TMA unit gathers and scatters through tiled descriptors only")
+    try:
+        return desc.rows(group.values[rows], group.scalar(start), buffer.shape[-1])
+    except ValueError as error:
+        raise fault(op, f"the TMA unit cannot do this: {error}") from error
+
+
+def ranks_of(rank: int, shared: int) -> list[int]:
     """The CTAs that differ from one in some of these bits, itself in front."""
     found = [rank]
     for bit in range(shared.bit_length()):
@@ -104,7 +145,7 @@ def _shift(
                 coord[dim - len(basis)] += step * shape[dim]
 
 
-def _start_load(
+def start_load(
     op: Operation, group: Workgroup, buffer: LdsView, found: Array, barrier: Mbarrier
 ) -> None:
     """Puts a load into flight: the buffer is poison until it lands."""
@@ -117,7 +158,7 @@ def _start_load(
     def land() -> None:
         group.copies.remove(place)
         buffer.filling[...] -= 1
-        buffer.data[...] = found
+        buffer.data[...] = np.reshape(found, buffer.data.shape)
         races.note_write(barrier.agent, op, buffer, is_async=True)
 
     size = buffer.data.size * buffer.element.size_bytes
@@ -209,10 +250,62 @@ def _store(op: Operation, context: Context) -> Step:
         coord = [group.scalar(x) for x in view.coord]
         _shift(coord, bases, group.rank, buffer.shape)
         addresses, inside = _block(op, desc, buffer, coord, [])
-        check_async_read(op, group, buffer)
-        store = _start_store(op, group, desc, buffer, addresses, inside)
-        _Stores.of(group).flying.append(store)
-        group.fibers.flights.append(store)
+        _issue_store(op, group, desc, buffer, (addresses, inside))
+
+    return step
+
+
+def _issue_store(
+    op: Operation,
+    group: Workgroup,
+    desc: Descriptor,
+    buffer: LdsView,
+    place: tuple[Array, Array],
+    combine: Callable[[Array, Array], Array] | None = None,
+) -> None:
+    check_async_read(op, group, buffer)
+    store = _start_store(op, group, desc, buffer, *place, combine)
+    _Stores.of(group).flying.append(store)
+    group.fibers.flights.append(store)
+
+
+def _scatter(op: Operation, context: Context) -> Step:
+    view = tma.AsyncTmaScatterOp.match(op)
+    assert view is not None
+
+    def step(group: Workgroup) -> None:
+        group.fibers.pause()
+        desc, buffer = group.values[view.desc], group.values[view.src]
+        place = _rows(op, group, desc, buffer, view.x_offsets, view.y_offset)
+        _issue_store(op, group, desc, buffer, place)
+
+    return step
+
+
+#: Reductions by their names; ``inc`` and ``dec`` of the TMA unit are none of Triton's.
+_REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _reduce(op: Operation, context: Context) -> Step:
+    view = tma.AsyncTmaReduceOp.match(op)
+    assert view is not None
+    combine = _REDUCTIONS.get(view.kind)
+    if combine is None:
+        raise fault(op, f"the emulator does not support the reduction '{view.kind}'")
+
+    def step(group: Workgroup) -> None:
+        group.fibers.pause()
+        desc, buffer = group.values[view.desc], group.values[view.src]
+        coord = [group.scalar(x) for x in view.coord]
+        place = _block(op, desc, buffer, coord, [])
+        _issue_store(op, group, desc, buffer, place, combine)
 
     return step
 
@@ -224,15 +317,20 @@ def _start_store(
     buffer: LdsView,
     addresses: Array,
     inside: Array,
+    combine: Callable[[Array, Array], Array] | None,
 ) -> _Store:
-    """Puts a store into flight: its destination is poison until it lands."""
+    """Puts a store into flight: its destination is poison until it lands.
+
+    A reduction combines with what is there, which other ones may change meanwhile.
+    """
     memory, element = group.memory, desc.element
     try:
         memory.mark(element, addresses, inside, 1)
     except OutOfBoundsError as error:
         raise fault(op, f"writes outside of global memory: {error}") from error
-    poison = np.full(addresses.shape, element.poison(), element.dtype)
-    memory.write(element, addresses, inside, poison)
+    if combine is None:
+        poison = np.full(addresses.shape, element.poison(), element.dtype)
+        memory.write(element, addresses, inside, poison)
     buffer.draining[...] += 1
     place = (op, buffer)
     group.copies.append(place)
@@ -241,10 +339,14 @@ def _start_store(
         group.copies.remove(place)
         buffer.draining[...] -= 1
         races_of(group).note_read(agent_of(group), op, buffer)
-        found = buffer.data.copy()
+        found = buffer.contents().copy()
 
         def write() -> None:
-            memory.write(element, addresses, inside, found)
+            new = found
+            if combine is not None:
+                old, _ = memory.read(element, addresses, inside)
+                new = element.rounded(combine(old, found))
+            memory.write(element, addresses, inside, new)
             memory.mark(element, addresses, inside, -1)
 
         return write
@@ -265,5 +367,8 @@ def _store_wait(op: Operation, context: Context) -> Step:
 COPIES: dict[str, Prepare] = {
     tma.AsyncTmaCopyGlobalToLocalOp.NAME: _load,
     tma.AsyncTmaCopyLocalToGlobalOp.NAME: _store,
+    tma.AsyncTmaGatherOp.NAME: _gather,
+    tma.AsyncTmaScatterOp.NAME: _scatter,
+    tma.AsyncTmaReduceOp.NAME: _reduce,
     tma.TmaStoreWaitOp.NAME: _store_wait,
 }

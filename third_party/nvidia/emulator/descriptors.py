@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from triton_ext.emulator.elements import Array, Element
 
-from ..backend.geometry import ConvGeometry, Im2ColGeometry
+from ..backend.geometry import ConvGeometry, Im2ColGeometry, normalize_dtype
 from ..backend.im2col_model import element_offsets
 
 __all__ = ["Descriptor", "Im2Col", "Tiled", "make_descriptor"]
@@ -81,6 +81,21 @@ class Tiled:
                 inside = inside & (index >= 0) & (index < bound)
         return addresses, np.broadcast_to(inside, addresses.shape)
 
+    def rows(self, rows: Array, start: int, width: int) -> tuple[Array, Array]:
+        """Addresses of rows by their numbers, and which of their elements are inside.
+
+        Args:
+            rows: Numbers of the rows.
+            start: The first column.
+            width: Columns.
+        """
+        if len(self.shape) != 2:
+            raise ValueError(f"rows of a tensor of rank {len(self.shape)}")
+        row, column = rows.astype(np.int64)[:, None], np.arange(start, start + width)[None, :]
+        offsets = row * self.strides[0] + column * self.strides[1]
+        inside = (row >= 0) & (row < self.shape[0]) & (column >= 0) & (column < self.shape[1])
+        return self.address + offsets * self.element.size_bytes, inside
+
 
 @dataclass(frozen=True, slots=True)
 class Im2Col:
@@ -126,17 +141,32 @@ def make_descriptor(host: Any, element: Element, address: int) -> Descriptor:
         element: Type of its elements.
         address: Address of its tensor.
 
-    Raises:
-        TypeError: It is an im2col descriptor that was not built here.
     """
     fills_nan = getattr(host, "padding", "zero") == "nan"
     geometry = getattr(host, "geometry", None)
     if geometry is not None:
         return Im2Col(element, address, geometry, fills_nan, getattr(host, "conv", None))
     if hasattr(host, "pixel_box_lower_corner"):
-        raise TypeError(
-            "expected an im2col descriptor of triton_ext (TensorDescriptorIm2Col, "
-            f"Im2ColDescriptor), got {type(host).__module__}.{type(host).__qualname__}"
-        )
+        return Im2Col(element, address, _geometry_of(host, element), fills_nan)
     shape, strides = (tuple(int(x) for x in values) for values in (host.shape, host.strides))
     return Tiled(element, address, shape, strides, fills_nan)
+
+
+def _geometry_of(host: Any, element: Element) -> Im2ColGeometry:
+    """The tensor map of one of Triton's own im2col descriptors."""
+
+    def ints(values: Any) -> tuple[int, ...]:
+        return tuple(int(x) for x in values)
+
+    steps = host.element_strides
+    return Im2ColGeometry(
+        shape=ints(host.shape),
+        strides=ints(host.strides),
+        element_bytes=element.size_bytes,
+        dtype=normalize_dtype(host.base.dtype),
+        pixel_box_lower_corner=ints(host.pixel_box_lower_corner),
+        pixel_box_upper_corner=ints(host.pixel_box_upper_corner),
+        element_strides=ints(steps) if steps is not None else (1,) * len(host.shape),
+        pixels_per_column=int(host.block_shape[0]),
+        channels_per_pixel=int(host.block_shape[1]),
+    )

@@ -7,7 +7,6 @@ an order that the seed decides, and only as many as the phase needs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from triton_ext.emulator.memory import LdsView
 from triton_ext.emulator.races import Agent, Races
 from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation, Value
+from triton_ext.ir.dialects import OpReader
 
 from ..dialect import mbarrier
 
@@ -316,14 +316,26 @@ def _name_of(view: LdsView) -> str:
     return f"{view.name}[{number}]"
 
 
-def _refuse_routes(op: Operation) -> None:
-    """Refuses arrivals that go from one CTA to several.
+def _routes(op: Operation, barrier: Value, context: Context) -> Callable[[Workgroup], list[int]]:
+    """Says at the mbarriers of which CTAs a CTA arrives.
 
-    Raises:
-        EmulationError: It is one.
+    By default at its own, or at that of the first CTA of those that share it.  ``fromCTA`` has the
+    bits of a CTA's number that the CTA which arrives for it has too; the others are 0 there.
+    ``multicastCTA`` has the bits in which the CTAs differ at whose mbarriers each of them arrives.
     """
-    if re.search(r"\b(from_?CTA|multicast_?CTA)\b", op.text, re.IGNORECASE):
-        raise fault(op, "the emulator does not support arrivals at the mbarriers of several CTAs")
+    reader, lead = OpReader(op), _lead_of(barrier, context)
+    kept = reader.optional_integer("fromCTA")
+    spread = reader.integer("multicastCTA", 0)
+
+    def routes(group: Workgroup) -> list[int]:
+        if group.cluster is None or (kept is None and not spread):
+            return [lead(group)]
+        ranks = range(len(group.cluster.groups))
+        if spread:
+            return [rank for rank in ranks if rank & ~spread == group.rank & ~spread]
+        return [rank for rank in ranks if kept is not None and rank & kept == group.rank]
+
+    return routes
 
 
 def _is_on(group: Workgroup, pred: object) -> bool:
@@ -374,13 +386,14 @@ def _inval(op: Operation, context: Context) -> Step:
 def _expect(op: Operation, context: Context) -> Step:
     view = mbarrier.BarrierExpectOp.match(op)
     assert view is not None
-    _refuse_routes(op)
-    lead = _lead_of(view.barrier, context)
+    routes = _routes(op, view.barrier, context)
 
     def step(group: Workgroup) -> None:
-        if _is_on(group, view.pred):
-            group.fibers.pause()
-            barrier = _reach(op, group, group.values[view.barrier], lead(group))
+        if not _is_on(group, view.pred):
+            return
+        group.fibers.pause()
+        for rank in routes(group):
+            barrier = _reach(op, group, group.values[view.barrier], rank)
             barrier.expect(op, view.size)
             barrier.arrive(op, agent_of(group), 1)
 
@@ -390,13 +403,14 @@ def _expect(op: Operation, context: Context) -> Step:
 def _arrive(op: Operation, context: Context) -> Step:
     view = mbarrier.ArriveBarrierOp.match(op)
     assert view is not None
-    _refuse_routes(op)
-    lead = _lead_of(view.barrier, context)
+    routes = _routes(op, view.barrier, context)
 
     def step(group: Workgroup) -> None:
-        if _is_on(group, view.pred):
-            group.fibers.pause()
-            barrier = _reach(op, group, group.values[view.barrier], lead(group))
+        if not _is_on(group, view.pred):
+            return
+        group.fibers.pause()
+        for rank in routes(group):
+            barrier = _reach(op, group, group.values[view.barrier], rank)
             barrier.arrive(op, agent_of(group), view.count)
 
     return step

@@ -9,8 +9,11 @@ from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation
 
 from ..dialect.cluster import CTA_RANK_ASM
+from .clc import CLC
 from .copies import COPIES
+from .cp_async import CP_ASYNC
 from .mbarriers import MBARRIERS
+from .packed import PACKED
 from .tcgen05 import TCGEN05
 from .tensor_memory import TENSOR_MEMORY, VIEWS
 from .wgmma import WGMMA
@@ -71,7 +74,7 @@ def _for_cuda(prepare: Prepare) -> Prepare:
     return prepared
 
 
-_FOR_CUDA = MBARRIERS | COPIES | WGMMA | TENSOR_MEMORY | TCGEN05
+_FOR_CUDA = MBARRIERS | COPIES | CP_ASYNC | WGMMA | TENSOR_MEMORY | TCGEN05 | PACKED | CLC
 
 OPERATIONS: dict[str, Prepare] = {
     **{name: _for_cuda(prepare) for name, prepare in _FOR_CUDA.items()},

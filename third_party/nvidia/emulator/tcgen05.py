@@ -7,11 +7,13 @@ must not be touched, but by what the same part issues later.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from triton_ext.emulator.clusters import cga_bases, shared_bits
 from triton_ext.emulator.elements import Array
 from triton_ext.emulator.faults import fault
 from triton_ext.emulator.memory import LdsView
@@ -20,7 +22,8 @@ from triton_ext.emulator.workgroup import Context, Prepare, Step, Workgroup
 from triton_ext.ir import Operation, Value
 
 from ..dialect import mma
-from .copies import check_async_read
+from .block_scales import numbers_of, scales_of, unpacked_scales
+from .copies import check_async_read, ranks_of
 from .mbarriers import InFlight, Mbarrier, agent_of, barrier_of, races_of
 from .tensor_memory import TmemView, check_alone
 from .wgmma import as_tf32, matmul
@@ -36,13 +39,13 @@ class _Issued:
         op: The operation.
         execute: Carries it out.
         reads: Buffers that it reads.
-        writes: The buffer that it writes.
+        writes: The buffers that it writes: one for each CTA that takes part.
     """
 
     op: Operation
     execute: Callable[[], None]
     reads: Sequence[LdsView | TmemView]
-    writes: TmemView
+    writes: Sequence[TmemView]
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +53,7 @@ class _Commit:
     """A commit that was issued: an arrival at an mbarrier when all before it is done."""
 
     barrier: Mbarrier
-    copy: InFlight | None = None
+    flight: InFlight | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -97,17 +100,19 @@ class _Pipe:
                 races.check_read(self.agent, op, buffer)
             else:
                 check_async_read(op, group, buffer)
-        check_alone(op, issued.writes, "writes", self.number, writes=True)
-        races.check_write(self.agent, op, issued.writes)
+        for tmem in issued.writes:
+            check_alone(op, tmem, "writes", self.number, writes=True)
+            races.check_write(self.agent, op, tmem)
         for buffer in issued.reads:
             if isinstance(buffer, TmemView):
                 buffer.start(op, self.number, writes=False)
             else:
                 buffer.draining[...] += 1
                 group.copies.append((op, buffer))
-        issued.writes.start(op, self.number, writes=True)
-        # So that what the pipe reads later is not taken for memory that nobody wrote.
-        races.note_write(self.agent, op, issued.writes, is_async=True)
+        for tmem in issued.writes:
+            tmem.start(op, self.number, writes=True)
+            # So that what the pipe reads later is not taken for memory that nobody wrote.
+            races.note_write(self.agent, op, tmem, is_async=True)
         self.queue.append(issued)
 
     def commit(self, op: Operation, barrier: Mbarrier) -> None:
@@ -120,13 +125,13 @@ class _Pipe:
                 first = self.queue[0]
                 if isinstance(first, _Issued):
                     self._finish(self.queue.pop(0))
-                elif first.copy is not None:
-                    first.barrier.land_one(first.copy)
+                elif first.flight is not None:
+                    first.barrier.land_one(first.flight)
             self.queue.pop(0)
             barrier.agent.learn(known)
             barrier.agent.learn(self.agent.hand_on())
 
-        commit.copy = barrier.launch(op, self.group, land, arrivals=1)
+        commit.flight = barrier.launch(op, self.group, land, arrivals=1)
         self.queue.append(commit)
 
     def _finish(self, issued: _Issued | _Commit) -> None:
@@ -140,7 +145,8 @@ class _Pipe:
                 buffer.draining[...] -= 1
                 self.group.copies.remove((op, buffer))
             races.note_read(self.agent, op, buffer)
-        issued.writes.finish(op, writes=True)
+        for tmem in issued.writes:
+            tmem.finish(op, writes=True)
 
     def check_end(self, kernel: Operation) -> None:
         """Refuses that a kernel ends with operations in flight.
@@ -161,20 +167,77 @@ def _is_on(group: Workgroup, pred: Value | None) -> bool:
     return pred is None or bool(group.values[pred])
 
 
+@dataclass(frozen=True, slots=True)
+class _Ctas:
+    """The CTAs of a cluster that a product or a commit has to do with.
+
+    Attributes:
+        pairs: Whether two CTAs work together (``cta_group::2``): the first one issues for both.
+        shared: For each operand whose CTAs are told, the bits that make no difference to it.
+    """
+
+    pairs: bool
+    shared: tuple[int, ...]
+
+    @classmethod
+    def of(cls, op: Operation, context: Context, told: Sequence[Value]) -> _Ctas:
+        """Those of an operation, and the operands whose CTAs are told."""
+        module = op.module
+        in_module = module is not None and module.op.attributes.get("ttng.two-ctas") == "true"
+        shared = tuple(shared_bits(cga_bases(context.type_of(value))) for value in told)
+        return cls("two_ctas" in op.attributes or in_module, shared)
+
+    def issues(self, group: Workgroup) -> bool:
+        """Returns whether a CTA issues."""
+        return not (self.pairs and group.rank & 1)
+
+    def told(self, group: Workgroup) -> list[int]:
+        """The CTAs at whose mbarriers a commit arrives (Triton's lowering of commits)."""
+        found = {group.rank}
+        for shared in self.shared or (0,):
+            bits = shared | int(self.pairs)
+            found |= set(ranks_of(group.rank & ~bits, bits))
+        return sorted(found)
+
+    def members(self, group: Workgroup) -> list[int]:
+        """The CTAs whose memory a product uses."""
+        return [group.rank, group.rank | 1] if self.pairs else [group.rank]
+
+
+def _commit_to(
+    op: Operation, group: Workgroup, barrier: Value, pred: Value | None, ctas: _Ctas
+) -> None:
+    if pred is not None and not group.values[pred]:
+        return
+    group.fibers.pause()
+    for rank in ctas.told(group) if group.cluster is not None else [None]:
+        _Pipe.of(group).commit(op, barrier_of(op, group, group.values[barrier], rank))
+
+
 def _commit(op: Operation, context: Context) -> Step:
     view = mma.TcGen5CommitOp.match(op)
     assert view is not None
+    ctas = _Ctas.of(op, context, view.descs)
 
     def step(group: Workgroup) -> None:
-        if _is_on(group, view.pred):
-            group.fibers.pause()
-            _Pipe.of(group).commit(op, barrier_of(op, group, group.values[view.barrier]))
+        if ctas.issues(group):
+            _commit_to(op, group, view.barrier, view.pred, ctas)
 
     return step
 
 
+def _twin(op: Operation, group: Workgroup, buffer: Any, rank: int) -> Any:
+    """The buffer of a CTA of the pair at the place of one of the CTA that issues."""
+    if rank == group.rank or group.cluster is None:
+        return buffer
+    group.cluster.meet(group.rank)
+    if isinstance(buffer, TmemView):
+        return buffer.twin(group.cluster.groups[rank])
+    return group.cluster.twin(buffer, group.rank, rank)
+
+
 def _values(buffer: LdsView | TmemView) -> Array:
-    return buffer.read() if isinstance(buffer, TmemView) else buffer.data
+    return buffer.read() if isinstance(buffer, TmemView) else buffer.contents()
 
 
 def _mma(op: Operation, context: Context) -> Step:
@@ -191,22 +254,31 @@ def _mma(op: Operation, context: Context) -> Step:
             return as_tf32(found)
         return (found.view(np.uint8) if is_unsigned else found).astype(wide)
 
+    ctas = _Ctas.of(op, context, [view.a, view.b] if "multicast" in op.attributes else [])
+
     def step(group: Workgroup) -> None:
         values = group.values
         if view.token is not None:
             values[view.token] = None
-        if not values[view.pred]:
+        if not values[view.pred] or not ctas.issues(group):
             return
         group.fibers.pause()
-        a, b, d = values[view.a], values[view.b], values[view.d]
         adds = bool(values[view.use_d])
+        a, b, d = (
+            [_twin(op, group, values[each], rank) for rank in ctas.members(group)]
+            for each in (view.a, view.b, view.d)
+        )
 
         def execute() -> None:
-            found = matmul(numbers(a), numbers(b))
-            d.write(element.rounded(found + d.read() if adds else found))
+            # Each CTA of a pair has its rows of a and of d, and its columns of b.
+            right = np.concatenate([numbers(each) for each in b], axis=1)
+            for rows, target in zip(a, d, strict=True):
+                found = matmul(numbers(rows), right)
+                target.write(element.rounded(found + target.read() if adds else found))
 
-        _issue(op, group, execute, [a, b], d, adds=adds)
-        _commit_all(op, group, view.barriers, view.barrier_preds)
+        _issue(op, group, execute, [*a, *b], d, adds=adds)
+        for barrier, pred in zip(view.barriers, view.barrier_preds, strict=True):
+            _commit_to(op, group, barrier, pred, ctas)
 
     return step
 
@@ -216,28 +288,103 @@ def _issue(
     group: Workgroup,
     execute: Callable[[], None],
     reads: list[Any],
-    writes: TmemView,
+    writes: list[TmemView],
     *,
     adds: bool,
 ) -> None:
     pipe = _Pipe.of(group)
     if adds:
-        # The order of the checks is that of the issue: the accumulator is read by the same pipe.
         pipe.agent.learn(agent_of(group).hand_on())
-        check_alone(op, writes, "adds to", pipe.number, writes=True)
-        races_of(group).check_read(pipe.agent, op, writes)
+        for tmem in writes:
+            check_alone(op, tmem, "adds to", pipe.number, writes=True)
+            races_of(group).check_read(pipe.agent, op, tmem)
     pipe.issue(_Issued(op, execute, reads, writes))
 
 
-def _commit_all(
-    op: Operation, group: Workgroup, barriers: Sequence[Value], preds: Sequence[Value]
-) -> None:
-    for barrier, pred in zip(barriers, preds, strict=True):
-        if group.values[pred]:
-            _Pipe.of(group).commit(op, barrier_of(op, group, group.values[barrier]))
+_KINDS = re.compile(r"\blhs\s*=\s*(\w+)\s+rhs\s*=\s*(\w+)", re.ASCII)
+
+
+def _mma_scaled(op: Operation, context: Context) -> Step:
+    view = mma.TcGen5MmaScaledOp.match(op)
+    found = _KINDS.search(op.text)
+    assert view is not None
+    assert found is not None
+    lhs, rhs = found.groups()
+    element = context.element(view.d)
+    # fp4 comes in pairs.
+    depth = context.shape(view.a)[-1] * (2 if lhs == "e2m1" else 1)
+
+    def factors(scale: LdsView | TmemView, size: int) -> Array:
+        values = _values(scale)
+        count = values.size // size
+        found = scales_of(unpacked_scales(values, (size, count)), scale.element)
+        return np.repeat(found, depth // count, axis=1)
+
+    rows_of_a = context.shape(view.a)[0]
+    told = [view.a, view.b, view.a_scale, view.b_scale]
+    ctas = _Ctas.of(op, context, told if "multicast" in op.attributes else [])
+
+    def step(group: Workgroup) -> None:
+        values = group.values
+        if view.token is not None:
+            values[view.token] = None
+        if not values[view.pred] or not ctas.issues(group):
+            return
+        group.fibers.pause()
+        adds = bool(values[view.use_d])
+        a, b, d, a_scale, b_scale = (
+            [_twin(op, group, values[each], rank) for rank in ctas.members(group)]
+            for each in (view.a, view.b, view.d, view.a_scale, view.b_scale)
+        )
+
+        def execute() -> None:
+            # Scales of b: all columns in each CTA, or those of its own b.
+            parts = [numbers_of(_values(x), x.element, rhs, depth, 0) for x in b]
+            right = np.concatenate(parts, axis=1)
+            columns = right.shape[1]
+            if _values(b_scale[0]).size * rows_of_a == _values(a_scale[0]).size * columns:
+                scales = factors(b_scale[0], columns)
+            else:
+                scales = np.concatenate([factors(x, columns // len(b)) for x in b_scale])
+            right = right * scales.T
+            for rows, scale, target in zip(a, a_scale, d, strict=True):
+                left = numbers_of(_values(rows), rows.element, lhs, depth, 1)
+                found = matmul(left * factors(scale, left.shape[0]), right)
+                target.write(element.rounded(found + target.read() if adds else found))
+
+        _issue(op, group, execute, [*a, *b, *a_scale, *b_scale], d, adds=adds)
+        for barrier, pred in zip(view.barriers, view.barrier_preds, strict=True):
+            _commit_to(op, group, barrier, pred, ctas)
+
+    return step
+
+
+def _copy(op: Operation, context: Context) -> Step:
+    """A copy from shared memory (``tcgen05.cp``); scales are put into the order of their rows."""
+    source, target = op.operands
+    ctas = _Ctas.of(op, context, ())
+
+    def step(group: Workgroup) -> None:
+        if not ctas.issues(group):
+            return
+        group.fibers.pause()
+        buffers, tmems = (
+            [_twin(op, group, group.values[each], rank) for rank in ctas.members(group)]
+            for each in (source, target)
+        )
+
+        def execute() -> None:
+            for buffer, tmem in zip(buffers, tmems, strict=True):
+                tmem.write(unpacked_scales(_values(buffer), tmem.shape))
+
+        _issue(op, group, execute, buffers, tmems, adds=False)
+
+    return step
 
 
 TCGEN05: dict[str, Prepare] = {
+    "ttng.tmem_copy": _copy,
+    mma.TcGen5MmaScaledOp.NAME: _mma_scaled,
     mma.TcGen5CommitOp.NAME: _commit,
     mma.TcGen5MmaOp.NAME: _mma,
 }

@@ -46,6 +46,7 @@ class _Block:
 
     Args:
         columns: Its columns.
+        op: What allocated it.
 
     Attributes:
         bytes: The contents.
@@ -55,8 +56,9 @@ class _Block:
         flights: The operations in flight, with the views that they access.
     """
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, op: Operation) -> None:
         self.columns = columns
+        self.op = op
         self.bytes: Array = np.full(_LANES * columns * _CELL_BYTES, 0xA5, np.uint8)
         self.flying: Array = np.zeros((2, _LANES, columns), np.uint8)
         self.owner: Array = np.zeros((_LANES, columns), np.int16)
@@ -150,6 +152,11 @@ class TmemView:
             self.block.history[slot][self.cells] = np.where(old == instead_of, number, old)
         else:
             self.block.history[slot][self.cells] = number
+
+    def twin(self, group: Workgroup) -> TmemView:
+        """The buffer of another CTA at the place of this one."""
+        block: _Block = group.extensions[_Block][self.block.op]
+        return replace(self, block=block)
 
     # ---- contents
 
@@ -275,7 +282,8 @@ def _alloc(op: Operation, context: Context) -> Step:
     assert index is not None
 
     def step(group: Workgroup) -> None:
-        buffer = TmemView(element, index, name, _Block(layout.columns))
+        buffer = TmemView(element, index, name, _Block(layout.columns, op))
+        group.extensions.setdefault(_Block, {})[op] = buffer.block
         if view.src is not None:
             _write(op, group, buffer, group.values[view.src])
         group.values[view.result] = buffer

@@ -150,6 +150,7 @@ class Candidate:
         kind: The family, by its name in tables of measured choices.
         config: The configuration; ``None`` where the family has none.
         us: Microseconds that the family's model expects, the sum of ``parts``; NaN without a model.
+        parts: What they are spent on, by name; :class:`~triton_ext.ops.core.device.Expected`.
         counted_us: The time as the planner compares it, with the family's correction.
         measured_us: The time that a table holds for the configuration; ``None`` without one.
         refusal: Why the family refuses the case, or is not compared with others; empty where it is.
@@ -168,8 +169,9 @@ class Candidate:
         if self.config is None:
             return f"{words[0]}refused: {self.refusal}"
         words.append(f"{'no model':>10}" if math.isnan(self.us) else f"{self.us:>7.1f} us")
-        if len(self.parts) > 1:
-            words.append("= " + " + ".join(f"{us:.1f} {name}" for name, us in self.parts))
+        parts = [f"{us:.1f} {name}" for name, us in self.parts if us > 0.05]
+        if len(parts) > 1:
+            words.append("= " + " + ".join(parts))
         if abs(self.counted_us - self.us) > 0.05:
             words.append(f"counted as {self.counted_us:.1f}")
         if self.measured_us is not None:

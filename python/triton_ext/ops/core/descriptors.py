@@ -73,6 +73,8 @@ def in_filter_order(weight: torch.Tensor, groups: int) -> torch.Tensor:
 
 # TMA wants addresses and rows of multiples of this many bytes.
 ROW_BYTES = 16
+#: Bytes of an element of fp16 and bf16, to which the models of time were fitted.
+ELEMENT_BYTES = 2
 
 # Triton's tiled descriptors round fp32 to tf32 from 3.7 on.
 ROUNDS_TO_TF32 = "round_f32_to_tf32" in {each.name for each in fields(TensorDescriptor)}

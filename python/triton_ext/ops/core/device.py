@@ -1,11 +1,12 @@
-"""The device: what kernels are planned for, and the rates that models of all kernels share."""
+"""The device: what kernels are planned for, and the costs of work that all models share."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -15,6 +16,8 @@ from triton_ext.host.patch_points import interpreting
 
 #: Shared memory that a CTA can use on sm_90 and sm_100: 227 KiB.
 SMEM_BYTES = 232448
+#: Shared memory that Triton takes beside tiles and stages: mbarriers, alignment, warp groups.
+RESERVED_BYTES = 1024
 
 # Triton decides where a kernel is defined, when this package is imported, whether it is interpreted
 # or compiled.
@@ -24,34 +27,17 @@ IS_INTERPRETED = interpreting()
 _INTERPRETED_PROGRAMS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Costs of work on a GPU, whatever kernel does it, measured on an H200 (Triton 3.9.0, fp16).
-
-    A family whose measurements want another number has a correction beside its model: a difference
-    in microseconds, or a factor on a rate.
-    """
-
-    launch_us: float = 3.0  # from the start of a kernel to its end, without work
-    # DRAM, bytes read and written by kernels that copy: 2026-11-20, docs/performance.md.
-    copy_bytes_per_us: float = 3.5e6
-    # DRAM, a MiB that is only read: layers of wgrad that DRAM limits, 245 to 768 MiB take 0.25 to
-    # 0.30 us each, 2026-11-22.
-    read_us_per_mib: float = 0.28
-    # Clock of a multiprocessor; each of its four schedulers issues one instruction per cycle.
-    cycles_per_us: float = 1700.0
-
-
-#: The only GPU whose rates are measured; models use them for all.
-H200 = Rates()
-
-# Fitted to 327 layers on an H100, with 3.35 TB/s; an H200 has 4.8 TB/s.
-_H100_DRAM_BYTES_PER_US, _H200_DRAM_BYTES_PER_US = 3.0e6, 4.0e6
+# Share of the DRAM rate that kernels reach that copy: 3.5 TB/s (H200, 2026-11-20;
+# docs/performance.md).
+_COPY_SHARE = 0.875
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that can run the kernels.
+    """A device that can run the kernels, with costs of work, whatever kernel does it.
+
+    The costs are those of an H200 (Triton 3.9.0, fp16) unless a GPU has its own.  A family whose
+    measurements want another number has it beside its model, as a difference or a factor.
 
     Attributes:
         num_sms: Multiprocessors.
@@ -59,23 +45,93 @@ class Device:
         smem_bytes: Shared memory that a CTA can use.
         name: As the driver calls it, such as ``"NVIDIA H200"``; empty where there is no GPU.
         dram_bytes_per_us: DRAM, bytes read and written by kernels that multiply.
+        launch_us: From the start of a kernel to its end, without work.
+        cycles_per_us: Clock of a multiprocessor; each of its four schedulers issues one instruction
+            per cycle.
     """
 
     num_sms: int
     capability: tuple[int, int]
     smem_bytes: int
     name: str = ""
-    dram_bytes_per_us: float = _H200_DRAM_BYTES_PER_US
+    dram_bytes_per_us: float = 4.0e6
+    launch_us: ClassVar[float] = 3.0
+    cycles_per_us: ClassVar[float] = 1700.0
+
+    def dram_us(self, moved_bytes: float, share: float = _COPY_SHARE) -> float:
+        """Returns the time in which bytes are moved at a share of the DRAM rate, that of copies.
+
+        From L2 the share is above 1.
+        """
+        return moved_bytes / (self.dram_bytes_per_us * share)
 
 
-#: GPUs that need not be there, by their names on command lines.
+#: The GPU whose costs models use for copies, and for what was measured on it alone.
+H200 = Device(132, (9, 0), SMEM_BYTES, "NVIDIA H200")
+
+#: GPUs that need not be there, by their names on command lines.  The H100's DRAM rate was fitted to
+#: 327 layers; it has 3.35 TB/s, an H200 4.8 TB/s.
 KNOWN: dict[str, Device] = {
-    "h200": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H200"),
-    "h100": Device(132, (9, 0), SMEM_BYTES, "NVIDIA H100 80GB HBM3", _H100_DRAM_BYTES_PER_US),
+    "h200": H200,
+    "h100": replace(H200, name="NVIDIA H100 80GB HBM3", dram_bytes_per_us=3.0e6),
 }
 
 # By the driver's names.
 _DRAM_BYTES_PER_US = {device.name: device.dram_bytes_per_us for device in KNOWN.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The time that a model expects of a configuration, in microseconds.
+
+    Attributes:
+        parts: What the time is made of, by name.  Of what overlaps, the longest counts in full, and
+            the others with what it does not hide.
+        counted_us: The time as the planner compares it: with the family's correction, whose
+            measurement stands beside it.
+    """
+
+    parts: tuple[tuple[str, float], ...]
+    counted_us: float
+
+    @classmethod
+    def of(cls, kernel: float | Mapping[str, float]) -> Expected:
+        """Returns the time of a kernel, whole or by parts."""
+        parts = kernel if isinstance(kernel, Mapping) else {"kernel": kernel}
+        return cls(tuple(parts.items()), sum(parts.values()))
+
+    @classmethod
+    def of_kernel(
+        cls,
+        launch_us: float,
+        busiest_us: float,  # of the busiest multiprocessor
+        work: Mapping[str, float],  # of a multiprocessor in the mean; the busiest one's rest: waves
+        memory_us: float,
+        shown: float,  # share of the shorter one of both that the longer one does not hide
+        memory: str = "DRAM",
+    ) -> Expected:
+        """Returns the time of a kernel that computes while it moves data."""
+        (longer, of_work), (shorter, of_memory) = (busiest_us, 1.0), (memory_us, shown)
+        if longer <= shorter:
+            longer, of_work, shorter, of_memory = shorter, shown, longer, 1.0
+        parts = [(name, us * of_work) for name, us in work.items()]
+        parts.append(("waves", (busiest_us - sum(work.values())) * of_work))
+        every = (("launch", launch_us), *parts, (memory, memory_us * of_memory))
+        return cls(every, launch_us + longer + shown * shorter)
+
+    def corrected(self, factor: float) -> Expected:
+        """Returns the time that counts ``factor`` times."""
+        return replace(self, counted_us=self.counted_us * factor)
+
+    def plus(self, name: str, us: float) -> Expected:
+        """Returns the time with one part more, if it is any."""
+        return Expected((*self.parts, (name, us)), self.counted_us + us) if us else self
+
+    @property
+    def us(self) -> float:
+        """All parts."""
+        return sum(us for _, us in self.parts)
+
 
 _assumed: ContextVar[Device | None] = ContextVar("assumed_device", default=None)
 
@@ -100,7 +156,7 @@ def describe(device: torch.device) -> Device:
         (properties.major, properties.minor),
         properties.shared_memory_per_block_optin,
         properties.name,
-        _DRAM_BYTES_PER_US.get(properties.name, _H200_DRAM_BYTES_PER_US),
+        _DRAM_BYTES_PER_US.get(properties.name, H200.dram_bytes_per_us),
     )
 
 

@@ -10,39 +10,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.device import Device
+from triton_ext.ops.core.device import Device, Expected
 from triton_ext.ops.core.refusals import Refusals, refused
 
 Config = TypeVar("Config")
 
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The time that a model expects of a configuration, in microseconds.
-
-    Attributes:
-        parts: What the time is made of, by name: the kernel, copies around it.
-        counted_us: The time as the planner compares it: with the family's correction, whose
-            measurement stands beside it.
-    """
-
-    parts: tuple[tuple[str, float], ...]
-    counted_us: float
-
-    @classmethod
-    def of(cls, kernel_us: float, copies_us: float = 0.0, correction: float = 1.0) -> Expected:
-        """Returns the time of a kernel, which counts ``correction`` times, and of copies."""
-        parts = (("kernel", kernel_us), *((("copies", copies_us),) if copies_us else ()))
-        return cls(parts, kernel_us * correction + copies_us)
-
-    @property
-    def us(self) -> float:
-        """All parts."""
-        return sum(us for _, us in self.parts)
+#: Tuning does not try what its model expects to take so many times what others do.
+HOPELESS = 1.5
 
 
 class Family(ABC, Generic[Config]):
@@ -59,8 +37,10 @@ class Family(ABC, Generic[Config]):
         is_interpreted: Whether Triton's interpreter runs its kernels; it runs no Gluon kernels.
         is_gemm: Whether it multiplies tap by tap.  Two such kernels of a direction are one
             algorithm, of which tuning tries both.
-        tile_fields: Fields of its configurations, or of the one in them, that describe the tile;
-            without any, every configuration is a tile of its own.
+        tile_fields: Fields of its configurations that describe the tile; without any, every
+            configuration is a tile of its own.
+        has_stages: Whether ``num_stages`` of them says no more than how deep the pipeline is.
+        is_wrapped: Whether both are fields of another configuration in theirs, ``config``.
     """
 
     kind: ClassVar[str]
@@ -71,6 +51,8 @@ class Family(ABC, Generic[Config]):
     is_interpreted: ClassVar[bool] = True
     is_gemm: ClassVar[bool] = False
     tile_fields: ClassVar[tuple[str, ...]] = ()
+    has_stages: ClassVar[bool] = False
+    is_wrapped: ClassVar[bool] = False
 
     def __init__(self, direction: Direction | None = None) -> None:
         # A class may compute several directions, each by an object of its own.
@@ -109,6 +91,17 @@ class Family(ABC, Generic[Config]):
     def is_hopeless(self, case: Case, device: Device) -> bool:
         """Tells whether tuning leaves it out, by a model of the family's own."""
         return False
+
+    def variant(self, config: Any) -> tuple[tuple[str, ...], Any, Any]:
+        """Returns the kernel and the tile of a configuration, and all of it but its stages.
+
+        Tuning measures various kernels and tiles, and one of those that differ in stages alone.
+        """
+        inner = config.config if self.is_wrapped else config
+        sizes = tuple([getattr(inner, name) for name in self.tile_fields])
+        rest = replace(inner, num_stages=1) if self.has_stages else inner
+        rest = replace(config, config=rest) if self.is_wrapped else rest
+        return (self.kind,), sizes or inner, rest
 
     @abstractmethod
     def candidates(self, case: Case, device: Device) -> Mapping[Config, Expected]:

@@ -23,8 +23,6 @@ from triton_ext.ops.core.problem import ConvProblem
 if TYPE_CHECKING:
     from triton_ext.ops.core.case import Case
 
-#: Size of the elements that the model was fitted to; for others, models count multiplications.
-FITTED_BYTES = 2
 # Bytes of a line of L2, and of the longest row of a box: a row of the largest swizzle.
 LINE_BYTES = 8 * ROW_BYTES
 
@@ -99,7 +97,18 @@ def row_shares(channels: int, width: int, boxes: int, pitch_bytes: int, element_
     return Rows(inside, lines, boxes - inside, partial).times(1 / boxes)
 
 
-def step_us(multiply_us: float, rows: Rows, busy: float) -> float:
+class Step(NamedTuple):
+    """The time of a step of the K loop."""
+
+    us: float
+    l2_us: float = 0.0  # what its loads add: all of them where they take longer
+
+    def parts(self, count: float) -> dict[str, float]:
+        """Returns the time of so many steps by what it is spent on."""
+        return {"tensor cores": count * (self.us - self.l2_us), "L2": count * self.l2_us}
+
+
+def step_of(multiply_us: float, rows: Rows, busy: float) -> Step:
     """Returns the time of a step.
 
     Args:
@@ -110,14 +119,10 @@ def step_us(multiply_us: float, rows: Rows, busy: float) -> float:
     by_l2 = FITTED.line_ns * rows.lines + FITTED.outside_ns * rows.outside
     by_l2 += FITTED.partial_ns * rows.partial
     load_us = (FITTED.row_ns * rows.inside + busy * by_l2) / 1e3
-    longer, shorter = max(multiply_us * FITTED.multiply, load_us), min(multiply_us, load_us)
-    return float(longer * (1 + (shorter / longer) ** _POWER) ** (1 / _POWER))
-
-
-def kernel_us(launch_us: float, busiest_us: float, dram_us: float) -> float:
-    """Returns the time of a kernel, from those of its busiest multiprocessor and of DRAM."""
-    longer, shorter = max(busiest_us, dram_us), min(busiest_us, dram_us)
-    return launch_us + longer + FITTED.hidden * shorter
+    least_us = multiply_us * FITTED.multiply
+    longer, shorter = max(least_us, load_us), min(multiply_us, load_us)
+    us = float(longer * (1 + (shorter / longer) ** _POWER) ** (1 / _POWER))
+    return Step(us, load_us if load_us > least_us else us - least_us)
 
 
 def dram_us(case: Case, device: Device) -> float:

@@ -48,8 +48,8 @@ conv_violations = backends.load("nvidia", "conv_violations")
 _STEP_US, _FIXED_PART = 0.2, 0.5
 _STEP_PIXELS, _STEP_CHANNELS = 128, 64
 _FULL_STEP_BYTES = 128
-# Copies of columns, whose addresses take longer than those of rows: a part of the rate of copies.
-_COLUMN_COPY_RATE = 2.0 / 3.5
+# Copies of columns, whose addresses take longer than those of rows: a share of the DRAM rate.
+_COLUMN_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +201,13 @@ class RowPacking:
     @property
     def copy_us(self) -> float:
         """Time of the launch that packs x and the weight; 0 where only the weight is packed."""
-        problem, rate = self.problem, H200.copy_bytes_per_us
+        problem = self.problem
         if not self.is_copied:
             return 0.0
         shapes = (problem.x_shape, self.memory_shape, problem.w_shape, self.weight_shape)
         copied_bytes = sum(map(math.prod, shapes)) * self.element_bytes
-        return H200.launch_us + copied_bytes / (rate * _COLUMN_COPY_RATE if self.columns else rate)
+        share = (_COLUMN_SHARE,) if self.columns else ()
+        return H200.launch_us + H200.dram_us(copied_bytes, *share)
 
     def cost(self, num_sms: int) -> tuple[float, float]:
         """Returns the expected times in us, packed and tap by tap: copies and k iterations.
@@ -237,7 +238,7 @@ def filling_us(pixels: int, channels: int, element_bytes: int) -> float:
     """Returns the time of the copy that pads channels of x or dy to whole 16 bytes, or 0."""
     aligned = _up(channels, ROW_BYTES // element_bytes)
     copied_bytes = pixels * (channels + aligned) * element_bytes
-    return 0.0 if aligned == channels else H200.launch_us + copied_bytes / H200.copy_bytes_per_us
+    return 0.0 if aligned == channels else H200.launch_us + H200.dram_us(copied_bytes)
 
 
 def channel_block(ci: int, element_bytes: int, groups: int) -> int:

@@ -19,8 +19,8 @@ from triton_ext import backends
 from triton_ext.errors import TritonExtError, UnsupportedError
 from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.case import DIRECTIONS, Case
-from triton_ext.ops.core.device import Device, device_of
-from triton_ext.ops.core.family import FAMILIES, TORCH, Expected, Family, families_of, family_of
+from triton_ext.ops.core.device import Device, Expected, device_of
+from triton_ext.ops.core.family import FAMILIES, HOPELESS, TORCH, Family, families_of, family_of
 from triton_ext.ops.core.packing import geometry_refusals as forward_refusals
 from triton_ext.ops.core.refusals import (
     DTYPES,
@@ -38,8 +38,6 @@ descriptor_error = backends.load("nvidia", "descriptor_error")
 
 #: How much faster than a measured kernel torch has to be in its model.
 MEASURED_MARGIN = 1.35
-# A family that its model expects to take so many times what others do is not tried.
-_HOPELESS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +162,8 @@ def torch_offer(case: Case, device: Device) -> Offer:
 def torch_ratio(case: Case, device: torch.device) -> tuple[float, bool]:
     """Returns torch's time over that of the kernel that would be chosen.
 
-    It is infinite where torch is refused or no kernel takes the case, NaN where torch has no model.
+    It is infinite where torch is refused, where no kernel takes the case, and in the interpreter,
+    NaN where torch has no model.
 
     Returns:
         The ratio, and whether both times were measured in the same rounds.
@@ -176,7 +175,7 @@ def torch_ratio(case: Case, device: torch.device) -> tuple[float, bool]:
         return math.inf, False
     offer, choice = torch_offer(case, found), measured(case, found)
     _, raw = entry_for(case.dense, found)
-    if not offer.times:
+    if not offer.times or device.type == "cpu":
         return math.inf, False
     if choice is not None and raw is not None:
         entry = Entry.of(raw)
@@ -238,23 +237,22 @@ def _offer(family: Family[Any], case: Case, device: Device) -> Offer:
     return Offer(family=family, refusals=found, passed_over=passed_over)
 
 
-def in_order(found: Iterable[Offer]) -> list[Any]:
-    """Returns configurations by their times, the best one of another class second.
+def in_order(found: Iterable[Offer]) -> list[Choice]:
+    """Returns choices by their times, the best one of another family second.
 
     Models err by family more than by configuration.  Each family's configurations keep its order.
     """
-    times: list[tuple[float, Any]] = []
+    times: list[tuple[float, Choice]] = []
     for offer in found:
         least_us = 0.0
         for config, expected in offer.times:
             least_us = max(least_us, expected.counted_us)
-            times.append((least_us, config))
-    configs = [config for _, config in sorted(times, key=lambda item: item[0])]
-    other = next((each for each in configs if type(each) is not type(configs[0])), None)
-    if other is not None:
-        configs.remove(other)
-        configs.insert(1, other)
-    return configs
+            times.append((least_us, Choice(offer.family, config)))
+    choices = [choice for _, choice in sorted(times, key=lambda item: item[0])]
+    others = [i for i, each in enumerate(choices) if each.family is not choices[0].family]
+    if others:
+        choices.insert(1, choices.pop(others[0]))
+    return choices
 
 
 def candidates(case: Case, device: Device, count: int) -> list[Any]:
@@ -283,53 +281,31 @@ def _is_tried(offer: Offer, found: list[Offer], case: Case, device: Device) -> b
     """Tells whether a family that the models do not choose may still be the fastest."""
     if offer.family.is_hopeless(case, device):
         return False
-    if not offer.passed_over and offer.family.is_gemm:
-        # Models of other families are not comparable with a GEMM's.
+    if not offer.passed_over and (offer.family.is_gemm or len(offer.times) == 1):
+        # Models of other families are not comparable with a GEMM's; one configuration costs little.
         return True
-    us = offer.times[0][1].us
-    if math.isnan(us):  # no model
-        return not offer.passed_over
     compared = (each for each in found if not (each.passed_over or each.superseded_by))
-    return us <= _HOPELESS * min(each.times[0][1].us for each in compared)
+    return offer.times[0][1].us <= HOPELESS * min(each.times[0][1].us for each in compared)
 
 
-def _various(ranked: list[Any], count: int) -> list[Any]:
+def _various(ranked: list[Choice], count: int) -> list[Any]:
     """Returns ``count`` configurations of a ranking, in its order: all kernels, many tiles.
 
     Models err by kernel and by tile more than by other fields.  So the first configuration of every
     kernel is taken, and at most a third are of one tile unless the others are too few.
     """
     found: dict[Any, Any] = {}
-    for config in ranked:
+    for choice in ranked:
         # Fewer stages are for problems that leave less shared memory.
-        found.setdefault(_without_stages(config), config)
+        found.setdefault(choice.family.variant(choice.config), choice.config)
     seen: Counter[Any] = Counter()
     parts: tuple[list[Any], ...] = ([], [], [])
-    for config in found.values():
-        kernel, tile = _kernel_and_tile(config)
+    for (kernel, tile, _), config in found.items():
         seen.update((kernel, (kernel, tile)))
         is_surplus = seen[kernel, tile] > max(1, count // 3)
         parts[0 if seen[kernel] == 1 else 2 if is_surplus else 1].append(config)
     taken = set([config for part in parts for config in part][:count])
     return [config for config in found.values() if config in taken]
-
-
-def _kernel_and_tile(config: Any) -> tuple[tuple[type, ...], tuple[Any, ...]]:
-    """Returns the classes of a configuration and of those in it, and the sizes of its tile."""
-    chain = [config]
-    while getattr(chain[-1], "config", None) is not None:
-        chain.append(chain[-1].config)
-    fields = {family.config_type: family.tile_fields for family in FAMILIES}
-    names = next(fields[type(each)] for each in reversed(chain) if type(each) in fields)
-    sizes = tuple([getattr(chain[-1], name) for name in names])
-    return tuple(map(type, chain)), sizes or (chain[-1],)
-
-
-def _without_stages(config: Any) -> Any:
-    inner = getattr(config, "config", None)
-    if inner is not None:
-        return replace(config, config=_without_stages(inner))
-    return replace(config, num_stages=1) if hasattr(config, "num_stages") else config
 
 
 def check(case: Case, device: torch.device) -> None:

@@ -16,7 +16,7 @@ import torch
 from triton_ext.errors import DescriptorError, UnsupportedError
 from triton_ext.host import capabilities
 from triton_ext.host.dots import INSTRUCTION_BITS, least_dot_depth
-from triton_ext.ops.core.device import IS_INTERPRETED, Device
+from triton_ext.ops.core.device import IS_INTERPRETED, RESERVED_BYTES, Device
 from triton_ext.ops.core.dispatch_cache import allows_tf32
 from triton_ext.ops.core.epilogue import PLAIN, EpilogueSpec
 
@@ -39,8 +39,6 @@ _INT32 = EpilogueSpec(out_dtype=torch.int32)
 
 # TMA reads from and writes to addresses that are multiples of this.
 _ALIGNMENT_BYTES = 16
-# Shared memory of mbarriers and alignment.
-_RESERVED_BYTES = 1024
 
 _MEMORY_FORMATS = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 
@@ -137,7 +135,7 @@ def depth_refusals(config: object, element_bytes: int, name: str) -> Refusals:
 
 
 def smem_refusals(
-    smem_bytes: int, device: Device, reserved_bytes: int = _RESERVED_BYTES
+    smem_bytes: int, device: Device, reserved_bytes: int = RESERVED_BYTES
 ) -> Refusals:
     """Returns why tiles and stages of ``smem_bytes`` do not fit the shared memory of a CTA."""
     needed = smem_bytes + reserved_bytes

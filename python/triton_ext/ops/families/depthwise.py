@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import torch
 
 from triton_ext.ops.core.case import Case, Direction
-from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.device import H200, Device, Expected
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import ForwardPlan, three
 from triton_ext.ops.core.refusals import Refusals, power_refusals, range_refusals, refused
@@ -36,9 +36,9 @@ _MOST_PIXELS, _MOST_SUMS = 32, 128
 _MOST_ELEMENTS, _MOST_OUTPUTS, _MOST_PRODUCTS = 16, 256, 1024
 # Values that a thread of wgrad holds at most, in 168 registers.
 _LIVE_REGISTERS = 116
-# Factors on the rate of copies: of x and y; of wgrad's rereads of x and dy, from L2 for the most
-# part; of its parts.
-_COPY_RATE, _REREAD_RATE, _PARTS_RATE = 4.0 / 3.5, 8.0 / 3.5, 3.0 / 3.5
+# Shares of the DRAM rate: of x and y; of wgrad's rereads of x and dy, from L2 for the most part; of
+# its parts.
+_READ_SHARE, _REREAD_SHARE, _PARTS_SHARE = 1.0, 2.0, 0.75
 # The kernel that adds the parts: parts of a step, channels of a program.
 _PARTS_AT_A_TIME, _REDUCED_CHANNELS = 16, 64
 
@@ -149,8 +149,7 @@ class Depthwise(Family[Any]):
         for qw, block_c, width, num_warps in every:
             block_p = width * 32 * num_warps // block_c
             config = DepthwiseConfig(qw=qw, block_p=block_p, block_c=block_c, num_warps=num_warps)
-            us = _expected_us(config, sampling, device.num_sms)
-            found[config] = Expected.of(_LAUNCH_US + _COUNTED * us)
+            found[config] = _expected(config, sampling, device.num_sms)
         return ranked(found)
 
     def bind(self, config: Any, case: Case, device: Device) -> Any:
@@ -183,13 +182,14 @@ class Depthwise(Family[Any]):
         return ForwardPlan.make(case, config, inputs, launcher)
 
 
-# Launches, of copies of the filter as well, and the rest over the count below: 174 configurations
-# (H100, Triton 3.9.0, bf16, 2026-11-27), 10 to 15 % of error.
-_LAUNCH_US, _COUNTED = 10.0, 0.7
+# Microseconds over a launch without work, of copies of the filter as well, and of wgrad; the rest
+# over the count below.  Fitted to 174 configurations (H100, Triton 3.9.0, bf16, 2026-11-27), 10 to
+# 15 % of error.
+_LAUNCH_US, _WGRAD_LAUNCH_US, _COUNTED = H200.launch_us + 7.0, H200.launch_us + 5.0, 0.7
 
 
-def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> float:
-    """Returns microseconds, for comparisons: instructions of compiled kernels per scheduler."""
+def _expected(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> Expected:
+    """Returns a time for comparisons: instructions of compiled kernels per scheduler."""
     qw, width, up = config.qw, config.thread_channels, sampling.up[-1]
     taps, lines = sampling.taps[-1], math.prod(sampling.taps[:-1]) / math.prod(sampling.up[:-1])
     columns = ((qw - 1) * sampling.step[-1] + (taps - 1) * sampling.dilation[-1]) // up + 1
@@ -201,7 +201,7 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
     programs = math.prod(config.grid(sampling))
     registers = 40 + width * (qw + min(taps, qw) + 2)
     if registers > 255:
-        return math.inf
+        return Expected.of(math.inf)
     # Warps that a multiprocessor holds, and as many as hide the latency of loads.
     resident = min(64, 65536 // (32 * registers) // config.num_warps * config.num_warps)
     warps = min(resident, programs * config.num_warps / num_sms)
@@ -217,10 +217,11 @@ def _expected_us(config: DepthwiseConfig, sampling: Sampling, num_sms: int) -> f
         again += max(0, more) / (rows * sampling.step[-2])
     pixels_in, pixels_out = math.prod(sampling.in_size), math.prod(sampling.out_size)
     moved = 2 * sampling.batch * sampling.out_channels * (again * pixels_in + pixels_out)
-    reading = moved / (H200.copy_bytes_per_us * _COPY_RATE)
     # Large programs take longer to begin and to end.
-    ends = 1 + config.num_warps / 100
-    return (max(computing, reading) + 0.2 * min(computing, reading)) * ends
+    counted = _COUNTED * (1 + config.num_warps / 100)
+    busiest_us, dram_us = counted * computing, counted * H200.dram_us(moved, _READ_SHARE)
+    work = {"instructions": busiest_us * min(waves, 1.0)}
+    return Expected.of_kernel(_LAUNCH_US, busiest_us, work, dram_us, 0.2)
 
 
 def _shape(
@@ -229,17 +230,11 @@ def _shape(
     """Returns the kernels' constants, for so many elements of a pixel of the input, and of dy."""
     return DepthwiseShape(
         dims=len(sampling.taps),
-        filter_size=sampling.taps,
-        row_taps=row_taps,
-        channels=sampling.out_channels,
-        pixel=pixel[0],
-        step=three(sampling.step, 1),
-        up=three(sampling.up, 1),
-        dilation=three(sampling.dilation, 1),
-        phase=sampling.low[-1] % sampling.up[-1],
-        is_flipped=sampling.is_flipped,
-        is_wide=sampling.is_wide(max(pixel), config.qw),
-    )
+        filter_size=sampling.taps, row_taps=row_taps, channels=sampling.out_channels,
+        pixel=pixel[0], step=three(sampling.step, 1), up=three(sampling.up, 1),
+        dilation=three(sampling.dilation, 1), phase=sampling.low[-1] % sampling.up[-1],
+        is_flipped=sampling.is_flipped, is_wide=sampling.is_wide(max(pixel), config.qw),
+    )  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -299,8 +294,7 @@ class DepthwiseWgrad(Depthwise):
                     config = DepthwiseWgradConfig(
                         qw=qw, lines=lines, taps=taps, block_p=block_p, block_c=block_c
                     )
-                    us = _expected_wgrad_us(config, sampling, device.num_sms)
-                    found[config] = Expected.of(_LAUNCH_US - 2 + _COUNTED * us)
+                    found[config] = _expected_wgrad(config, sampling, device.num_sms)
         return ranked(found)
 
     def bind(self, config: Any, case: Case, device: Device) -> Any:
@@ -343,19 +337,13 @@ class DepthwiseWgrad(Depthwise):
             options={"num_warps": 4},
         )
         return DepthwiseWgradPlan(
-            problem=problem,
-            config=config,
-            out_dtype=case.output_dtype,
-            parts=parts,
-            x_strides=x,
-            dy_strides=dy,
-            launcher=launcher,
-            reducer=reducer,
-        )
+            problem=problem, config=config, out_dtype=case.output_dtype, parts=parts,
+            x_strides=x, dy_strides=dy, launcher=launcher, reducer=reducer,
+        )  # fmt: skip
 
 
-def _expected_wgrad_us(config: DepthwiseWgradConfig, sampling: Sampling, num_sms: int) -> float:
-    """Returns a time for comparisons, as :func:`_expected_us`."""
+def _expected_wgrad(config: DepthwiseWgradConfig, sampling: Sampling, num_sms: int) -> Expected:
+    """Returns a time for comparisons, as :func:`_expected`."""
     qw, width, channels = config.qw, config.thread_channels, sampling.out_channels
     columns = (qw - 1) * sampling.step[-1] + (config.taps - 1) * sampling.dilation[-1] + 1
     products = qw * config.taps * width * (2 if sampling.out_size[-1] % qw else 1)
@@ -374,13 +362,12 @@ def _expected_wgrad_us(config: DepthwiseWgradConfig, sampling: Sampling, num_sms
     pixels_in, pixels_out = math.prod(sampling.in_size), math.prod(sampling.out_size)
     read = 2 * sampling.batch * channels * (pixels_in + pixels_out) * config.chunks(sampling)
     workspace = 2 * 4 * parts * math.prod(sampling.taps) * channels
-    reading = read / (H200.copy_bytes_per_us * _REREAD_RATE)
-    return (
-        max(computing, reading)
-        + 0.3 * min(computing, reading)
-        + H200.launch_us
-        + workspace / (H200.copy_bytes_per_us * _PARTS_RATE)
-    )
+    used = programs / (num_sms * waves * min(config.resident, math.ceil(programs / num_sms)))
+    busiest_us, l2_us = _COUNTED * computing, _COUNTED * H200.dram_us(read, _REREAD_SHARE)
+    work = {"instructions": busiest_us * used}
+    time = Expected.of_kernel(_WGRAD_LAUNCH_US, busiest_us, work, l2_us, 0.3, "L2")
+    adding_us = H200.launch_us + H200.dram_us(workspace, _PARTS_SHARE)
+    return time.plus("split-K", _COUNTED * adding_us)
 
 
 DEPTHWISE = Depthwise()

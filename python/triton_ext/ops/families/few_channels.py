@@ -19,9 +19,9 @@ import torch
 import triton
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES
-from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES, ROW_BYTES
+from triton_ext.ops.core.device import H200, RESERVED_BYTES, Device, Expected
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import ForwardPlan, long_row_refusals, vector_inputs
 from triton_ext.ops.core.problem import ConvProblem
@@ -36,8 +36,7 @@ from triton_ext.ops.core.refusals import (
 from triton_ext.ops.families.direct import Sampling
 from triton_ext.ops.kernels.few_channels import conv_col2im_kernel, conv_gather_kernel
 
-_ELEMENT_BYTES = 2
-_VECTOR = ROW_BYTES // _ELEMENT_BYTES  # elements of the longest load
+_VECTOR = ROW_BYTES // ELEMENT_BYTES  # elements of the longest load
 
 # A filter of more steps, or of more bytes per CTA, is loaded again for every tile.
 _MOST_HELD_STEPS, _MOST_HELD_BYTES = 8, 1 << 16
@@ -50,9 +49,9 @@ _MOST_COLUMNS, _MOST_SUMS = 64, 256
 
 # A model fitted to 22 runs of 12 layers on an H200 (Triton 3.9.0, fp16, 2026-11-22;
 # docs/performance.md), which it misses by 6.5 percent in the root mean square: bytes at a multiple
-# of the rate of copies, and per k iteration the latency that tiles wait one after another, a part
-# of it for its columns.  A launch took longer than others; eight warps take longer per iteration.
-_MORE_LAUNCH_US, _COPY_RATE = 2.6, 5.2 / 3.5
+# of the DRAM rate, and per k iteration the latency that tiles wait one after another, a part of it
+# for its columns.  Eight warps take longer per iteration.
+_LAUNCH_US, _DRAM_SHARE = H200.launch_us + 2.6, 1.3
 _GATHER_US, _COLUMN_US = 0.37, 0.0228
 _EIGHT_WARPS = 1.4
 
@@ -67,7 +66,6 @@ _CORRECTION = 2.0
 # Warps of a multiprocessor, of up to 128 registers a thread; and elements of a row that a thread
 # can hold in these beside all else.
 _WARPS_AT_ONCE, _PREFETCHED = 16, 64
-_RESERVED_BYTES = 1024
 
 
 def _power(count: int, most: int) -> int:
@@ -104,7 +102,7 @@ class GatherConfig:
     def holds_filter(self, columns: int) -> bool:
         """Tells whether a CTA loads its part of a filter of ``columns`` once."""
         steps = math.ceil(columns / self.block_k)
-        held = steps * self.block_k * self.block_n * _ELEMENT_BYTES
+        held = steps * self.block_k * self.block_n * ELEMENT_BYTES
         return steps <= _MOST_HELD_STEPS and held <= _MOST_HELD_BYTES
 
     def smem_bytes(self, columns: int) -> int:
@@ -115,7 +113,7 @@ class GatherConfig:
         w_stages = steps + self.loads_ahead
         operands = self.block_k * (self.block_m * x_stages + self.block_n * w_stages)
         # Accumulators converted to the layout of a residual's loads are fp32.
-        return operands * _ELEMENT_BYTES + 4 * self.block_m * self.block_n
+        return operands * ELEMENT_BYTES + 4 * self.block_m * self.block_n
 
     def tiles(self, problem: ConvProblem, num_sms: int) -> tuple[int, int, int]:
         """Returns rows and columns of tiles, and CTAs, a multiple of the columns."""
@@ -207,17 +205,18 @@ class FewChannels(Family[GatherConfig]):
     def candidates(self, case: Case, device: Device) -> Mapping[GatherConfig, Expected]:
         problem, window, num_sms = case.problem, Window.make(case), device.num_sms
         elements = sum(map(math.prod, (problem.x_shape, problem.w_shape, problem.y_shape)))
-        bytes_us = elements * _ELEMENT_BYTES / (H200.copy_bytes_per_us * _COPY_RATE)
+        bytes_us = H200.dram_us(elements * ELEMENT_BYTES, _DRAM_SHARE)
         times = {}
         for config in _tiles(problem, window):
             rows, columns, programs = config.tiles(problem, num_sms)
             at_once = min(programs, max(columns, num_sms * (_WARPS_AT_ONCE // config.num_warps)))
             step_us = _GATHER_US + _COLUMN_US * config.block_k
             step_us *= _EIGHT_WARPS if config.num_warps > 4 else 1.0
-            steps = math.ceil(rows * columns / at_once) * math.ceil(window.columns / config.block_k)
-            us = H200.launch_us + _MORE_LAUNCH_US + bytes_us + steps * step_us
+            step_us *= math.ceil(window.columns / config.block_k)  # of a tile
+            rounds = rows * columns / at_once
+            busiest_us, work = math.ceil(rounds) * step_us, {"k iterations": rounds * step_us}
             if not self.fit_refusals(config, case, device):
-                times[config] = Expected.of(us)
+                times[config] = Expected.of_kernel(_LAUNCH_US, busiest_us, work, bytes_us, 1.0)
         return ranked(times)
 
     def bind(self, config: GatherConfig, case: Case, device: Device) -> ForwardPlan:
@@ -330,7 +329,7 @@ class Col2ImConfig:
         """Returns the most shared memory that a CTA takes."""
         rows = self.num_stages * self.block_m + shape.r * shape.columns
         # Products change their layout in fp32, as does the tile of y.
-        return rows * shape.padded_ci * _ELEMENT_BYTES + 4 * self.block_m * shape.columns
+        return rows * shape.padded_ci * ELEMENT_BYTES + 4 * self.block_m * shape.columns
 
 
 class Schedule(NamedTuple):
@@ -372,6 +371,7 @@ class Kn2Row(Family[Col2ImConfig]):
     kind = "col2im"
     direction = "fprop"
     config_type = Col2ImConfig
+    has_stages = True
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         problem, found = case.problem, []
@@ -422,14 +422,15 @@ class Kn2Row(Family[Col2ImConfig]):
             steps = schedule.programs * schedule.steps
             elements = steps * (schedule.segment + shape.halo) * shape.ci
             elements += math.prod(problem.y_shape)
-            bytes_us = elements * _ELEMENT_BYTES / H200.copy_bytes_per_us
-            rounds = math.ceil(schedule.programs / _at_once(config, shape, device))
+            bytes_us = H200.dram_us(elements * ELEMENT_BYTES)
+            rounds = schedule.programs / _at_once(config, shape, device)
             step_us = _STEP_US + products * config.block_m / 128 * _PRODUCT_US
             if config.num_stages > 1:
                 step_us += products * _FILTER_US
-            hidden, shown = sorted((bytes_us, rounds * (schedule.steps + 1) * step_us))
-            us = H200.launch_us + shown + _NOT_HIDDEN * hidden
-            times[config] = Expected.of(us, correction=_CORRECTION)
+            step_us *= schedule.steps + 1  # of a program
+            busiest_us, work = math.ceil(rounds) * step_us, {"k iterations": rounds * step_us}
+            time = Expected.of_kernel(H200.launch_us, busiest_us, work, bytes_us, _NOT_HIDDEN)
+            times[config] = time.corrected(_CORRECTION)
         return ranked(times)
 
     def _configs(self, case: Case, device: Device) -> list[Col2ImConfig]:
@@ -486,7 +487,7 @@ def _are_pixels_aligned(case: Case) -> bool:
 
 def _at_once(config: Col2ImConfig, shape: Kn2RowShape, device: Device) -> int:
     """Returns how many programs run at once."""
-    fitting = device.smem_bytes // (config.smem_bytes(shape) + _RESERVED_BYTES)
+    fitting = device.smem_bytes // (config.smem_bytes(shape) + RESERVED_BYTES)
     # Larger tiles take twice the registers.
     warps = _WARPS_AT_ONCE if config.block_m <= 16 * config.num_warps else _WARPS_AT_ONCE // 2
     return device.num_sms * max(1, min(fitting, warps // config.num_warps))

@@ -20,8 +20,8 @@ from triton_ext import backends
 from triton_ext.ops.core import descriptors
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import ROW_BYTES, Describe, Layout
-from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.device import H200, Device, Expected
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.loads import dram_us, outside_share
 from triton_ext.ops.core.packing import channel_block, filling_us
@@ -78,6 +78,7 @@ class _Gemm(Family[ConvConfig]):
     config_type = ConvConfig
     is_gemm = True
     tile_fields = ("block_m", "block_n")
+    has_stages = True
 
     def number_refusals(self, config: ConvConfig, case: Case, device: Device) -> Refusals:
         # With an output tile in parts, of elements of the operands' size.
@@ -143,7 +144,7 @@ class Gemm(_Gemm):
         copies_us = case.packing.copy_us if case.packing is not None else 0.0
         if read.missing:
             copies_us = H200.launch_us
-        times: dict[ConvConfig, float] = {}
+        times: dict[ConvConfig, Expected] = {}
         crossing = _output_tile(case, device, False)
         output = _output_tile(case, device, True) if _stores_through_tma(case, 16) else crossing
         for block_k in sorted(blocks):
@@ -151,7 +152,7 @@ class Gemm(_Gemm):
                 product, device, block_k,
                 output=output, crossing=crossing, dram_us=dram_us(case, device),
             )  # fmt: skip
-        return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
+        return ranked({config: each.plus("copies", copies_us) for config, each in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         read, packing, dtype = _Read.of(case), case.packing, case.dtype
@@ -307,10 +308,10 @@ class GemmDgrad(_Gemm):
         copies_us = filling_us(pixels, co, size)
         if problem is not case.problem:
             elements = pixels * (case.problem.out_channels + problem.out_channels)
-            copies_us = H200.launch_us + elements * size / H200.copy_bytes_per_us
+            copies_us = H200.launch_us + H200.dram_us(elements * size)
         elif not copies_us and problem.in_channels % (ROW_BYTES // size):
             copies_us = H200.launch_us  # of the filter
-        return ranked({config: Expected.of(us, copies_us) for config, us in times.items()})
+        return ranked({config: each.plus("copies", copies_us) for config, each in times.items()})
 
     def bind(self, config: ConvConfig, case: Case, device: Device) -> ForwardPlan:
         problem, dtype = _padded(case.problem), case.dtype

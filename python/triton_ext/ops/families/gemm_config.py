@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from triton_ext.ops.core import loads, refusals
-from triton_ext.ops.core.device import SMEM_BYTES, Device
-from triton_ext.ops.core.loads import FITTED_BYTES, Rows
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES
+from triton_ext.ops.core.device import H200, RESERVED_BYTES, SMEM_BYTES, Device, Expected
+from triton_ext.ops.core.loads import Rows, Step
 from triton_ext.ops.core.refusals import Refusals
 
 
@@ -81,8 +82,7 @@ class ConvConfig:
         self, element_bytes: int, output: OutputTile | None = None, available: int = SMEM_BYTES
     ) -> bool:
         """Tells whether the configuration fits the shared memory that a CTA can use."""
-        # 1 KiB for mbarriers and alignment.
-        return self.smem_bytes(element_bytes, output) + 1024 <= available
+        return self.smem_bytes(element_bytes, output) + RESERVED_BYTES <= available
 
     @property
     def store_block(self) -> list[int]:
@@ -97,7 +97,7 @@ class Cost:
     step_us: float  # one step of the K loop: block_k channels of one tap
     # A tile besides its steps: filling the pipeline, the part of the store that does not overlap.
     tile_us: float
-    launch_us: float = 0.0  # the kernel besides its tiles
+    more_launch_us: float = 0.0  # the kernel besides its tiles, over a launch without work
     # ``step_us`` and ``tile_us`` where WGMMAs are joined; ``None`` where they never are.
     joined: tuple[float, float] | None = None
 
@@ -112,8 +112,8 @@ class Product:
     taps: tuple[float, ...]  # filter taps of each phase; fprop has one phase
     repeats: int = 1  # how often there are these phases
     groups: int = 1
-    element_bytes: int = FITTED_BYTES  # of the operands
-    out_bytes: int = FITTED_BYTES  # of an element of the output
+    element_bytes: int = ELEMENT_BYTES  # of the operands
+    out_bytes: int = ELEMENT_BYTES  # of an element of the output
     is_matrix: bool = False  # whether x is read as a matrix: fprop may turn the product round
     is_dgrad: bool = False
     pitch_bytes: int = 0  # from a pixel, or its group, to the next one; by default all channels
@@ -137,7 +137,7 @@ class Product:
         tiles = num_m * num_n * len(self.taps) * self.repeats * self.groups
         return min(tiles, num_sms // num_n * num_n if config.filter_steps else num_sms)
 
-    def expected_us(
+    def expected(
         self,
         config: Any,  # of ``gemm_config`` or ``gluon_config``
         cost: Cost,
@@ -146,7 +146,8 @@ class Product:
         counts_part: bool,  # whether a step of less than 128 bytes counts as its part of one
         dram_us: float = 0.0,  # time in which operands and output come from and go to DRAM
         store_us: float = 0.0,  # what a tile takes longer to store
-    ) -> float:
+        less_launch_us: float = 0.0,
+    ) -> Expected:
         """Returns the time of a kernel, whose tiles are dealt out phase by phase."""
         (num_m, num_n), programs = self.tiles(config), num_sms
         tiles = num_m * num_n * self.groups * self.repeats
@@ -155,20 +156,25 @@ class Product:
             tiles, programs = num_m, num_sms // num_n
         part = config.block_k * self.element_bytes / loads.LINE_BYTES if counts_part else 1.0
         blocks = math.ceil(self.channels / config.block_k)
-        step, tile_us, is_fitted = cost.step_us, cost.tile_us, self.element_bytes == FITTED_BYTES
-        if is_fitted:
-            step = loads.step_us(step * part, self._rows(config), busy)
+        # The model counts multiplications alone for other types.
+        step, tile_us, is_fitted = Step(cost.step_us), cost.tile_us, False
+        if self.element_bytes == ELEMENT_BYTES:
+            step, is_fitted = loads.step_of(cost.step_us * part, self._rows(config), busy), True
             tile_us = tile_us * loads.FITTED.tile + store_us
         steps = [taps * blocks * (1.0 if is_fitted else part) for taps in self.taps]
-        busiest_us = busiest(tiles, [count * step + tile_us for count in steps], programs)
-        return loads.kernel_us(cost.launch_us, busiest_us, dram_us if is_fitted else 0.0)
+        busiest_us = busiest(tiles, [count * step.us + tile_us for count in steps], programs)
+        mean = tiles / programs
+        work = step.parts(mean * sum(steps)) | {"tiles": mean * len(steps) * tile_us}
+        launch_us = H200.launch_us + cost.more_launch_us - less_launch_us
+        dram_us *= is_fitted
+        return Expected.of_kernel(launch_us, busiest_us, work, dram_us, loads.FITTED.hidden)
 
     def _rows(self, config: Any) -> Rows:
         """Returns the rows of boxes that a step loads."""
         pixels, block_n, block_k = config.block_m, config.block_n, config.block_k
         if config.rows_from_w:
             pixels, block_n = block_n, pixels
-        depth, columns, size = self.channels, self.columns, FITTED_BYTES
+        depth, columns, size = self.channels, self.columns, ELEMENT_BYTES
         blocks = math.ceil(depth / block_k)
         pixel = loads.row_shares(depth, block_k, blocks, self.pitch_bytes or depth * size, size)
         rows = pixel.times(pixels * (1 - self.outside)).plus(Rows(outside=pixels * self.outside))
@@ -187,29 +193,25 @@ class Product:
         return rows.plus(Rows(outside=boxes * (block_k - inside)))
 
 
-def _config(m: int, n: int, stages: int, warps: int, **others: Any) -> ConvConfig:
+def _row(m: int, n: int, stages: int, warps: int, **others: Any) -> ConvConfig:
     """Returns a row of the tables below."""
     return ConvConfig(block_m=m, block_n=n, num_stages=stages, num_warps=warps, **others)
 
 
 # Fitted as `python -m benchmarks zoo fit ROWS --costs` does.
 COSTS: dict[ConvConfig, Cost] = {
-    _config(256, 64, 5, 4, store_parts=2): Cost(0.421, 1.18, 7.06),
-    _config(256, 64, 3, 4): Cost(0.501, 0.91, 8.82),
-    _config(128, 64, 5, 4): Cost(0.240, 0.64, 7.40),
-    _config(64, 64, 7, 4): Cost(0.222, 0.41, 5.98),
-    _config(128, 128, 6, 4): Cost(0.327, 1.11, 6.36),
-    _config(128, 128, 6, 4, taps_inner=False): Cost(0.329, 1.10, 6.11),
-    _config(128, 128, 5, 4, group_size_m=1): Cost(0.324, 1.11, 6.49),
-    _config(64, 128, 6, 4, group_size_m=4, taps_inner=False): Cost(0.205, 0.69, 6.12),
-    _config(64, 256, 5, 4, store_parts=2): Cost(0.336, 1.26, 5.27),
-    _config(256, 128, 4, 8, store_parts=2, group_size_m=4, taps_inner=False): Cost(
-        0.658, 2.27, 6.06
-    ),
-    _config(128, 256, 4, 8, store_parts=2): Cost(0.609, 2.32, 5.53),
-    _config(128, 256, 4, 8, store_parts=2, group_size_m=4, taps_inner=False): Cost(
-        0.616, 2.34, 5.12
-    ),
+    _row(256, 64, 5, 4, store_parts=2): Cost(0.421, 1.18, 4.06),
+    _row(256, 64, 3, 4): Cost(0.501, 0.91, 5.82),
+    _row(128, 64, 5, 4): Cost(0.240, 0.64, 4.40),
+    _row(64, 64, 7, 4): Cost(0.222, 0.41, 2.98),
+    _row(128, 128, 6, 4): Cost(0.327, 1.11, 3.36),
+    _row(128, 128, 6, 4, taps_inner=False): Cost(0.329, 1.10, 3.11),
+    _row(128, 128, 5, 4, group_size_m=1): Cost(0.324, 1.11, 3.49),
+    _row(64, 128, 6, 4, group_size_m=4, taps_inner=False): Cost(0.205, 0.69, 3.12),
+    _row(64, 256, 5, 4, store_parts=2): Cost(0.336, 1.26, 2.27),
+    _row(256, 128, 4, 8, store_parts=2, group_size_m=4, taps_inner=False): Cost(0.658, 2.27, 3.06),
+    _row(128, 256, 4, 8, store_parts=2): Cost(0.609, 2.32, 2.53),
+    _row(128, 256, 4, 8, store_parts=2, group_size_m=4, taps_inner=False): Cost(0.616, 2.34, 2.12),
 }
 CONFIGS: tuple[ConvConfig, ...] = tuple(COSTS)
 
@@ -224,10 +226,10 @@ DGRAD_CONFIGS: tuple[ConvConfig, ...] = tuple(DGRAD_COSTS)
 # Narrow tiles for few columns, of a group or of all, which a wider tile would waste.  Not
 # measured: the time of a step is that of the table's, by the bytes of its loads.
 NARROW_COSTS: dict[ConvConfig, Cost] = {
-    _config(128, 32, 6, 4): Cost(0.205, 0.50, 6.5),
-    _config(128, 16, 6, 4): Cost(0.190, 0.45, 6.5),
-    _config(64, 32, 8, 4): Cost(0.170, 0.35, 6.0),
-    _config(64, 16, 8, 4): Cost(0.150, 0.30, 6.0),
+    _row(128, 32, 6, 4): Cost(0.205, 0.50, 3.50),
+    _row(128, 16, 6, 4): Cost(0.190, 0.45, 3.50),
+    _row(64, 32, 8, 4): Cost(0.170, 0.35, 3.00),
+    _row(64, 16, 8, 4): Cost(0.150, 0.30, 3.00),
 }
 
 # The widest of the narrow tiles.
@@ -261,8 +263,8 @@ def expected_times(
     # Likewise where it reaches into the next group; ``None`` where it may not.
     crossing: OutputTile | None = None,
     dram_us: float = 0.0,  # time in which operands and output come from and go to DRAM
-) -> dict[ConvConfig, float]:
-    """Returns the configurations that fit, with the expected microseconds.
+) -> dict[ConvConfig, Expected]:
+    """Returns the configurations that fit, with the expected times.
 
     They are those of ``CONFIGS`` or ``DGRAD_CONFIGS``; narrower ones for few columns; in fprop
     with fewer stages where a residual or 32-bit outputs need their memory.
@@ -286,8 +288,8 @@ def expected_times(
         if config.fits(size, tile, device.smem_bytes):
             # Several short steps take as long as whole ones: 0.34 us each over 72 channels, 16 a
             # step.
-            counts_part = is_dgrad if size != FITTED_BYTES else product.channels <= config.block_k
-            times[config] = product.expected_us(
+            counts_part = is_dgrad if size != ELEMENT_BYTES else product.channels <= config.block_k
+            times[config] = product.expected(
                 config,
                 _masked(cost, config, size) if is_masked else cost,
                 device.num_sms,

@@ -17,10 +17,11 @@ from triton_ext import backends
 from triton_ext.host import capabilities
 from triton_ext.ops.core import descriptors
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES
+from triton_ext.ops.core.device import IS_INTERPRETED, SMEM_BYTES, Device, Expected
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
+from triton_ext.ops.core.loads import dram_us
 from triton_ext.ops.core.plan import TO_LAST, ForwardPlan
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused
@@ -139,14 +140,13 @@ class _Gluon(Family[TileConfig]):
     def candidates(self, case: Case, device: Device) -> Mapping[TileConfig, Expected]:
         copies_us = 0.0 if case.packing is None else case.packing.copy_us
         product, found = product_of(case), {}
-        for config, us in expected_times(
-            product, device.num_sms, dram_us=dram_us(case, device)
-        ).items():
-            correction = 1.0
-            if product.element_bytes != FITTED_BYTES:
+        times = expected_times(product, device.num_sms, dram_us=dram_us(case, device))
+        for config, expected in times.items():
+            if product.element_bytes != ELEMENT_BYTES:
                 is_narrow = config.block_k * config.element_bytes < 128
-                correction = 1 / (_MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED)
-            found[config] = Expected.of(us, copies_us, correction)
+                most = _MOST_EXPECTED_NARROW if is_narrow else _MOST_EXPECTED
+                expected = expected.corrected(1 / most)
+            found[config] = expected.plus("copies", copies_us)
         return ranked(found)
 
 

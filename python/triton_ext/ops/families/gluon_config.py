@@ -14,14 +14,12 @@ from typing import Any
 from triton_ext.errors import LaunchError
 from triton_ext.host import capabilities
 from triton_ext.ops.core import refusals
-from triton_ext.ops.core.device import SMEM_BYTES
-from triton_ext.ops.core.loads import FITTED_BYTES, LINE_BYTES
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES
+from triton_ext.ops.core.device import RESERVED_BYTES, SMEM_BYTES, Expected
+from triton_ext.ops.core.loads import LINE_BYTES
 from triton_ext.ops.core.packing import channel_block
 from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families.gemm_config import Cost, Product
-
-RESERVED_BYTES = 1024  # Triton's own: alignment of the buffers, a few words for the warp groups
-ELEMENT_BYTES = 2  # of fp16 and bf16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,56 +258,56 @@ COSTS: dict[str, dict[TileConfig, Cost]] = {
     # Over 29 shapes, joined WGMMAs 128+32 and 256+64 over ten layers, the others over up to three
     # 1x1 layers.
     "any": {
-        ping_pong(128, 128, 6, **_S32, group_m=2): Cost(0.323, 0.55, 7.0),
-        ping_pong(64, 128, 8, **_S32, group_m=2): Cost(0.165, 1.10, 6.7),
-        ping_pong(64, 64, 10): Cost(0.130, 0.40, 7.1),
-        cooperative(64, 3, 128, 5, group_m=2): Cost(0.468, 1.25, 7.8),
-        cooperative(64, 2, 256, 4, store_buffers=2): Cost(0.633, 2.06, 7.1),
+        ping_pong(128, 128, 6, **_S32, group_m=2): Cost(0.323, 0.55, 4.0),
+        ping_pong(64, 128, 8, **_S32, group_m=2): Cost(0.165, 1.10, 3.7),
+        ping_pong(64, 64, 10): Cost(0.130, 0.40, 4.1),
+        cooperative(64, 3, 128, 5, group_m=2): Cost(0.468, 1.25, 4.8),
+        cooperative(64, 2, 256, 4, store_buffers=2): Cost(0.633, 2.06, 4.1),
         cooperative(64, 2, 256, 3, block_n_rest=64, store_buffers=2, group_m=1): (
-            Cost(0.815, 2.1, 7.0)
+            Cost(0.815, 2.1, 4.0)
         ),
-        cooperative(64, 2, 128, 5, block_n_rest=32, **_S32): Cost(0.436, 1.6, 6.7, (0.408, 1.6)),
-        cooperative(64, 2, 128, 6, store_buffers=2, group_m=2): Cost(0.323, 1.14, 6.5),
+        cooperative(64, 2, 128, 5, block_n_rest=32, **_S32): Cost(0.436, 1.6, 3.7, (0.408, 1.6)),
+        cooperative(64, 2, 128, 6, store_buffers=2, group_m=2): Cost(0.323, 1.14, 3.5),
         # 192 and 384 columns without waste.  Not measured: interpolated between the others, and
         # joined as turned round, below.
         cooperative(64, 2, 128, 5, block_n_rest=64, group_m=2): (
-            Cost(0.500, 1.80, 6.9, (0.478, 1.80))
+            Cost(0.500, 1.80, 3.9, (0.478, 1.80))
         ),
         # Over two layers, joined over one.
         cooperative(64, 3, 128, 4, block_n_rest=64, group_m=2): (
-            Cost(0.800, 1.36, 7.8, (0.775, 1.50))
+            Cost(0.800, 1.36, 4.8, (0.775, 1.50))
         ),
     },
     # For x that is no matrix, where WGMMAs are joined: measured so only, over seven layers.
     "joined": {
-        ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): Cost(0.408, 1.05, 6.7),
+        ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): Cost(0.408, 1.05, 3.7),
     },
     # Over one layer, of three dimensions, where the model expects too little of the other tiles.
     "few columns": {
-        cooperative(128, 3, 64, 3, **_S32): Cost(0.869, 1.40, 7.0),
-        cooperative(128, 2, 64, 4, **_S32): Cost(0.577, 1.20, 7.0),
+        cooperative(128, 3, 64, 3, **_S32): Cost(0.869, 1.40, 4.0),
+        cooperative(128, 2, 64, 4, **_S32): Cost(0.577, 1.20, 4.0),
     },
     # For x that is a matrix: its tiled copies bring more pixels in a time than im2col does.  Over
     # 1x1 layers, up to three for a configuration.
     "matrix": {
         ping_pong(128, 128, 5, block_n_rest=32, **_S32, group_m=2): (
-            Cost(0.423, 1.52, 7.0, (0.398, 1.42))
+            Cost(0.423, 1.52, 4.0, (0.398, 1.42))
         ),
-        cooperative(64, 3, 64, 6, **_S32, group_m=2): Cost(0.266, 0.90, 8.0),
+        cooperative(64, 3, 64, 6, **_S32, group_m=2): Cost(0.266, 0.90, 5.0),
     },
     # For the same, with output channels as rows and pixels as columns.
     "turned": {
-        cooperative(64, 2, 64, 7, block_n_rest=32, **_W32): Cost(0.246, 2.26, 6.6, (0.222, 2.20)),
-        cooperative(64, 2, 128, 6, block_n_rest=16, **_W16): Cost(0.417, 1.58, 6.6, (0.368, 1.72)),
-        cooperative(64, 3, 64, 5, block_n_rest=32, **_W32): Cost(0.411, 1.25, 7.8, (0.360, 1.60)),
+        cooperative(64, 2, 64, 7, block_n_rest=32, **_W32): Cost(0.246, 2.26, 3.6, (0.222, 2.20)),
+        cooperative(64, 2, 128, 6, block_n_rest=16, **_W16): Cost(0.417, 1.58, 3.6, (0.368, 1.72)),
+        cooperative(64, 3, 64, 5, block_n_rest=32, **_W32): Cost(0.411, 1.25, 4.8, (0.360, 1.60)),
         # A step costs by columns what it does with 144 of them.
-        cooperative(64, 3, 128, 5, block_n_rest=16, **_W16): Cost(0.625, 1.50, 7.0, (0.552, 1.45)),
-        cooperative(64, 2, 128, 5, block_n_rest=64, **_W32): Cost(0.500, 2.73, 6.6, (0.478, 2.60)),
+        cooperative(64, 3, 128, 5, block_n_rest=16, **_W16): Cost(0.625, 1.50, 4.0, (0.552, 1.45)),
+        cooperative(64, 2, 128, 5, block_n_rest=64, **_W32): Cost(0.500, 2.73, 3.6, (0.478, 2.60)),
     },
     # With the filter kept in shared memory, where it fits; keep_filter sets the stages.
     "kept": {
-        ping_pong(128, 64, 4, **_S32): Cost(0.205, 0.70, 7.0),
-        ping_pong(128, 128, 4, **_S32): Cost(0.323, 0.50, 7.0),
+        ping_pong(128, 64, 4, **_S32): Cost(0.205, 0.70, 4.0),
+        ping_pong(128, 128, 4, **_S32): Cost(0.323, 0.50, 4.0),
     },
 }
 CONFIGS: tuple[TileConfig, ...] = tuple(COSTS["any"])
@@ -329,8 +327,8 @@ def step_channels(ci: int, element_bytes: int) -> int:
 
 def expected_times(
     product: Product, num_sms: int, block_k: int | None = None, dram_us: float = 0.0
-) -> dict[TileConfig, float]:
-    """Returns the configurations that can run, with the microseconds that the model expects.
+) -> dict[TileConfig, Expected]:
+    """Returns the configurations that can run, with the times that the model expects.
 
     A step has ``block_k`` channels, by default :func:`step_channels`.  Steps of fp8 were not
     measured: they count as those of as many bytes of fp16, which take as long to load and to
@@ -338,20 +336,20 @@ def expected_times(
     """
     block_k = block_k or step_channels(product.channels, product.element_bytes)
     has_phases = product.is_dgrad and len(product.taps) * product.repeats > 1
-    is_fitted = product.element_bytes == FITTED_BYTES
+    is_fitted = product.element_bytes == ELEMENT_BYTES
     times = {}
     for config, cost in _tried(product, block_k):
         if config.filter_steps and product.tiles(config)[1] > num_sms:
             continue
-        us = product.expected_us(
+        times[config] = product.expected(
             config,
             cost,
             num_sms,
             counts_part=is_fitted or product.channels > block_k,
             dram_us=dram_us,
             store_us=has_phases * config.block_m * config.block_n * _PHASE_STORE_NS / 1e3,
+            less_launch_us=is_fitted * _LESS_LAUNCH_US,
         )
-        times[config] = us - _LESS_LAUNCH_US if is_fitted else us
     return times
 
 
@@ -398,7 +396,7 @@ def _tried(product: Product, block_k: int) -> Iterator[tuple[TileConfig, Cost]]:
                 continue
             joins = config.joins and not product.is_dgrad
             if joins and cost.joined is not None:
-                cost = Cost(*cost.joined, cost.launch_us)
+                cost = Cost(*cost.joined, cost.more_launch_us)
             if joins or use != "joined":
                 yield config, cost
 

@@ -16,15 +16,15 @@ import torch
 from triton_ext.errors import LaunchError
 from triton_ext.ops.core import loads, refusals
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import Operand
-from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES, Operand
+from triton_ext.ops.core.device import H200, Device, Expected
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.families import gluon
 from triton_ext.ops.families.gemm import tap_refusals
-from triton_ext.ops.families.gluon_config import ELEMENT_BYTES, capacity_refusals
+from triton_ext.ops.families.gluon_config import capacity_refusals
 from triton_ext.ops.families.wgrad import WgradPlan
 from triton_ext.ops.kernels.gemm_wgrad import BLOCK_C, WgradTiles
 
@@ -267,11 +267,11 @@ _STEP_US: dict[WgradTileConfig, float] = {
         for of_x in (False, True)
     },
 }
-# Microseconds of all but the k iterations; KiB are those of fp32 tiles.  The fitted launch is
-# longer than that of other kernels.
-LAUNCH_US, STORE_US_PER_KIB = H200.launch_us + 1.8, 0.0175
-ADD_US, ADD_US_PER_KIB = 3.3, 0.0126
-REDUCE_US, REDUCE_US_PER_MIB = 3.1, 0.53
+# All but the k iterations, of the same runs: microseconds over a launch without work, and of the
+# reduction kernel, which reads parts at a share of the DRAM rate.  KiB are those of fp32 tiles.
+_LAUNCH_US, _STORE_US_PER_KIB = H200.launch_us + 1.8, 0.0175
+_ADD_US, _ADD_US_PER_KIB = 3.3, 0.0126
+_REDUCE_US, _REDUCE_SHARE = 3.1, 0.49461
 
 CONFIGS: tuple[WgradTileConfig, ...] = tuple(_STEP_US)
 
@@ -289,18 +289,23 @@ def _rows(tiles: WgradTiles, problem: ConvProblem) -> loads.Rows:
     return x.plus(dy.times(config.dy_blocks)).times(config.step_pixels)
 
 
-def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device, read_us: float) -> float:
-    """Returns the expected microseconds, by the model of the ``@triton.jit`` kernels."""
+def expected_time(
+    tiles: WgradTiles, problem: ConvProblem, device: Device, read_us: float
+) -> Expected:
+    """Returns the expected time, by the model of the ``@triton.jit`` kernels."""
     partition, tile_kib = tiles.partition, tiles.config.tile_elements * 4 / 1024
     busy = partition.programs / device.num_sms
-    step = loads.step_us(_STEP_US[tiles.config], _rows(tiles, problem), busy)
-    time = loads.kernel_us(LAUNCH_US, partition.most_steps * step, read_us)
-    time += partition.rounds * tile_kib * STORE_US_PER_KIB
-    if tiles.split_tiles and tiles.add_in_place:
-        time += ADD_US + (tiles.parts - 1) * tile_kib * ADD_US_PER_KIB
-    elif tiles.split_tiles:
-        time += REDUCE_US + tiles.slots * tile_kib / 1024 * REDUCE_US_PER_MIB
-    return time
+    step = loads.step_of(_STEP_US[tiles.config], _rows(tiles, problem), busy)
+    work = step.parts(partition.tiles * partition.steps / device.num_sms)
+    busiest_us = partition.most_steps * step.us
+    time = Expected.of_kernel(_LAUNCH_US, busiest_us, work, read_us, loads.FITTED.hidden)
+    time = time.plus("tiles", partition.rounds * tile_kib * _STORE_US_PER_KIB)
+    if not tiles.split_tiles:
+        return time
+    if tiles.add_in_place:
+        return time.plus("split-K", _ADD_US + (tiles.parts - 1) * tile_kib * _ADD_US_PER_KIB)
+    parts_us = H200.dram_us(tiles.slots * tile_kib * 1024, _REDUCE_SHARE)
+    return time.plus("split-K", _REDUCE_US + parts_us)
 
 
 def fitting_tiles(problem: ConvProblem, num_sms: int) -> dict[WgradTiles, WgradTileChoice]:
@@ -323,6 +328,7 @@ class GluonWgrad(Family[WgradTileChoice]):
     config_type = WgradTileChoice
     is_gemm = True
     tile_fields = ("rows_from_x", "consumers", "main_blocks", "rest_blocks")
+    is_wrapped = True
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         found = (*tap_refusals(case), *gluon.common_refusals(case.problem, case.dtype, device))
@@ -342,7 +348,7 @@ class GluonWgrad(Family[WgradTileChoice]):
         problem, read_us = case.problem, loads.dram_us(case, device)
         return ranked(
             {
-                choice: Expected.of(expected_us(tiles, problem, device, read_us))
+                choice: expected_time(tiles, problem, device, read_us)
                 for tiles, choice in fitting_tiles(problem, device.num_sms).items()
             }
         )

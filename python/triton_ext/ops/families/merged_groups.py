@@ -27,20 +27,14 @@ import torch
 
 from triton_ext.ops.core.case import Case
 from triton_ext.ops.core.descriptors import row_stride_of
-from triton_ext.ops.core.device import H200, Device
+from triton_ext.ops.core.device import H200, Device, Expected
 from triton_ext.ops.core.epilogue import EpilogueArguments
-from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.family import Family
 from triton_ext.ops.core.launcher import Launcher
 from triton_ext.ops.core.plan import TO_LAST, ForwardPlan, Out, Plan, Tensor
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, refused
-from triton_ext.ops.families.direct import (
-    DIRECT,
-    DIRECT_DGRAD,
-    DirectConfig,
-    Sampling,
-    direct_launcher,
-)
+from triton_ext.ops.families.direct import DirectConfig, Sampling, direct_launcher
 from triton_ext.ops.families.gemm import GEMM, GEMM_DGRAD
 from triton_ext.ops.families.gluon import GLUON, GLUON_DGRAD
 from triton_ext.ops.families.rewrite import Rewrite
@@ -53,9 +47,6 @@ _CHANNEL_UNIT, _MOST_CHANNELS = 16, 256
 # expects of an H100, with a stride 1.01 to 1.09.  dgrad: 1.06 times over 20 configurations
 # (H100, Triton 3.9.0, bf16, 2026-11-27).
 _CORRECTION = {"fprop": 1.27, "dgrad": 1.06}
-# The kernel without tensor cores computes so much in a microsecond: 6 TFLOP/s over 32 groups of 8
-# channels (H200, Triton 3.9.0, bf16, 2026-11-23).
-_DIRECT_FLOPS_PER_US = 6e6
 
 # Elements of a program that writes the merged filter, and how outputs are computed again.
 _BLOCK, _REPAIR = 1024, DirectConfig(block_m=64, block_n=32)
@@ -121,16 +112,6 @@ class Merged(Rewrite[MergedConfig]):
             return found
         return refused("no kernel takes the merged groups", in_key=False)
 
-    def passed_over(self, case: Case, device: Device) -> str:
-        if (DIRECT if case.direction == "fprop" else DIRECT_DGRAD).passed_over(case, device):
-            return ""
-        # The kernel without tensor cores, which has no model, is the other one here.
-        us = min(expected.counted_us for expected in self.candidates(case, device).values())
-        direct_us = H200.launch_us + case.problem.flops / _DIRECT_FLOPS_PER_US
-        if us <= direct_us:
-            return ""
-        return f"without tensor cores it is expected to take {direct_us:.1f} us"
-
     # Refusals and times of one case ask for it.
     @lru_cache(maxsize=256)  # noqa: B019
     def candidates(self, case: Case, device: Device) -> Mapping[MergedConfig, Expected]:
@@ -153,9 +134,8 @@ class Merged(Rewrite[MergedConfig]):
             launches = 2
             if not rewritten.epilogue.amax:
                 moved_bytes += math.prod(Sampling.of(case).shape) * size
-        us = launches * H200.launch_us + moved_bytes / H200.copy_bytes_per_us
-        counted_us = expected.counted_us * _CORRECTION[case.direction] + us
-        return Expected((*expected.parts, ("merging", us)), counted_us)
+        us = launches * H200.launch_us + H200.dram_us(moved_bytes)
+        return expected.corrected(_CORRECTION[case.direction]).plus("merging", us)
 
     def plan(
         self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], Any]

@@ -27,8 +27,8 @@ from typing import Any, ClassVar
 from triton_ext import backends
 from triton_ext.ops.core.case import Case, Direction
 from triton_ext.ops.core.descriptors import ROW_BYTES, Operand
-from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family
+from triton_ext.ops.core.device import H200, Device, Expected
+from triton_ext.ops.core.family import HOPELESS, Family
 from triton_ext.ops.core.packing import RowPacking, packing_refusals
 from triton_ext.ops.core.problem import ConvProblem, as_forward
 from triton_ext.ops.core.refusals import Refusals, refused
@@ -43,8 +43,6 @@ conv_violations = backends.load("nvidia", "conv_violations")
 _CHANNEL_UNIT = ROW_BYTES // 2
 # An error that the models may have: partial im2col should be faster by more.
 _MARGIN = 0.85
-# Partial im2col that is expected to take so many times what taps take is not measured either.
-_HOPELESS = 1.5
 
 
 # Refusals, times and the plan of one case ask for it.
@@ -124,7 +122,7 @@ class PartialIm2col(_PackedRows):
 
     def is_hopeless(self, case: Case, device: Device) -> bool:
         packed_us, taps_us = self._times(case, device)
-        return packed_us > _HOPELESS * taps_us
+        return packed_us > HOPELESS * taps_us
 
     def _times(self, case: Case, device: Device) -> tuple[float, float]:
         """Returns the expected times, with packed rows and tap by tap, of a case that it computes.
@@ -148,10 +146,8 @@ class PartialIm2colWgrad(_PackedRows):
 
     def with_copies(self, case: Case, rewritten: Case, expected: Expected) -> Expected:
         # Wgrad tap by tap fills channels of dy, too: that alone does not count 1 / _MARGIN times.
-        filling_us = filling_dy_us(rewritten)
-        parts = (*expected.parts, ("unpacking", H200.launch_us))
-        counted_us = sum(us for _, us in parts) / _MARGIN + filling_us
-        return Expected((*parts, ("filling", filling_us)) if filling_us else parts, counted_us)
+        expected = expected.plus("unpacking", H200.launch_us).corrected(1 / _MARGIN)
+        return expected.plus("filling", filling_dy_us(rewritten))
 
 
 class AsFprop(PartialIm2col):

@@ -13,11 +13,11 @@ from functools import partial
 import torch
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, pixel_stride, rounding
-from triton_ext.ops.core.device import H200, Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES, ROW_BYTES, pixel_stride, rounding
+from triton_ext.ops.core.device import H200, Device, Expected
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launcher
-from triton_ext.ops.core.loads import FITTED_BYTES, dram_us
+from triton_ext.ops.core.loads import dram_us
 from triton_ext.ops.core.packing import channel_block
 from triton_ext.ops.core.plan import ForwardPlan, three
 from triton_ext.ops.core.problem import ConvProblem
@@ -69,6 +69,8 @@ class Patches(Family[PatchConfig]):
     kind = "patches"
     direction = "dgrad"
     config_type = PatchConfig
+    tile_fields = ("block_m", "block_n")
+    has_stages = is_wrapped = True
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
         if has_patches(case.problem):
@@ -94,12 +96,13 @@ class Patches(Family[PatchConfig]):
             output=replace(_output_tile(size), element_ns=gemm_config.pointer_store_ns(row, size)),
             dram_us=dram_us(case, device),
         )  # fmt: skip
-        if size != FITTED_BYTES:
+        if size != ELEMENT_BYTES:
             # Not measured: taken where the model leaves no doubt.  dy is read once, dx written.
             elements = math.prod(problem.y_shape) + math.prod(problem.x_shape)
-            least_us = H200.launch_us + elements * size / H200.copy_bytes_per_us
-            times = {tiles: max(us, least_us) / _MOST_EXPECTED for tiles, us in times.items()}
-        return ranked({PatchConfig(tiles): Expected.of(us) for tiles, us in times.items()})
+            least_us = H200.launch_us + H200.dram_us(elements * size)
+            for tiles, expected in times.items():
+                times[tiles] = Expected.of(max(expected.counted_us, least_us) / _MOST_EXPECTED)
+        return ranked({PatchConfig(tiles): expected for tiles, expected in times.items()})
 
     def bind(self, config: PatchConfig, case: Case, device: Device) -> ForwardPlan:
         problem, dtype, tiles = case.problem, case.dtype, config.config

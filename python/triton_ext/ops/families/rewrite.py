@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.device import Device
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.device import Device, Expected
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.refusals import Refusals, beyond_keys, refused
 
 Config = TypeVar("Config")
@@ -47,6 +48,11 @@ class Rewrite(Family[Config]):
     def plan(self, case: Case, rewritten: Case, device: Device, bind: Callable[[Case], Any]) -> Any:
         """Returns the plan of a case; ``bind`` returns the plan of the other case."""
         return bind(rewritten)
+
+    def variant(self, config: Any) -> tuple[tuple[str, ...], Any, Any]:
+        family = next(each for each in self.inner if each.config_type is type(config.config))
+        kernel, tile, rest = family.variant(config.config)
+        return (self.kind, *kernel), tile, replace(config, config=rest)
 
     def number_refusals(self, config: Any, case: Case, device: Device) -> Refusals:
         for family in self.inner:

@@ -18,10 +18,10 @@ import torch
 from triton_ext import backends
 from triton_ext.ops.core import descriptors, loads
 from triton_ext.ops.core.case import Case
-from triton_ext.ops.core.descriptors import ROW_BYTES, Describe, Layout, Operand
-from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES, ROW_BYTES, Describe, Layout, Operand
+from triton_ext.ops.core.device import H200, IS_INTERPRETED, Device, Expected
 from triton_ext.ops.core.epilogue import EpilogueArguments
-from triton_ext.ops.core.family import Expected, Family, ranked
+from triton_ext.ops.core.family import Family, ranked
 from triton_ext.ops.core.launcher import Launched, Launcher, zeroed_flags
 from triton_ext.ops.core.packing import RowPacking, filling_us
 from triton_ext.ops.core.plan import ConvSizes, Out, Plan, Tensor
@@ -30,7 +30,6 @@ from triton_ext.ops.core.refusals import DTYPES, Refusals, refused, smem_refusal
 from triton_ext.ops.families import gemm
 from triton_ext.ops.families.gemm_config import Cost
 from triton_ext.ops.kernels.gemm_wgrad import (
-    ELEMENT_BYTES,
     WgradConfig,
     WgradSizes,
     WgradTiles,
@@ -93,9 +92,14 @@ _BOX_CHANNELS = ROW_BYTES * 8 // ELEMENT_BYTES
 MOST_PART_ROUNDS = 4
 
 
-# Microseconds beside the steps, fitted as those of ``core/loads.py``: a launch, a factor on what a
-# tile or a part of one takes besides its steps, the reduction kernel, a MiB of parts that it reads.
-_LAUNCH_US, _SEGMENT, _REDUCE_US, _REDUCE_US_PER_MIB = 7.2, 0.11, 0.8, 0.4
+# Beside the steps, fitted as those of ``core/loads.py``: microseconds over a launch without work, a
+# factor on what a tile or a part of one takes besides its steps, microseconds of the reduction
+# kernel, the share of the DRAM rate at which it reads parts.
+_LAUNCH_US, _SEGMENT = H200.launch_us + 4.2, 0.11
+_REDUCE_US, _REDUCE_SHARE = 0.8, 0.65536
+# By which ways to pack are compared, of the sweep above: the reduction kernel, and the share of the
+# DRAM rate of what is only read (245 to 768 MiB take 0.25 to 0.30 us each; H200, 2026-11-22).
+_PLAIN_REDUCE_US, _READ_SHARE = 1.25, 0.93623
 
 
 def _rows(tiles: WgradTiles, problem: ConvProblem) -> loads.Rows:
@@ -115,19 +119,24 @@ def _rows(tiles: WgradTiles, problem: ConvProblem) -> loads.Rows:
     return x.times(1 - outside).plus(loads.Rows(outside=x.inside * outside)).plus(dy)
 
 
-def expected_us(tiles: WgradTiles, problem: ConvProblem, device: Device, read_us: float) -> float:
-    """Returns the time of a shipped configuration that the model expects, in microseconds.
+def expected_time(
+    tiles: WgradTiles, problem: ConvProblem, device: Device, read_us: float
+) -> Expected:
+    """Returns the time of a shipped configuration that the model expects.
 
     ``read_us`` is the time in which x and dy come from DRAM.
     """
     partition, cost = tiles.partition, _COSTS[tiles.config]
     busy = partition.programs / device.num_sms
-    busiest_us = partition.most_steps * loads.step_us(cost.step_us, _rows(tiles, problem), busy)
-    busiest_us += partition.rounds * cost.tile_us * _SEGMENT
-    time = loads.kernel_us(_LAUNCH_US, busiest_us, read_us)
-    if tiles.slots:
-        time += _REDUCE_US + tiles.workspace_elements * 4 / 2**20 * _REDUCE_US_PER_MIB
-    return time
+    step = loads.step_of(cost.step_us, _rows(tiles, problem), busy)
+    work = step.parts(partition.tiles * partition.steps / device.num_sms)
+    work["tiles"] = partition.rounds * cost.tile_us * _SEGMENT
+    busiest_us = partition.most_steps * step.us + work["tiles"]
+    time = Expected.of_kernel(_LAUNCH_US, busiest_us, work, read_us, loads.FITTED.hidden)
+    if not tiles.slots:
+        return time
+    parts_us = H200.dram_us(tiles.workspace_elements * 4, _REDUCE_SHARE)
+    return time.plus("split-K", _REDUCE_US + parts_us)
 
 
 def packing_us(packing: RowPacking, case: Case, device: Device) -> float:
@@ -137,12 +146,13 @@ def packing_us(packing: RowPacking, case: Case, device: Device) -> float:
     """
     # Windows overlap, and x comes from DRAM once.
     elements = math.prod(packing.problem.y_shape) + math.prod(packing.memory_shape)
-    read_us = elements * packing.element_bytes / 2**20 * H200.read_us_per_mib
+    read_us = H200.dram_us(elements * packing.element_bytes, _READ_SHARE)
     times = [math.inf]
     for tiles in fitting_tiles(packing.padded, device, case.output_dtype.itemsize):
         cost, partition = _COSTS[tiles.config], tiles.partition
         us = max(partition.most_steps * cost.step_us, read_us)
-        times.append(us + partition.rounds * cost.tile_us + (1.25 if tiles.slots else 0.0))
+        us += _PLAIN_REDUCE_US * (tiles.slots > 0)
+        times.append(us + partition.rounds * cost.tile_us)
     return packing.copy_us + min(times)
 
 
@@ -279,6 +289,7 @@ class Wgrad(Family[WgradChoice]):
     config_type = WgradChoice
     is_gemm = True
     tile_fields = ("block_co", "block_ci", "taps")
+    has_stages = is_wrapped = True
     reads_packed = True
 
     def case_refusals(self, case: Case, device: Device) -> Refusals:
@@ -301,14 +312,11 @@ class Wgrad(Family[WgradChoice]):
             copies_us = filling_us(pixels, case.problem.in_channels, size) + filling_dy_us(case)
         else:
             copies_us = case.packing.copy_us
-        return ranked(
-            {
-                choice: Expected.of(expected_us(tiles, computed, device, read_us), copies_us)
-                for tiles, choice in fitting_tiles(
-                    computed, device, case.output_dtype.itemsize
-                ).items()
-            }
-        )
+        fitting, times = fitting_tiles(computed, device, case.output_dtype.itemsize), {}
+        for tiles, choice in fitting.items():
+            expected = expected_time(tiles, computed, device, read_us)
+            times[choice] = expected.plus("copies", copies_us)
+        return ranked(times)
 
     def bind(self, config: WgradChoice, case: Case, device: Device) -> WgradPlan:
         return _kernel_plan(config, case, device)

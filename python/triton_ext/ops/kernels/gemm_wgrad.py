@@ -38,13 +38,12 @@ import triton.language as tl
 
 import triton_ext.language as tle
 from triton_ext.ops.core import refusals
+from triton_ext.ops.core.descriptors import ELEMENT_BYTES
 from triton_ext.ops.core.problem import ConvProblem
 from triton_ext.ops.core.refusals import Refusals, refused
 from triton_ext.ops.kernels import epilogue
 from triton_ext.ops.kernels.gemm import tap_offsets
 
-# Bytes of an element of x and dy: WGMMA transposes 16-bit types only.
-ELEMENT_BYTES = 2
 #: Channels of a block of the Gluon kernel: one 128-byte swizzle row, and the rows of a consumer.
 BLOCK_C = 64
 

@@ -22,21 +22,7 @@ from triton_ext.ops.tuning.runs import Outcome, Report, candidates, tune
 from triton_ext.ops.tuning.store import reload, use
 
 __all__ = [
-    "Calls",
-    "Case",
-    "CompilePool",
-    "JobError",
-    "Outcome",
-    "Report",
-    "TableError",
-    "TuningWarning",
-    "Warmup",
-    "candidates",
-    "collect",
-    "parse_shape",
-    "record",
-    "reload",
-    "tune",
-    "use",
+    "Calls", "Case", "CompilePool", "JobError", "Outcome", "Report", "TableError", "TuningWarning",
+    "Warmup", "candidates", "collect", "parse_shape", "record", "reload", "tune", "use",
     "warmup_steps",
-]
+]  # fmt: skip

@@ -59,7 +59,7 @@ _CALLS = (5, 25)
 _MAX_SPIN_MS = 100.0
 _CALIBRATION_CYCLES = 2_000_000
 # Functions slower than the fastest by this factor after the first rounds are not measured further.
-_HOPELESS = 1.2
+_LEFT_BEHIND = 1.2
 _FIRST_ROUNDS = 2
 # Candidates may add in another order: so many units in the last place of the largest value.
 _ROUNDING_UNITS = 8.0
@@ -441,7 +441,7 @@ def interleaved(functions: Sequence[Function], clock: EventClock, rounds: int) -
     for number in range(rounds):
         if number == _FIRST_ROUNDS and left:
             best = min(min(times[index]) for index in left)
-            left = [index for index in left if min(times[index]) <= _HOPELESS * best]
+            left = [index for index in left if min(times[index]) <= _LEFT_BEHIND * best]
         for index in turns(left, number):
             times[index].append(clock.measure(prepared[index]))
     return [statistics.median(each) for each in times]
