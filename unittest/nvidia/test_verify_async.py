@@ -98,3 +98,61 @@ def test_a_kernel_without_a_loop_of_known_length():
     text = RING.replace("scf.for %i = %d0 to %pn", "scf.for %i = %d0 to %d2")
     text = text.replace("scf.for %i = %c0 to %n", "scf.for %i = %c0 to %c2")
     assert verdict(text) == "proved"
+
+
+STAGING = """
+#nvmma = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
+#row = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "cuda:90"} {
+  tt.func public @staging(%desc: !tt.tensordesc<64x64xf16, #nvmma>, %x: tensor<64x64xf16, #row>, %n: i32) {
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    %two = ttg.local_alloc : () -> !ttg.memdesc<2x64x64xf16, #nvmma, #smem, mutable>
+    scf.for %i = %c0 to %n step %c1 : i32 {
+      %half = arith.andi %i, %c1 : i32
+      %buf = ttg.memdesc_index %two[%half] : !ttg.memdesc<2x64x64xf16, #nvmma, #smem, mutable> -> !ttg.memdesc<64x64xf16, #nvmma, #smem, mutable>
+BODY
+    }
+    ttng.async_tma_store_wait {pendings = 0 : i32, read_only}
+    tt.return
+  }
+}
+"""  # noqa: E501
+WAIT = "ttng.async_tma_store_wait {pendings = 1 : i32, read_only}"
+READ = "%y = ttg.local_load %buf : !ttg.memdesc<64x64xf16, #nvmma, #smem, mutable> -> tensor<64x64xf16, #row>"  # noqa: E501
+WRITE = "ttg.local_store %x, %buf : tensor<64x64xf16, #row> -> !ttg.memdesc<64x64xf16, #nvmma, #smem, mutable>"  # noqa: E501
+FENCE = "ttng.fence_async_shared {bCluster = false}"
+STORE = "ttng.async_tma_copy_local_to_global %desc[%i, %i] %buf : !tt.tensordesc<64x64xf16, #nvmma>, !ttg.memdesc<64x64xf16, #nvmma, #smem, mutable>"  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("expected", "body"),
+    [
+        ("proved", [WAIT, WRITE, FENCE, STORE]),
+        ("proved", [WAIT, WRITE, FENCE, STORE, READ]),
+        # The store before the last one may still read.
+        ("refuted", [WAIT.replace("1", "2", 1), WRITE, FENCE, STORE]),
+        ("refuted", [WRITE, FENCE, STORE]),
+        # A read of threads does not end the one of the TMA unit.
+        ("refuted", [WRITE, FENCE, STORE, READ]),
+        ("refuted", [WAIT, WRITE, STORE]),
+        ("refuted", [WAIT, FENCE, WRITE, STORE]),
+        ("refuted", [WAIT, READ, WRITE, FENCE, STORE]),
+    ],
+)
+def test_stores_from_two_buffers(expected, body):
+    text = STAGING.replace("BODY", "\n".join(body))
+    try:
+        remarks = VERIFIER.run(parse(text)).remarks
+    except PassError:
+        assert expected == "refuted"
+    else:
+        assert remarks[0].message.startswith(expected)
+
+
+def test_the_end_waits_for_stores():
+    text = STAGING.replace("BODY", "\n".join([WAIT, WRITE, FENCE, STORE]))
+    text = text.replace("pendings = 0", "pendings = 1")
+    with pytest.raises(PassError, match="the kernel ends while this operation may still use"):
+        VERIFIER.run(parse(text))

@@ -54,6 +54,8 @@ def verify_async(module: Module, context: PassContext, *, report: str, undecided
             if outcome.violation is not None:
                 errors.append(_error(outcome, outcome.violation))
                 continue
+            if found is None and outcome.assumed:
+                _warn_of_assumptions(function, outcome, context)
         if found is None:
             context.count("kernels-proved")
             if report == "all":
@@ -73,6 +75,15 @@ def verify_async(module: Module, context: PassContext, *, report: str, undecided
             notes=first.notes,
             others=tuple(others),
         )
+
+
+def _warn_of_assumptions(function: Operation, outcome: Outcome, context: PassContext) -> None:
+    places = ", ".join(sorted(map(_place, outcome.assumed)))
+    context.warning(
+        function,
+        "proved only for loops that run at least once",
+        f"it is wrong where one of these does not: {places}",
+    )
 
 
 def _error(outcome: Outcome, violation: Violation) -> PassError:

@@ -16,7 +16,7 @@ from ...ir.dialects import arith
 from .numbers import UNKNOWN, Counted, Number, Residue, Term, Terms, add
 from .state import Domain, Part, State
 
-__all__ = ["Arithmetic", "Fork", "Precision", "Restart"]
+__all__ = ["Arithmetic", "Fork", "InfeasibleError", "Precision", "Restart"]
 
 _CASTS: Final = frozenset(
     {"arith.extsi", "arith.extui", "arith.index_cast", "arith.index_castui", "arith.trunci"}
@@ -42,6 +42,7 @@ _EXACT: Final[dict[str, Callable[[int, int], int]]] = {
     "arith.maxsi": max,
     "arith.maxui": max,
 }
+_SUMS: Final = frozenset({"arith.addi", "arith.subi"})
 _DIVIDES: Final = frozenset({"arith.divsi", "arith.divui", "arith.floordivsi"})
 _REMAINS: Final = frozenset({"arith.remsi", "arith.remui"})
 #: Largest divisor of a remainder that is evaluated at once.
@@ -60,6 +61,10 @@ class Fork(Exception):
         self.answers = answers
 
 
+class InfeasibleError(Exception):
+    """A path that no run takes: what it assumes excludes itself."""
+
+
 class Restart(Exception):
     """The precision did not do; it has been raised."""
 
@@ -73,12 +78,16 @@ class Precision:
         carried: What sums are known modulo that grow from one iteration to the next.
         floor: Counters below this are known exactly.
         bounds: Terms that are bounds of loops.
+        early: What bounds are known modulo before their loops begin.
+        positive: Loops that are assumed to run at least once.
     """
 
     moduli: dict[int, int] = field(default_factory=dict)
     carried: int = 1
     floor: int = 1
     bounds: set[Term] = field(default_factory=set)
+    early: dict[Term, int] = field(default_factory=dict)
+    positive: set[Operation] = field(default_factory=set)
 
 
 class Arithmetic:
@@ -99,7 +108,13 @@ class Arithmetic:
 
     def calc(self, state: State, part: Part, op: Operation, operands: Sequence[Number]) -> Number:
         """Returns the result of an operation on integers."""
-        name = op.name
+        name, floor = op.name, self.precision.floor
+        # Counters below the floor are exact; a constant is equal to one of them then.
+        if name not in _SUMS:
+            operands = [
+                each.value if isinstance(each, Counted) and each.value < floor else each
+                for each in operands
+            ]
         if name in _CASTS:
             return operands[0]
         if name == "arith.cmpi":
@@ -158,6 +173,8 @@ class Arithmetic:
             return add(self.terms, a, b)
         if isinstance(a, int):
             return add(self.terms, b, a)
+        if a in self.precision.bounds or b in self.precision.bounds:
+            return self.terms.make("plus", a, b)  # what is known of the bound stays with it
         return self.terms.sum(a, b)
 
     def _is_truth(self, number: Number) -> bool:
@@ -203,6 +220,8 @@ class Arithmetic:
         both = self._aligned(state, a, b)
         if both is not None:
             return int(both[0] < both[1])
+        if a == b and not isinstance(a, Residue):
+            return 0
         if isinstance(a, Residue) or isinstance(b, Residue):
             return UNKNOWN
         return self.terms.make("slt", a, b)
@@ -257,10 +276,7 @@ class Arithmetic:
                 return known
             if not what.is_opaque:
                 term = what
-                raise Fork(
-                    lambda s: s.decisions.__setitem__(term, True),
-                    lambda s: s.decisions.__setitem__(term, False),
-                )
+                raise Fork(lambda s: _decide(s, term, True), lambda s: _decide(s, term, False))
         return bool(self._guess(state, 2))
 
     def _guess(self, state: State, answers: int) -> int:
@@ -313,13 +329,8 @@ class Arithmetic:
             if domain is not None and domain.args[0] is bound and not is_new:
                 return domain
         instance = part.instance()
-        if not bound.counters:
-            if is_new and bound not in self.precision.bounds:
-                self.precision.bounds.add(bound)
-                if self.terms.make("domain", bound, 0) in state.domains:
-                    raise Restart
-            if bound not in self.precision.bounds:
-                instance = ()
+        if not bound.counters and bound not in self.precision.bounds:
+            instance = ()
         first = self.terms.make("domain", bound, *instance, 0)
         visits = part.visits.get(first, 0)
         if is_new:
@@ -328,7 +339,8 @@ class Arithmetic:
         found = self.terms.make("domain", bound, *instance, number)
         if found not in state.domains:
             modulus = self.precision.moduli.get(len(instance), 1)
-            state.domains[found] = Domain(modulus)
+            low, high = state.small.get(bound, (-math.inf, math.inf))
+            state.domains[found] = Domain(modulus, low, high)
         return found
 
     def exceeds(self, state: State, domain: Term, value: int, *, is_counter: bool) -> bool:
@@ -344,7 +356,7 @@ class Arithmetic:
             Fork: The state does not tell.
         """
         known = state.domains[domain]
-        self._tighten(state, domain, known)
+        self.tighten(state, domain, known)
         if known.low > value:
             return True
         if not is_counter and value >= self.precision.floor:
@@ -354,15 +366,15 @@ class Arithmetic:
 
         def more(s: State) -> None:
             s.domains[domain].low = max(s.domains[domain].low, value + 1)
-            _note(s, domain)
+            self._note(s, domain)
 
         def no_more(s: State) -> None:
             s.domains[domain].high = min(s.domains[domain].high, value)
-            _note(s, domain)
+            self._note(s, domain)
 
         raise Fork(no_more, more)
 
-    def _tighten(self, state: State, domain: Term, known: Domain) -> None:
+    def tighten(self, state: State, domain: Term, known: Domain) -> None:
         """Moves bounds to numbers of the residue that is known of the term."""
         bound = domain.args[0]
         assert isinstance(bound, Term)
@@ -378,11 +390,31 @@ class Arithmetic:
             known.low += (residue - int(known.low)) % modulus
         if math.isfinite(known.high):
             known.high -= (int(known.high) - residue) % modulus
+        if known.low > known.high:
+            raise InfeasibleError
 
     def _raise_modulus(self, depth: int, modulus: int) -> None:
         moduli = self.precision.moduli
         moduli[depth] = math.lcm(moduli.get(depth, 1), modulus)
         raise Restart
+
+    def _note(self, state: State, domain: Term) -> None:
+        """Notes what a path assumes of a bound, and keeps what is true of it for good."""
+        bound, known = domain.args[0], state.domains[domain]
+        assert isinstance(bound, Term)
+        low, high = state.conditions.get(bound, (-math.inf, math.inf))
+        state.conditions[bound] = (
+            max(low, known.low + known.base),
+            min(high, known.high + known.base),
+        )
+        if not bound.counters and not bound.is_opaque:
+            floor = self.precision.floor
+            low, high = state.small.get(bound, (-math.inf, math.inf))
+            if known.high < floor:
+                high = min(high, known.high)
+            low = max(low, min(known.low, floor))
+            if (low, high) != (-math.inf, math.inf):
+                state.small[bound] = low, high
 
     # ---- residues
 
@@ -409,8 +441,23 @@ class Arithmetic:
             return number.value % modulus
         return self._residue_of_term(state, number, modulus)
 
+    def foresee(self, state: State, bound: Term) -> None:
+        """Decides the residue of a bound before its loop begins, where it will be asked for.
+
+        Raises:
+            Fork: The state does not tell.
+        """
+        if bound not in self.precision.bounds:
+            self.precision.bounds.add(bound)
+            if not bound.counters and self.terms.make("domain", bound, 0) in state.domains:
+                raise Restart
+        modulus = self.precision.carried if bound.counters else self.precision.early.get(bound, 1)
+        self.residue(state, bound, modulus)
+
     def _residue_of_term(self, state: State, term: Term, modulus: int) -> int:
-        if term.name == "add":
+        if term in self.precision.bounds:
+            return self._guess_residue(state, term, modulus)
+        if term.name in ("add", "plus"):
             parts = [self.residue(state, each, modulus) for each in term.args]  # type: ignore[arg-type]
             return sum(parts) % modulus
         if term.name == "div":
@@ -449,24 +496,28 @@ class Arithmetic:
         known = state.residues.get(term, (0, 1))
         if known[1] % modulus == 0:
             return known[0] % modulus
+        if term in self.precision.bounds and not term.counters:
+            early = self.precision.early.get(term, 1)
+            if early % modulus:
+                self.precision.early[term] = math.lcm(early, modulus)
+                raise Restart
         wanted = math.lcm(known[1], modulus)
         raise Fork(
-            *(
-                lambda s, r=r: s.residues.__setitem__(term, (r, wanted))
-                for r in range(known[0], wanted, known[1])
-            )
+            *(lambda s, r=r: _know(s, term, (r, wanted)) for r in range(known[0], wanted, known[1]))
         )
 
 
-def _note(state: State, domain: Term) -> None:
-    """Notes what a path assumes of a bound."""
-    bound, known = domain.args[0], state.domains[domain]
-    assert isinstance(bound, Term)
-    low, high = state.conditions.get(bound, (-math.inf, math.inf))
-    state.conditions[bound] = (
-        max(low, known.low + known.base),
-        min(high, known.high + known.base),
-    )
+def _decide(state: State, condition: Term, answer: bool) -> None:
+    others = {arg for known in state.decisions for arg in known.args if not isinstance(arg, int)}
+    if condition.counters or not others.isdisjoint(condition.args):
+        state.is_doubtful = True
+    state.decisions[condition] = answer
+
+
+def _know(state: State, term: Term, residue: tuple[int, int]) -> None:
+    if term.counters:
+        state.is_doubtful = True
+    state.residues[term] = residue
 
 
 def _weight(number: Number) -> tuple[int, int]:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NoReturn
 
 from ...ir import Operation
-from .arithmetic import Fork, Precision, Restart
-from .machine import InfeasibleError, Machine
+from .arithmetic import Fork, InfeasibleError, Precision, Restart
+from .machine import Machine
 from .memory import Violation
 from .numbers import Term
-from .program import Copy, Kernel, NotDecided, Spawn, Wait, fail
-from .state import DONE, Event, State
+from .program import Copy, Kernel, NotDecided, Spawn, Test, Wait, fail
+from .state import DONE, Event, Part, State
 
 __all__ = ["Limits", "Outcome", "explore"]
 
@@ -34,8 +34,8 @@ class Limits:
         steps: Instructions.
     """
 
-    states: int = 60_000
-    steps: int = 6_000_000
+    states: int = 12_000
+    steps: int = 600_000
 
 
 @dataclass(slots=True)
@@ -49,6 +49,7 @@ class Outcome:
         trace: The last event before the violation.
         conditions: Least and largest value of the bounds for which the violation happens.
         loops: The loop of a bound.
+        assumed: Loops that are assumed to run at least once.
         states: States that were followed.
         steps: Instructions that were followed.
     """
@@ -59,8 +60,17 @@ class Outcome:
     trace: Event | None = None
     conditions: dict[Term, tuple[float, float]] = field(default_factory=dict)
     loops: dict[Term, Operation] = field(default_factory=dict)
+    assumed: tuple[Operation, ...] = ()
     states: int = 0
     steps: int = 0
+
+    def empty_loops(self) -> list[Operation]:
+        """Returns the loops that do not run at all where the violation happens."""
+        return [
+            self.loops[bound]
+            for bound, (_, high) in self.conditions.items()
+            if high <= 0 and bound in self.loops
+        ]
 
     @property
     def is_proved(self) -> bool:
@@ -76,11 +86,27 @@ def explore(kernel: Kernel, limits: Limits | None = None) -> Outcome:
         limits: How much is explored at most.
     """
     precision = Precision()
+    refuted: Outcome | None = None
     for _ in range(_RESTARTS):
         try:
-            return _Explorer(kernel, precision, limits or Limits()).run()
+            found = _Explorer(kernel, precision, limits or Limits()).run()
         except Restart:
             continue
+        empty = set(found.empty_loops()) - precision.positive if found.violation else set()
+        if refuted is None and not empty:
+            return found
+        if empty:
+            # Kernels may rely on loops that run; what is wrong apart from that matters more.
+            refuted = refuted or found
+            precision.positive |= empty
+            continue
+        assert refuted is not None
+        if found.undecided is not None:
+            return refuted
+        found.assumed = tuple(precision.positive)
+        return found
+    if refuted is not None:
+        return refuted
     return Outcome(
         kernel,
         undecided=NotDecided(
@@ -130,7 +156,8 @@ class _Explorer:
                     outcome.conditions = state.conditions
                     break
                 doubtful = doubtful or NotDecided(
-                    violation.op, f"it may be that {violation.message}, if bounds change meanwhile"
+                    violation.op,
+                    f"it is not known whether conditions exclude that {violation.message}",
                 )
                 continue
             except NotDecided as undecided:
@@ -158,29 +185,49 @@ class _Explorer:
     def _follow(self, state: State) -> list[State]:
         """Runs a state up to the next question; returns a state for each answer."""
         step = self.machine.step
-        order, last = self.order, len(self.order) - 1
         until = self.steps + 4096
+        part = state.parts[state.turn]
         while True:
-            part = state.parts[order[state.turn]]
-            goes_on = part.pc >= 0
-            if goes_on:
-                self.steps += 1
-                try:
-                    goes_on = step(state, part)
-                except Fork as fork:
-                    return self._answers(state, fork)
+            if part.pc < 0 or isinstance(self.kernel.code[part.pc], Test):
+                part = self._next_part(state)
+                state.turn = part.number
+            self.steps += 1
+            try:
+                goes_on = step(state, part)
+            except Fork as fork:
+                return self._answers(state, fork)
             if not goes_on:
-                if state.turn == last:
-                    self._deadlock(state)
-                state.turn += 1
-            elif state.has_news:
-                # Partitions that wait for it go on first: all stay as close as they can, and fewer
-                # states differ.
-                state.has_news, state.turn = False, 0
+                state.blocked |= 1 << part.number
+            elif not state.has_news:
+                continue
+            else:
+                state.has_news, state.blocked = False, 0
                 if state.parts[0].pc == DONE:
                     return []
                 if self.steps > until:
                     return self._answers(state, None)
+            part = self._next_part(state)
+            state.turn = part.number
+
+    def _next_part(self, state: State) -> Part:
+        """Chooses who goes on; every choice is right, but some lead to fewer states.
+
+        Partitions that read what others write go first, so that all stay close to each other.  In
+        front of an iteration, one that is behind in the same loop goes first.
+        """
+        found = [
+            part
+            for part in map(state.parts.__getitem__, self.order)
+            if part.pc >= 0 and not state.blocked >> part.number & 1
+        ]
+        if not found:
+            self._deadlock(state)
+        first = found[0]
+        if len(found) > 1 and isinstance(self.kernel.code[first.pc], Test):
+            domain, _ = first.loops[-1]
+            if domain is not None:
+                return min(found, key=lambda part: state.reach(part, domain))
+        return first
 
     def _answers(self, state: State, fork: Fork | None) -> list[State]:
         if fork is None:
@@ -190,6 +237,11 @@ class _Explorer:
         for answer in fork.answers:
             child = state.copy()
             answer(child)
+            try:
+                for domain, known in child.domains.items():
+                    self.machine.arithmetic.tighten(child, domain, known)
+            except InfeasibleError:
+                continue
             if all(known.low <= known.high for known in child.domains.values()):
                 self._settle(child)
                 found.append(child)
@@ -200,7 +252,7 @@ class _Explorer:
         state.collect()
         state.lower(self.kernel.terms, self.precision.floor)
 
-    def _deadlock(self, state: State) -> None:
+    def _deadlock(self, state: State) -> NoReturn:
         """Refuses a state in which nobody goes on."""
         for part in state.parts:
             if part.pc < 0:
@@ -230,4 +282,10 @@ class _Explorer:
 
 
 def _is_feasible(state: State) -> bool:
-    return all(low <= high for low, high in state.conditions.values())
+    if state.is_doubtful:
+        return False
+    for bound, (low, high) in state.conditions.items():
+        residue, modulus = state.residues.get(bound, (0, 1))
+        if low > high or (low == high and int(low) % modulus != residue):
+            return False
+    return True

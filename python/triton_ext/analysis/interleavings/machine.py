@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...ir import Operation, Value
-from .arithmetic import Arithmetic, Precision
+from .arithmetic import Arithmetic, InfeasibleError, Precision
 from .layout import SAME, size_bytes, slice_pieces, type_of
 from .memory import Memory, Violation
 from .numbers import UNKNOWN, Counted, Number, Residue, Term
@@ -42,14 +42,10 @@ from .program import (
 )
 from .state import DONE, Event, Flying, Part, Result, State
 
-__all__ = ["InfeasibleError", "Machine"]
+__all__ = ["Machine"]
 
 #: A counter that is carried and grows beyond this is known by its residue only.
 _EXACT: Final = 64
-
-
-class InfeasibleError(Exception):
-    """A path that no run takes: an index is out of its range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +199,8 @@ class Machine:
         newest = part.serials.get(it.kind, 0)
         if it.is_grouped:
             serial = newest + 1
-        elif part.joined:
-            part.joined -= 1
+        elif part.joined.get(it.kind):
+            part.joined[it.kind] -= 1
             serial = newest
         else:
             serial = newest + 1
@@ -221,7 +217,7 @@ class Machine:
 
     def _join(self, state: State, part: Part, it: Join) -> bool:
         part.serials[it.kind] = part.serials.get(it.kind, 0) + 1
-        part.joined = it.count
+        part.joined[it.kind] = it.count
         part.pc += 1
         return True
 
@@ -357,6 +353,8 @@ class Machine:
         terms = self.kernel.terms
         upper = terms.product(*uppers)
         if not isinstance(lower, int) or not isinstance(step, int):
+            if it.is_used:
+                fail(it.op, "its induction variable starts or steps by an unknown number")
             if step == 1:
                 upper = terms.sum(upper, terms.product(-1, lower))
             else:
@@ -369,8 +367,14 @@ class Machine:
             part.env[it.counter] = lower
         else:
             self.loops.setdefault(upper, it.op)
+            self.arithmetic.foresee(state, upper)
             domain = self.arithmetic.domain(state, part, upper, is_new=True)
-            if state.domains[domain].base:
+            known = state.domains[domain]
+            if it.op in self.precision.positive and known.low <= lower:
+                if known.high <= lower:
+                    raise InfeasibleError
+                known.low = lower + 1
+            if known.base:
                 fail(it.op, "partitions run through this loop too far apart")
             part.loops.append((domain, it.counter))
             part.env[it.counter] = Counted(domain, lower)

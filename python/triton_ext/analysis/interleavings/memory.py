@@ -97,7 +97,10 @@ class Memory:
         read = facts.read(mask, part.number)
         state.add(read, event)
         if not is_async:
-            state.know[part.number] |= read
+            # One in flight that reads the same slots is not over because of this one.
+            for each in part.flights():
+                mask &= ~each.reads
+            state.know[part.number] |= facts.read(mask, part.number)
 
     def write(
         self,

@@ -289,6 +289,7 @@ class Enter:
         uppers: Bounds, whose product is the bound.
         step: The step.
         depth: Loops around it.
+        is_used: Whether anything depends on the induction variable.
     """
 
     op: Operation
@@ -297,6 +298,7 @@ class Enter:
     uppers: tuple[Value, ...]
     step: Value
     depth: int
+    is_used: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,7 +327,13 @@ class _Reader:
         # Follow what the innermost loop starts with out of the nest.
         starts = tuple(self._outer_init(op.operands[3 + i], outer, op) for i in kept)
         enter = Enter(
-            outer, body.args[0], outer.operands[0], tuple(uppers), outer.operands[2], depth
+            outer,
+            body.args[0],
+            outer.operands[0],
+            tuple(uppers),
+            outer.operands[2],
+            depth,
+            body.args[0] in self.relevant,
         )
         self._emit(Move(outer, args, starts))
         self.depths[depth] = self._emit(enter)

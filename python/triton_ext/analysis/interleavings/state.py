@@ -118,7 +118,7 @@ class Event:
     Attributes:
         part: The partition.
         op: The operation.
-        what: What it did: ``"arrive"``, ``"copy"``, ``"wait"``, or another word.
+        what: A word for it: ``"arrive"``, ``"copy"``, ``"wait"``, or another word.
         slot: The barrier, or -1.
         phase: Its phase.
         size_bytes: Bytes that it expects or copies.
@@ -163,7 +163,7 @@ class Barrier:
 
 @dataclass(slots=True)
 class Domain:
-    """What is known of a bound that loop counters are compared with.
+    """Knowledge of a bound that loop counters are compared with.
 
     Attributes:
         modulus: Counters of the domain are known up to a multiple of it.
@@ -222,7 +222,7 @@ class Part:
         visits: How often it entered a loop with a bound.
         flying: Asynchronous operations in flight, by the kind of wait, oldest first.
         serials: Groups of each kind so far.
-        joined: Products that still belong to the group that was opened last.
+        joined: Operations of a kind that still belong to the group that was opened last.
         results: Products so far.
     """
 
@@ -234,7 +234,7 @@ class Part:
     visits: dict[Term, int] = field(default_factory=dict)
     flying: dict[str, list[Flying]] = field(default_factory=dict)
     serials: dict[str, int] = field(default_factory=dict)
-    joined: int = 0
+    joined: dict[str, int] = field(default_factory=dict)
     results: int = 0
 
     def copy(self) -> Part:
@@ -248,7 +248,7 @@ class Part:
             dict(self.visits),
             {kind: list(ops) for kind, ops in self.flying.items()},
             dict(self.serials),
-            self.joined,
+            dict(self.joined),
             self.results,
         )
 
@@ -276,7 +276,8 @@ class State:
 
     Attributes:
         parts: The partitions.
-        turn: Whose turn it is, in the explorer's order.
+        turn: The partition whose turn it is.
+        blocked: Partitions that cannot go on before there is news, as bits.
         live: Facts that there are.
         know: Facts that are known: to each partition, then to the barriers.
         barriers: mbarriers by their slot.
@@ -284,11 +285,14 @@ class State:
         written: Slots that have contents.
         unfenced: Slots whose contents the asynchronous proxy may not see.
         domains: What is known of bounds.
+        small: What is known for good of bounds that never change: whether they are below the
+            precision's floor, and then what they are.
         residues: Residues of terms, with their moduli.
         decisions: Conditions that were decided.
         last: The event of each fact.
         trace: The last event.
         conditions: Bounds, absolute, that the path assumes.
+        is_doubtful: Whether the path rests on answers that may exclude each other.
         has_news: Whether somebody who waits may go on.
         guesses: Answers to the questions of this instruction that nothing is known of.
         asked: How many of them were asked.
@@ -299,6 +303,7 @@ class State:
         self.last_loops = last_loops
         self.parts = [Part(number) for number in range(facts.parts)]
         self.turn = 0
+        self.blocked = 0
         self.live = 0
         self.know = [0] * facts.parts
         self.barriers: dict[int, Barrier] = {}
@@ -306,12 +311,14 @@ class State:
         self.written = 0
         self.unfenced = 0
         self.domains: dict[Term, Domain] = {}
+        self.small: dict[Term, tuple[float, float]] = {}
         self.residues: dict[Term, tuple[int, int]] = {}
         self.decisions: dict[Term, bool] = {}
         self.last: dict[int, Event] = {}
         self.trace: Event | None = None
         self.conditions: dict[Term, tuple[float, float]] = {}
         self.has_news = False
+        self.is_doubtful = False
         self.guesses: tuple[int, ...] = ()
         self.asked = 0
 
@@ -320,7 +327,7 @@ class State:
         found = State.__new__(State)
         found.facts, found.last_loops = self.facts, self.last_loops
         found.parts = [part.copy() for part in self.parts]
-        found.turn = self.turn
+        found.turn, found.blocked = self.turn, self.blocked
         found.live, found.know, found.dead = self.live, self.know[:], self.dead
         found.barriers = {
             slot: Barrier(b.count, b.pending, b.tx_bytes, b.phases, b.has_copies, b.gathers)
@@ -330,10 +337,11 @@ class State:
         found.domains = {
             term: Domain(d.modulus, d.low, d.high, d.base) for term, d in self.domains.items()
         }
+        found.small = dict(self.small)
         found.residues, found.decisions = dict(self.residues), dict(self.decisions)
         found.last, found.trace = dict(self.last), self.trace
         found.conditions = dict(self.conditions)
-        found.has_news = self.has_news
+        found.has_news, found.is_doubtful = self.has_news, self.is_doubtful
         found.guesses, found.asked = self.guesses, 0
         return found
 
@@ -377,9 +385,8 @@ class State:
         drop = 0
         for facts, numbers in touching:
             common = self.live & facts
-            for number in numbers:
-                if parts[number].pc != DONE:
-                    common &= self.know[number]
+            for number in numbers or range(len(parts)):
+                common &= self.know[number]
             drop |= common
         self.forget(drop)
         for slot, barrier in self.barriers.items():
@@ -398,17 +405,17 @@ class State:
                 del known[term]
         for part in self.parts:
             for term in [term for term in part.visits if term.counters]:
-                if any(self._reach(part, each.domain) > each.value for each in term.counters):
+                if any(self.reach(part, each.domain) > each.value for each in term.counters):
                     del part.visits[term]
 
-    def _reach(self, part: Part, domain: Term) -> float:
+    def reach(self, part: Part, domain: Term) -> float:
         """How far a partition is in the loops of a domain: infinitely, if it enters none again."""
         if part.pc == DONE:
             return math.inf
         found = part.positions.get(domain)
         if found is not None:
             return found
-        if any(self._reach(part, each.domain) > each.value for each in domain.counters):
+        if any(self.reach(part, each.domain) > each.value for each in domain.counters):
             return math.inf
         depth = len(domain.args) - 2
         return -math.inf if part.pc <= self.last_loops[part.number].get(depth, -1) else math.inf
@@ -416,7 +423,7 @@ class State:
     def _is_passed(self, counters: frozenset[Counted]) -> bool:
         """Returns whether every partition is behind one of some iterations."""
         return any(
-            all(self._reach(part, counter.domain) > counter.value for part in self.parts)
+            all(self.reach(part, counter.domain) > counter.value for part in self.parts)
             for counter in counters
         )
 
@@ -429,7 +436,7 @@ class State:
         shifts: dict[Term, int] = {}
         for domain, known in self.domains.items():
             low = least.get(domain, math.inf)
-            low = min(low, *(self._reach(part, domain) for part in self.parts))
+            low = min(low, *(self.reach(part, domain) for part in self.parts))
             if low == math.inf or low < floor + known.modulus:
                 continue
             shifts[domain] = int((low - floor) // known.modulus) * known.modulus
@@ -483,6 +490,7 @@ class State:
         """Returns all that decides how the kernel goes on."""
         return (
             self.turn,
+            self.blocked,
             self.guesses,
             self.live,
             tuple(self.know),
@@ -492,6 +500,7 @@ class State:
             tuple(self._part_key(part) for part in self.parts),
             tuple((slot, barrier.key()) for slot, barrier in sorted(self.barriers.items())),
             frozenset((term, domain.key()) for term, domain in self.domains.items()),
+            frozenset(self.small.items()),
             frozenset(self.residues.items()),
             frozenset(self.decisions.items()),
         )
@@ -517,7 +526,7 @@ class State:
             frozenset(part.positions.items()),
             frozenset(part.visits.items()),
             tuple(kinds),
-            part.joined,
+            frozenset(part.joined.items()),
         )
 
 
