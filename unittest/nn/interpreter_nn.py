@@ -28,6 +28,7 @@ from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.refusals import Refusal
 from triton_ext.ops.kernels.copies import pad_channels_last, to_channels_last
 from triton_ext.ops.norms.checks import IS_OPERATOR
+from triton_ext.ops.tuning import runs
 
 TORCH = torch.nn
 FLOAT = torch.float32
@@ -378,6 +379,34 @@ def test_a_report_counts_what_torch_computes_and_why():
     assert nn.report(model).modules[0].refusals == (("derivatives of forward mode are torch's", 1),)
 
 
+def test_torch_computes_what_it_is_faster_for_where_nothing_is_recorded(monkeypatch):
+    asked = []
+    monkeypatch.setattr(runs, "is_torch_faster", lambda *_: asked.append(1) or True)
+    dispatch_cache.clear()
+    layers = TORCH.Conv2d(16, 16, 3, padding=1), TORCH.ConvTranspose2d(16, 16, 2, 2)
+    theirs = settled(TORCH.Sequential(*layers), torch.float16)
+    x = image(2, torch.float16, size=8)[:, :1].expand(-1, 16, -1, -1)
+    x = x.contiguous(memory_format=torch.channels_last)
+    ours = nn.convert(copy.deepcopy(theirs), report=False)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=0)
+    assert len(asked) == 2  # the verdict is kept
+    reason = ("torch, predicted or measured to be faster", 2)
+    assert [each.refusals for each in nn.report(ours).modules] == [(reason,)] * 2
+    assert nn.report(ours).ours == 0
+    # Gradients of a call by torch would be torch's: nobody asked whether it is faster for them.
+    ours(x)
+    assert (nn.report(ours).ours, len(asked)) == (2, 2)
+    with torch.no_grad():
+        strict = nn.convert(copy.deepcopy(theirs), fallback="error", report=False)
+        strict(x)
+        with nn.accelerate() as redirect:
+            theirs(x)
+    assert (nn.report(strict).torch, redirect.calls.ours) == (0, 0)
+    assert redirect.calls.refusals == {reason[0]: 2}
+
+
 def test_a_report_tells_why_torch_computed_a_gradient(monkeypatch):
     plan = execution.plan_or_refusal
     monkeypatch.setattr(
@@ -619,6 +648,57 @@ def test_borders_in_torchs_order_are_padded_and_reordered_by_one_kernel(mode, mo
     monkeypatch.setattr(F, "pad", None)
     monkeypatch.setattr(sys.modules["triton_ext.nn.modules"], "to_channels_last", None)
     torch.testing.assert_close(ours(x), expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("chunks", [[1, 4, 4], [4, 5], [2, 1, 1, 5], [9]], ids=str)
+@pytest.mark.parametrize("dilation", [1, (2, 1, 1)])
+def test_a_video_in_chunks_is_the_whole_bit_for_bit(chunks, dilation):
+    torch.manual_seed(0)
+    how = {"padding": (7, 1, 1), "dilation": dilation}
+    causal = nn.CausalConv3d(8, 16, 3, **how).half()
+    # Sums are exact: numpy, which multiplies here, adds rows of a tile in different orders.
+    for tensor in (causal.weight.data, causal.bias.data):
+        tensor.copy_(torch.randint(-4, 5, tensor.shape) / 8)
+    x = (torch.randint(-8, 9, (2, 9, 5, 4, 8)) / 8).half().movedim(-1, 1)
+    with torch.no_grad():
+        whole = causal(x)
+        frames = nn.Frames()
+        parts = [causal(chunk, frames) for chunk in x.split(chunks, dim=2)]
+        assert torch.equal(torch.cat(parts, dim=2), whole)
+        first = 2 * causal.dilation[0]
+        theirs = F.conv3d(
+            F.pad(x, (1, 1, 1, 1, first, 0)), causal.weight, causal.bias, dilation=dilation
+        )
+    torch.testing.assert_close(whole, theirs, rtol=2e-3, atol=2e-3)
+    assert frames.last.shape == (2, 8, first, 5, 4)
+    plans = [bound.plan for bound in causal.counts().forward]
+    assert len({plan.config for plan in plans}) == 1
+    assert len({plan.problem for plan in plans}) == len({(n, n == chunks[0]) for n in [*chunks, 9]})
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    frames = nn.Frames()
+    y = torch.cat([causal(chunk, frames) for chunk in a.split(chunks, dim=2)], dim=2)
+    weight = torch.randn(y.shape).half()
+    (y * weight).sum().backward()
+    (causal(b) * weight).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-2, atol=1e-2)
+    frames = nn.Frames()
+    causal(x, frames)
+    with pytest.raises(ValueError, match=r"expected a chunk like those before it, \[2, 8, "):
+        causal(x[:1], frames)
+
+
+def test_causal_convolutions_that_keep_no_frames():
+    x = torch.randn(1, 4, 5, 4, 8).half().movedim(-1, 1)
+    for how in ({"stride": (2, 1, 1)}, {"kernel_size": (1, 3, 3)}):
+        causal = nn.CausalConv3d(8, 8, **{"kernel_size": 3, **how}).half()
+        with torch.no_grad():
+            y = causal(x)
+        assert y.shape[2] == (2 if "stride" in how else 4)
+    strided = nn.CausalConv3d(8, 8, 3, stride=(2, 1, 1)).half()
+    with pytest.raises(ValueError, match="got \\[1, 8, 4, 5, 4\\] and a stride of 2"):
+        strided(x, nn.Frames())
+    with pytest.raises(ValueError, match="expected padding in numbers and of zeros, got 'same'"):
+        nn.CausalConv3d(8, 8, 3, padding="same")
 
 
 def test_gradients_through_redirected_functions():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from triton_ext.nn.accelerate import accelerate
+from triton_ext.nn.causal import CausalConv3d, Frames
 from triton_ext.nn.conversion import convert, refresh, report, revert, survey
 from triton_ext.nn.modules import (
     Conv1d,
@@ -27,6 +28,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "CausalConv3d",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -35,6 +37,7 @@ __all__ = [
     "ConvTranspose3d",
     "Conversion",
     "Counts",
+    "Frames",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",

@@ -98,7 +98,9 @@ def convert(
 
     Args:
         model: Any module.
-        fallback: What converted layers do with an input that no kernel takes.
+        fallback: What converted layers do with an input that no kernel takes.  With ``"torch"``,
+            torch also computes what the planner finds it faster for (``prefer="fastest"`` of
+            :func:`triton_ext.ops.conv2d`) where autograd records nothing.
         report: Whether to print a table with the outcome for every convolution and norm.
         fold: Whether BatchNorm, activations and sums behind convolutions become part of them, for
             inference.  :mod:`triton_ext.nn.folding` says how it is computed,
@@ -154,7 +156,7 @@ def convert(
         kind = type(module)
         if name not in recipes and pads(module) and not refusal_of(kind):
             module.__class__ = class_for(kind)
-        elif kind.forward is torch.nn.Sequential.forward:
+        elif isinstance(module, torch.nn.Sequential) and _is_sequence(kind):
             for child, behind in itertools.pairwise(module.children()):
                 if type(child) in PAD_MODULES and is_plain(type(behind), CONVOLUTIONS):
                     kind = type(child)
@@ -213,6 +215,10 @@ def revert(model: torch.nn.Module) -> torch.nn.Module:
             if had is not None and shared is not None and _is_movable(module, shared):
                 _unpack(module, *had)
     return model
+
+
+def _is_sequence(kind: Any) -> bool:
+    return kind.forward is torch.nn.Sequential.forward
 
 
 def _class_for(module: torch.nn.Module) -> Any:
