@@ -53,6 +53,18 @@ def test_places(text, line):
     assert [(e.line, e.text) for e in found] == [(line, "m")]
 
 
+def test_lines_before_the_text_count():
+    text = "// expected-error @below {{a}}\nx\n// expected-error @above {{b}}\n"
+    text += "bad // expected-error {{c}}"
+    (one, two, three) = expectations(text, first_line=10)
+    assert [(e.line, e.stands[0]) for e in (one, two, three)] == [(12, 11), (12, 13), (14, 14)]
+    diagnostics = [error(12, "a"), error(12, "b")]
+    (problem,) = verify(diagnostics, text, "a.mlir", only_expected=False, first_line=10)
+    assert (problem.line, problem.source_line) == (14, "bad // expected-error {{c}}")
+    text = "// expected-error @above {{b}}"
+    assert expectations(text, first_line=10)[0].line == 10
+
+
 def test_what_is_no_designator():
     text = "// as expected-error says\nexpected-error {{m}}\n// the expected-trip-count is {8}\n"
     assert expectations(text) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import subprocess
 import sys
 
@@ -90,11 +92,57 @@ def test_what_cannot_be_written_leaves_all_files_as_they_were(tmp_path, capsys):
     assert os.listdir(tmp_path) == ["old"]
 
 
+KILLED = """\
+import os, signal, sys
+from triton_ext.tools import files
+make = files._Temporary
+def killed(text, target):
+    made = make(text, target)
+    os.kill(os.getpid(), signal.SIGKILL)
+files._Temporary = killed
+files.write("new", sys.argv[1])
+"""
+
+
+def test_a_killed_process_leaves_nothing_beside_its_file(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("old")
+    try:
+        os.close(os.open(tmp_path, os.O_TMPFILE | os.O_WRONLY))
+    except (AttributeError, OSError) as error:
+        pytest.skip(f"needs a file system with O_TMPFILE: {error}")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert os.listdir(tmp_path) == ["file"]
+    assert file.read_text() == "old"
+
+
+@pytest.mark.parametrize("missing", ["O_TMPFILE", "link"])
+def test_a_file_system_without_nameless_files(tmp_path, monkeypatch, missing):
+    def refused(*given, **options):
+        raise OSError(errno.EOPNOTSUPP, "planted")
+
+    if missing == "link":
+        monkeypatch.setattr(os, "link", refused)
+    else:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    test_a_file_is_replaced_behind_its_links(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["file", "link", "symbolic"]
+
+
+def test_no_descriptor_stays_open(tmp_path):
+    before = os.listdir("/proc/self/fd")
+    assert files.write_all([("a", str(tmp_path / "a")), ("b", str(tmp_path / "b"))])
+    assert not files.write_all([("a", str(tmp_path / "a")), ("b", str(tmp_path / "no" / "b"))])
+    assert os.listdir("/proc/self/fd") == before
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
 def test_a_file_is_replaced_behind_its_links(tmp_path):
     file, link, symbolic = tmp_path / "file", tmp_path / "link", tmp_path / "symbolic"
     file.write_text("old")
     file.chmod(0o604)
-    link.hardlink_to(file)
+    subprocess.run(["ln", str(file), str(link)], check=True)
     symbolic.symlink_to(file)
     assert files.write("new\r\n", str(symbolic))
     assert file.read_bytes() == b"new\r\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ir_helpers import CORPUS, NO_CORPUS
+from triton_ext.errors import ParseError
 from triton_ext.tools.pretty_locations import with_pretty_locations
 
 DEEP = 'callsite("a.py":1:2 at ' * 300 + "unknown" + ")" * 300
@@ -58,3 +59,15 @@ def test_the_corpus_has_no_other_locations():
         text = path.read_text()
         assert "loc(" in text
         assert "loc(" not in with_pretty_locations(text)
+
+
+def test_an_alias_is_written_out_in_bounded_space(monkeypatch):
+    count = 20_000
+    text = "#loc = loc(fused[" + ", ".join(['"a"'] * count) + "])\n"
+    text += "\n".join(f"%{number} = a.b loc(#loc)" for number in range(count))
+    with pytest.raises(ParseError, match="locations written out take more than 67108864 char") as e:
+        with_pretty_locations(text)
+    assert "leave out --mlir-pretty-debuginfo" in str(e.value)
+    monkeypatch.setattr("triton_ext.tools.pretty_locations.MAX_EXPANDED", 100)
+    text = '#loc = loc("a":1:2)\n%a = a.b loc(#loc)\n%b = a.b loc(#loc)\n'
+    assert with_pretty_locations(text).count("a:1:2") == 3

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-import errno
 import sys
 from collections.abc import Sequence
 
 from triton_ext import __version__
-from triton_ext.tools import (
-    doctor,
-    explain,
-    files,
-    lds,
-    mlir_translate,
-    opt,
-    split_file,
-    tune,
-    waits,
-)
+from triton_ext.tools import doctor, explain, lds, mlir_translate, opt, split_file, tune, waits
+from triton_ext.tools.streams import Parser, tool
 
 __all__ = ["main"]
 
-# Of a standard output that is full, closed, or a pipe without a reader.
-_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EPIPE)
 
-
+@tool
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs ``triton-ext`` and returns its exit status.
 
@@ -40,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return split_file.main(given[1:])
     if given[:1] == ["mlir-translate"]:
         return mlir_translate.main(given[1:])
-    parser = argparse.ArgumentParser(prog="triton-ext", description="Tools of triton-ext.")
+    parser = Parser(prog="triton-ext", description="Tools of triton-ext.")
     parser.add_argument("--version", action="version", version=f"triton-ext {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("doctor", help=doctor.SUMMARY, description=doctor.SUMMARY)
@@ -65,14 +52,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         # By the command, whose usage helps; argparse would show that of all.
         commands.choices[arguments.command].error(f"unrecognized arguments: {' '.join(unknown)}")
-    try:
-        status: int = arguments.run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError as error:
-        # A file has a name.
-        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
-            raise
-        files.tell("-", error)
-        return 1
+    status: int = arguments.run(arguments)
     return status

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from triton_ext import __version__, backends
 from triton_ext.errors import TritonExtError
 from triton_ext.tools import selftest
+from triton_ext.tools.files import write
 
 __all__ = ["SUMMARY", "Finding", "Report", "add_arguments", "examine", "run"]
 
@@ -97,11 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     report = examine()
     if arguments.selftest and report.usable:
         report = with_selftest(report)
-    if arguments.json:
-        sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
-    else:
-        sys.stdout.write(render(report))
-    return 0 if report.good else 1
+    text = json.dumps(asdict(report), indent=2) + "\n" if arguments.json else render(report)
+    return 0 if write(text, "-") and report.good else 1
 
 
 def with_selftest(report: Report) -> Report:

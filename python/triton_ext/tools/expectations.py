@@ -113,12 +113,15 @@ class MatchTime:
             self._seconds -= time.monotonic() - start
 
 
-def expectations(text: str, left: MatchTime | None = None) -> list[Expectation]:
+def expectations(
+    text: str, left: MatchTime | None = None, first_line: int = 0
+) -> list[Expectation]:
     """Returns the designators of a text in order.
 
     Args:
         text: The text.
         left: Time that its regular expressions may take.
+        first_line: Number of the lines before the text in its file.
 
     Raises:
         ParseError: A comment is almost a designator, or its regular expression cannot be compiled.
@@ -126,8 +129,8 @@ def expectations(text: str, left: MatchTime | None = None) -> list[Expectation]:
     left = left or MatchTime()
     found: list[Expectation] = []
     below: list[int] = []
-    last_plain = 0
-    for number, line in enumerate(lines_of(text), start=1):
+    last_plain = first_line
+    for number, line in enumerate(lines_of(text), start=first_line + 1):
         designators = list(_on_line(line, number))
         if not designators:
             for index in below:
@@ -161,6 +164,7 @@ def verify(
     only_expected: bool,
     without_notes: bool = False,
     left: MatchTime | None = None,
+    first_line: int = 0,
 ) -> list[Diagnostic]:
     """Returns an error for everything that was reported and not expected, or the reverse.
 
@@ -172,10 +176,11 @@ def verify(
         without_notes: Whoever reported gave no notes: that an expected one is missing says nothing,
             which is a remark instead of an error.
         left: Time that the regular expressions of the file may still take.
+        first_line: Number of the lines before the text in its file.
     """
     left = left or MatchTime()
     try:
-        expected = expectations(text, left)
+        expected = expectations(text, left, first_line)
     except ParseError as error:
         return [replace(of_error(error), filename=filename)]
     lines = lines_of(text)
@@ -195,7 +200,7 @@ def verify(
                 with left.spent() if one.is_pattern else contextlib.nullcontext():
                     is_expected = one.accepts(diagnostic.message)
             except TimeoutError:
-                return [_problem(one, _TOO_LONG, filename, lines)]
+                return [_problem(one, _TOO_LONG, filename, lines[one.stands[0] - 1 - first_line])]
             if is_expected:
                 match = index
                 break
@@ -212,12 +217,14 @@ def verify(
         elif count > 1:
             what += f" {count} times" if count == one.count else f" {count} more times"
         said = f'expected {one.kind} "{one.text}" {what}'
-        problems.append(_problem(one, said, filename, lines, severity))
+        problems.append(
+            _problem(one, said, filename, lines[one.stands[0] - 1 - first_line], severity)
+        )
     return problems
 
 
 def _problem(
-    one: Expectation, said: str, filename: str, lines: Sequence[str], severity: str = "error"
+    one: Expectation, said: str, filename: str, source_line: str, severity: str = "error"
 ) -> Diagnostic:
     """A diagnostic at a designator."""
     number, column = one.stands
@@ -227,7 +234,7 @@ def _problem(
         filename=filename,
         line=number,
         column=column,
-        source_line=lines[number - 1],
+        source_line=source_line,
     )
 
 

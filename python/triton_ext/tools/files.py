@@ -1,7 +1,8 @@
 """Input and output of the tools: files and standard streams, UTF-8 whatever the locale.
 
 A file is written beside its place and renamed, so that nobody ever sees half of one, what was there
-stays if something fails, and a hard link to it keeps its text.
+stays if something fails, and a hard link to it keeps its text.  Until it is whole it has no name,
+where the file system can do that: a process that is killed while it writes leaves nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import stat
 import sys
 from collections.abc import Sequence
 
-__all__ = ["are_same", "read", "write", "write_all"]
+__all__ = ["are_same", "read", "tell", "write", "write_all"]
+
+_DESCRIPTORS = "/proc/self/fd/"
 
 
 def read(file: str) -> str:
@@ -87,27 +90,25 @@ def write_all(texts: Sequence[tuple[str, str]]) -> bool:
     Args:
         texts: Texts, and where they go; ``-``: standard output.
     """
-    temporaries: dict[str, str] = {}
     output = "-"
-    try:
-        for text, output in texts:
-            if output != "-" and not _is_written_in_place(output):
-                temporaries[output] = _write_beside(text, os.path.realpath(output))
-        for text, output in texts:
-            if output == "-":
-                _print(text)
-            elif output in temporaries:
-                os.replace(temporaries[output], os.path.realpath(output))
-                del temporaries[output]
-            else:
-                pathlib.Path(output).write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        tell(output, error)
-        return False
-    finally:
-        for temporary in temporaries.values():
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+    with contextlib.ExitStack() as stack:
+        temporaries: dict[str, _Temporary] = {}
+        try:
+            for text, output in texts:
+                if output != "-" and not _is_written_in_place(output):
+                    temporary = _Temporary(text, os.path.realpath(output))
+                    stack.callback(temporary.discard)
+                    temporaries[output] = temporary
+            for text, output in texts:
+                if output == "-":
+                    _print(text)
+                elif output in temporaries:
+                    temporaries.pop(output).replace_target()
+                else:
+                    pathlib.Path(output).write_text(text, encoding="utf-8", newline="")
+        except OSError as error:
+            tell(output, error)
+            return False
     return True
 
 
@@ -130,25 +131,83 @@ def _is_written_in_place(output: str) -> bool:
     return not (stat.S_ISREG(found.st_mode) and os.access(folder, os.W_OK))
 
 
-def _write_beside(text: str, target: str) -> str:
-    """Writes a file of the same rights into the same folder; returns its path."""
-    folder = os.path.dirname(target)
-    temporary = os.path.join(folder, f".triton-ext-{secrets.token_hex(8)}.tmp")
-    try:
-        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    except OSError as error:
-        # Named as the user knows it.
-        raise OSError(error.errno, error.strerror, target) from error
-    try:
-        with open(handle, "w", encoding="utf-8", newline="") as stream:
-            found = _status(target)
+class _Temporary:
+    """A new file in the folder of another one, which it will replace.
+
+    Args:
+        text: The text.
+        target: The file that it will replace; it need not be there.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+
+    def __init__(self, text: str, target: str) -> None:
+        self._text = text
+        self._target = target
+        # Its name is empty as long as it has none.
+        self._path = ""
+        try:
+            nameless = self._nameless()
+            self._handle = self._named() if nameless is None else nameless
+        except OSError as error:
+            # Named as the user knows it.
+            raise OSError(error.errno, error.strerror, target) from error
+        try:
+            self._write()
+        except BaseException:
+            self.discard()
+            raise
+
+    def replace_target(self) -> None:
+        """Puts the file in the place of the target."""
+        if not self._path:
+            path = self._new_path()
+            try:
+                # Given a folder, which does not matter here, Python follows the link (linkat(2)).
+                os.link(_DESCRIPTORS + str(self._handle), path, src_dir_fd=self._handle)
+                self._path = path
+            except OSError:  # a file system where it cannot get a name later
+                nameless, self._handle = self._handle, self._named()
+                os.close(nameless)
+                self._write()
+        os.replace(self._path, self._target)
+        self._path = ""
+
+    def discard(self) -> None:
+        """Closes the file, and removes it unless it is the target now."""
+        os.close(self._handle)
+        if self._path:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+    def _nameless(self) -> int | None:
+        """Opens a file that ends with this process; ``None`` where that cannot be."""
+        if not hasattr(os, "O_TMPFILE") or not os.path.isdir(_DESCRIPTORS):
+            return None
+        flags = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
+        try:
+            return os.open(os.path.dirname(self._target), flags, 0o666)
+        except OSError:
+            return None
+
+    def _named(self) -> int:
+        path = self._new_path()
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        self._path = path
+        return handle
+
+    def _new_path(self) -> str:
+        folder = os.path.dirname(self._target)
+        return os.path.join(folder, f".triton-ext-{secrets.token_hex(8)}.tmp")
+
+    def _write(self) -> None:
+        """Writes the text, and gives the file the rights of the target."""
+        with open(self._handle, "w", encoding="utf-8", newline="", closefd=False) as stream:
+            found = _status(self._target)
             if found is not None:
-                os.chmod(temporary, stat.S_IMODE(found.st_mode))
-            stream.write(text)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return temporary
+                os.fchmod(self._handle, stat.S_IMODE(found.st_mode))
+            stream.write(self._text)
 
 
 def _print(text: str) -> None:
@@ -165,7 +224,8 @@ def tell(output: str, error: OSError) -> None:
     """Says that an output cannot be written; ``-``: standard output."""
     if output == "-" and sys.stdout is not None:
         # Python writes what is left once more when it ends, and complains once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with contextlib.suppress(OSError):  # a stream without a descriptor
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     # The reader of a pipe may stop early, as `head` does.
     if not isinstance(error, BrokenPipeError):
         name = "<stdout>" if output == "-" else output

@@ -41,8 +41,18 @@ def place_in_text(op: Operation) -> tuple[int, int]:
     return error.line, error.column
 
 
-def with_source(diagnostic: Diagnostic, filename: str, lines: Sequence[str]) -> Diagnostic:
-    """Shows the line of the input; what is on disk under that name may be something else."""
-    if diagnostic.filename != filename or not 0 < diagnostic.line <= len(lines):
+def with_source(
+    diagnostic: Diagnostic, filename: str, lines: Sequence[str], first_line: int = 0
+) -> Diagnostic:
+    """Shows the line of the input; what is on disk under that name may be something else.
+
+    Args:
+        diagnostic: The diagnostic.
+        filename: The name of the input.
+        lines: The lines of the input, or of a part of it.
+        first_line: Number of the lines before them.
+    """
+    index = diagnostic.line - 1 - first_line
+    if diagnostic.filename != filename or not 0 <= index < len(lines):
         return diagnostic
-    return replace(diagnostic, source_line=lines[diagnostic.line - 1])
+    return replace(diagnostic, source_line=lines[index])

@@ -15,6 +15,7 @@ from triton_ext import __version__
 from triton_ext.host import HostError
 from triton_ext.host.process import HostProcess, find_library
 from triton_ext.tools.files import read, write
+from triton_ext.tools.streams import Parser, tool
 
 __all__ = ["SUMMARY", "main"]
 
@@ -23,6 +24,7 @@ SUMMARY = "print a module of the LLVM dialect as LLVM IR (mlir-translate)"
 _TOOL = "mlir-translate"
 
 
+@tool
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tool.
 
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=_TOOL,
         description="Prints a module of the LLVM dialect as LLVM IR, through Triton's library.",
         epilog="LLVM's own mlir-translate has more translations and options.",

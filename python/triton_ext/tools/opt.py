@@ -50,6 +50,7 @@ from triton_ext.tools.input_places import locate, place_in_text, with_source
 from triton_ext.tools.pretty_locations import with_pretty_locations
 from triton_ext.tools.providers import ExtStep, Host, HostStep, Step, hiding, left_to_host, plan
 from triton_ext.tools.reproducer import with_reproducer
+from triton_ext.tools.streams import tool
 
 __all__ = ["SUMMARY", "main"]
 
@@ -65,6 +66,7 @@ _DIALECTS = frozenset(
 _USAGE = "usage: triton-opt [options] [FILE]\n\nRuns passes over the text of a module.\n"
 
 
+@tool
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs ``triton-opt`` and returns its exit status.
 
@@ -182,11 +184,12 @@ def _run(arguments: Arguments, runner: _Runner, text: str | None) -> int:
             only = arguments.verify_diagnostics == "only-expected"
             problems = verify(
                 outcome.diagnostics,
-                padded,
+                part,
                 filename,
                 only_expected=only,
                 without_notes=outcome.without_notes,
                 left=left,
+                first_line=first_line,
             )
         sys.stderr.write("".join(f"{problem}\n" for problem in problems))
         good &= not any(problem.severity == "error" for problem in problems)
@@ -274,8 +277,8 @@ class _Runner:
         except SourceError as error:  # Text that cannot be read again or written out.
             outcome.diagnostics.append(of_error(error))
         if outcome.diagnostics:
-            lines = lines_of(text)
-            outcome.diagnostics = [with_source(d, filename, lines) for d in outcome.diagnostics]
+            lines, found = lines_of(text[first_line:]), outcome.diagnostics
+            outcome.diagnostics = [with_source(d, filename, lines, first_line) for d in found]
         return outcome
 
     def _print_ours(self, module: Module, first_line: int) -> str:

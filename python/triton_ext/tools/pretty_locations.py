@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from triton_ext.errors import ParseError
 from triton_ext.ir.lexer import Source, find_group_end
 from triton_ext.strings import SKIPPED_STRING, STRING, unquote
+from triton_ext.tools.ir_text import MAX_EXPANDED
 
 __all__ = ["with_pretty_locations"]
 
@@ -40,6 +41,9 @@ def with_pretty_locations(text: str) -> str:
 
     Args:
         text: A module printed with locations.
+
+    Raises:
+        ParseError: Its locations would be longer than :data:`MAX_EXPANDED` together.
     """
     aliases: dict[str, str] = {}
     for match in _DEFINITION.finditer(text):
@@ -47,7 +51,8 @@ def with_pretty_locations(text: str) -> str:
         if end == match.end():
             break
         aliases[match[1]] = text[match.end() : end - 1]
-    pieces, position = [], 0
+    pieces, position, left = [], 0, MAX_EXPANDED
+    known: dict[str, str] = {}
     while (found := _OUTSIDE.search(text, position)) is not None:
         end = found.end()
         short = text[found.start() : end]
@@ -55,7 +60,17 @@ def with_pretty_locations(text: str) -> str:
             end = _closing(text, found.end())
             if end == found.end():
                 break  # No module; what is behind it would be searched again and again.
-            short = _short(text[found.end() : end - 1], aliases, text[found.start() : end])
+            whole = text[found.start() : end]
+            if whole not in known:
+                known[whole] = _short(text[found.end() : end - 1], aliases, whole)
+            short = known[whole]
+            left -= len(short)
+            if left < 0:
+                Source(text).error(
+                    found.start(),
+                    f"locations written out take more than {MAX_EXPANDED} characters",
+                    "leave out --mlir-pretty-debuginfo",
+                )
         pieces += [text[position : found.start()], short]
         position = end
     return "".join([*pieces, text[position:]])

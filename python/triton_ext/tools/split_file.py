@@ -21,6 +21,8 @@ from dataclasses import dataclass
 
 from triton_ext import __version__
 from triton_ext.errors import TritonExtError
+from triton_ext.tools.files import write
+from triton_ext.tools.streams import tool
 
 __all__ = ["SUMMARY", "Part", "main", "parts_of"]
 
@@ -60,6 +62,7 @@ class Part:
     lines_before: int
 
 
+@tool
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs ``split-file`` and returns its exit status: 0, or 1 after any error.
 
@@ -86,8 +89,7 @@ def _run(argv: Sequence[str]) -> int:
             leading_lines = True
         elif word in ("--help", "--version"):
             about = f"split-file of triton-ext {__version__}\n"
-            sys.stdout.write(_USAGE if word == "--help" else about)
-            return 0
+            return 0 if write(_USAGE if word == "--help" else about, "-") else 1
         elif word != "--no-leading-lines":
             raise _fatal(f"unknown option '{word}'; split-file --help lists what there is")
     if not names or not names[0]:
