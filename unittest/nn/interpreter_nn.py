@@ -28,6 +28,7 @@ from triton_ext.ops.core import dispatch_cache
 from triton_ext.ops.core.refusals import Refusal
 from triton_ext.ops.kernels.copies import pad_channels_last, to_channels_last
 from triton_ext.ops.norms.checks import IS_OPERATOR
+from triton_ext.ops.tuning import runs
 
 TORCH = torch.nn
 FLOAT = torch.float32
@@ -378,6 +379,34 @@ def test_a_report_counts_what_torch_computes_and_why():
     assert nn.report(model).modules[0].refusals == (("derivatives of forward mode are torch's", 1),)
 
 
+def test_torch_computes_what_it_is_faster_for_where_nothing_is_recorded(monkeypatch):
+    asked = []
+    monkeypatch.setattr(runs, "is_torch_faster", lambda *_: asked.append(1) or True)
+    dispatch_cache.clear()
+    layers = TORCH.Conv2d(16, 16, 3, padding=1), TORCH.ConvTranspose2d(16, 16, 2, 2)
+    theirs = settled(TORCH.Sequential(*layers), torch.float16)
+    x = image(2, torch.float16, size=8)[:, :1].expand(-1, 16, -1, -1)
+    x = x.contiguous(memory_format=torch.channels_last)
+    ours = nn.convert(copy.deepcopy(theirs), report=False)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=0)
+    assert len(asked) == 2  # the verdict is kept
+    reason = ("torch, predicted or measured to be faster", 2)
+    assert [each.refusals for each in nn.report(ours).modules] == [(reason,)] * 2
+    assert nn.report(ours).ours == 0
+    # Gradients of a call by torch would be torch's: nobody asked whether it is faster for them.
+    ours(x)
+    assert (nn.report(ours).ours, len(asked)) == (2, 2)
+    with torch.no_grad():
+        strict = nn.convert(copy.deepcopy(theirs), fallback="error", report=False)
+        strict(x)
+        with nn.accelerate() as redirect:
+            theirs(x)
+    assert (nn.report(strict).torch, redirect.calls.ours) == (0, 0)
+    assert redirect.calls.refusals == {reason[0]: 2}
+
+
 def test_a_report_tells_why_torch_computed_a_gradient(monkeypatch):
     plan = execution.plan_or_refusal
     monkeypatch.setattr(
@@ -593,6 +622,21 @@ def test_padding_that_is_put_off_shows_nowhere(how):
         assert [type(each) for each in found["y"]] == [torch.Tensor] * 2
         found, expected = found["y"][1] + found["y"][0].sum(), sum_of(expected["y"])
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+
+
+@torch.no_grad()
+def test_sides_that_are_tensors_are_read_by_torch():
+    """As transformers' EnCodec has them."""
+    x, model = image(1, FLOAT), TORCH.Sequential(TORCH.Conv1d(8, 8, 3))
+    with nn.accelerate():
+        for mode in ("reflect", "constant"):
+            for behind in (1, 2, 3):
+                sides = (2, torch.tensor(behind))
+                expected = F.pad(x.contiguous(), (2, behind), mode=mode)
+                assert torch.equal(F.pad(x, sides, mode=mode), expected)
+                torch.testing.assert_close(
+                    model(F.pad(x, sides, mode=mode)), model(expected), rtol=2e-3, atol=2e-3
+                )
 
 
 def sum_of(pair):

@@ -45,7 +45,8 @@ class Redirect(TorchFunctionMode):
     Calls that torch.compile traces stay torch's.
 
     Args:
-        fallback: ``"torch"``: torch computes what no kernel takes; ``"error"``: that is an error.
+        fallback: ``"torch"``: torch computes what no kernel takes, and where autograd records
+            nothing what the planner finds it faster for; ``"error"``: a refusal is an error.
         calls: Where calls are counted; new counts by default.
         pads: Whether convolutions pad with zeros what ``torch.nn.functional.pad`` was to pad
             (:mod:`triton_ext.nn.padding`).
@@ -91,7 +92,9 @@ class Redirect(TorchFunctionMode):
             return func(*original, **keywords)
         try:
             x = to_channels_last(x) if x.dim() == rank else x
-            return count(self.calls, operator, x, *args[1:], **given, fallback=self._fallback)
+            is_open = self._fallback == "torch" and not torch.is_grad_enabled()
+            given |= {"fallback": self._fallback, "prefer": "fastest" if is_open else "ours"}
+            return count(self.calls, operator, x, *args[1:], **given)
         except (TritonExtError, TypeError, ValueError):
             if self._fallback == "error":
                 raise
@@ -110,6 +113,8 @@ class Redirect(TorchFunctionMode):
         """Returns the input, padded by a kernel or later; ``None`` where torch has to pad it."""
         if type(input) not in _PLAIN or type(pad) not in (tuple, list):
             return None
+        if not all([type(side) is int for side in pad]):
+            return None  # numbers of tensors may change, and keys may not have them
         if mode == "constant" and self._pending is not None:
             y = padded(input, pad, mode, value)
             return None if y is None else self._pending.add(y)

@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from triton_ext.errors import UnsupportedError
-from triton_ext.ops.api.execution import TorchConvolution
+from triton_ext.ops.api.execution import FASTER, TorchConvolution
 from triton_ext.ops.api.operators import torch_calls
 from triton_ext.ops.core.device import IS_INTERPRETED
 
@@ -29,7 +29,6 @@ CALLS = "_calls"
 
 _log = logging.getLogger("triton_ext.nn")
 
-_FASTER = "torch is expected to be faster"
 _UNNAMED = "a kernel"
 _NO_DATA = "x has no data (meta or fake): nothing was computed"
 
@@ -157,7 +156,7 @@ class Calls:
         for plan in tuple(self._followed):
             bound = self._followed.pop(plan)
             if isinstance(bound, TorchConvolution):
-                self._by_torch[0][_FASTER] += bound.count
+                self._by_torch[0][FASTER] += bound.count
             else:
                 self._kernels[0][_kernel(bound)] += bound.count
 

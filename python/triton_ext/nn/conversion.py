@@ -98,7 +98,9 @@ def convert(
 
     Args:
         model: Any module.
-        fallback: What converted layers do with an input that no kernel takes.
+        fallback: What converted layers do with an input that no kernel takes.  With ``"torch"``,
+            torch also computes what the planner finds it faster for (``prefer="fastest"`` of
+            :func:`triton_ext.ops.conv2d`) where autograd records nothing.
         report: Whether to print a table with the outcome for every convolution and norm.
         fold: Whether BatchNorm, activations and sums behind convolutions become part of them, for
             inference.  :mod:`triton_ext.nn.folding` says how it is computed,

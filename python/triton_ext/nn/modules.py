@@ -22,7 +22,7 @@ from triton_ext.nn import gathered
 from triton_ext.nn.calls import CALLS, Calls
 from triton_ext.nn.padding import Padded
 from triton_ext.nn.steps import refuse_scripting
-from triton_ext.ops.api.checks import Fallback, parse_fallback
+from triton_ext.ops.api.checks import Fallback, How, parse_fallback
 from triton_ext.ops.api.convolve import convolve, convolve_fused
 from triton_ext.ops.core.descriptors import channels_last, in_filter_order
 from triton_ext.ops.kernels.copies import pad_channels_last, to_channels_last
@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
+
+_is_grad_enabled = torch.is_grad_enabled
 
 
 def _call(operator: Any, arguments: tuple[Any, ...], **keywords: Any) -> Tensor:
@@ -98,7 +100,8 @@ class _Convolution:
 
     Args:
         arguments: Positional arguments of torch's module.
-        fallback: ``"error"``, or ``"torch"`` to use torch where the kernels do not apply.
+        fallback: ``"error"``, or ``"torch"`` to use torch where the kernels do not apply, and where
+            the planner finds it faster and autograd records nothing.
         keywords: Keyword arguments of torch's module.
     """
 
@@ -140,6 +143,14 @@ class _Convolution:
         state = dict(self.__dict__)
         state.pop(CALLS, None)
         return state
+
+    def _how(self) -> How:
+        """Returns whether torch computes refused calls, and calls that it is faster for.
+
+        A call by torch has torch's gradients, whose time the planner was not asked for.
+        """
+        is_open = self.fallback == "torch" and not _is_grad_enabled()
+        return self.fallback, "fastest" if is_open else "ours"
 
     def _in_order(self, x: Tensor) -> Tensor:
         """Returns the input, channels-last where torch may compute the call."""
@@ -219,7 +230,7 @@ class _Forward(_Convolution):
         if type(input) is Tensor:
             input = self._in_order(input)
             if not is_compiling():
-                how = (self.fallback, "ours")
+                how = self._how()
                 if not epilogue:
                     return self._counted(convolve, input, weight, bias, parameters, how, None)
                 scale, residual = epilogue["scale"], epilogue["residual"]
@@ -262,7 +273,7 @@ class _Transposed(_Convolution):
         if type(input) is Tensor:
             input = self._in_order(input)
             if not is_compiling():
-                how = (self.fallback, "ours")
+                how = self._how()
                 return self._counted(convolve, input, weight, bias, given, how, output_padding)
         stride, padding, dilation, groups = given
         arguments = (input, weight, bias, stride, padding, output_padding, groups, dilation)

@@ -121,15 +121,15 @@ def _compute(
     Errors have the name of the function, and its ``words`` for those of operators.  ``given`` are
     all numbers of the call, where autograd may record calls with this key.
     """
-    if key is not None and how[1] != "ours":
-        from triton_ext.ops.tuning.runs import is_torch_faster  # it measures such calls itself
-
-        if is_torch_faster(c.case(), c.first.device):
-            bound = keep(key, TorchConvolution(c))
-            bound = bound if calls is None else calls.followed(bound)
-            return bound.run(c.first, c.second, c.epilogue.bias)
     before = torch_calls.count
     try:
+        if key is not None and how[1] != "ours" and isinstance(bind(c), BoundPlan):
+            from triton_ext.ops.tuning.runs import is_torch_faster  # it measures such calls itself
+
+            if is_torch_faster(c.case(), c.first.device):
+                bound = keep(key, TorchConvolution(c))
+                bound = bound if calls is None else calls.followed(bound)
+                return bound.run(c.first, c.second, c.epilogue.bias)
         y = operators.call(c)
     except _REFUSALS as error:
         raise renamed(name, error, words) from None

@@ -177,6 +177,10 @@ class BoundConvolution:
         return y
 
 
+#: Why torch computes a call that a kernel takes.
+FASTER = "torch, predicted or measured to be faster"
+
+
 class TorchConvolution:
     """torch's own convolution, for calls with one function key."""
 
@@ -194,6 +198,7 @@ class TorchConvolution:
         """Returns the output; autograd may record it."""
         operator, parameters, size = self._how
         epilogue = EpilogueArguments(bias)
+        torch_calls.add(FASTER)
         return by_torch(ConvCall(operator, first, second, epilogue, parameters, size, True))
 
     differentiate = run

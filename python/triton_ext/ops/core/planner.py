@@ -162,7 +162,8 @@ def torch_offer(case: Case, device: Device) -> Offer:
 def torch_ratio(case: Case, device: torch.device) -> tuple[float, bool]:
     """Returns torch's time over that of the kernel that would be chosen.
 
-    It is infinite where torch is refused or no kernel takes the case, NaN where torch has no model.
+    It is infinite where torch is refused, where no kernel takes the case, and in the interpreter,
+    NaN where torch has no model.
 
     Returns:
         The ratio, and whether both times were measured in the same rounds.
@@ -174,7 +175,7 @@ def torch_ratio(case: Case, device: torch.device) -> tuple[float, bool]:
         return math.inf, False
     offer, choice = torch_offer(case, found), measured(case, found)
     _, raw = entry_for(case.dense, found)
-    if not offer.times:
+    if not offer.times or device.type == "cpu":
         return math.inf, False
     if choice is not None and raw is not None:
         entry = Entry.of(raw)
