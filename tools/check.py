@@ -48,9 +48,9 @@ _C_TESTS = "unittest/nvidia/c"
 # Seconds on two cores, until an environment has a record of its own.
 _RECORD = "seconds.json"
 _SECONDS = {
-    "mypy": 60.0,
-    "pytest": 500.0,
-    "pytest-interpreted": 200.0,
+    "mypy": 30.0,
+    "pytest": 580.0,
+    "pytest-interpreted": 140.0,
     "pytest-slow": 1800.0,
     "pytest-quick": 45.0,
     "pytest-kernels": 10.0,

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
+import io
 import pathlib
 import signal
 import sys
@@ -401,7 +402,8 @@ def _attempt(checkout: pathlib.Path, run: Run, device: _Device) -> BaseException
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(_LIMIT_SECONDS)
     try:
-        with device.active():
+        # Tutorials print as they go.
+        with device.active(), contextlib.redirect_stdout(io.StringIO()):
             module = _load(checkout / "python" / run.path)
             eval(run.call, vars(module))
     except KeyboardInterrupt:

@@ -57,7 +57,11 @@ AREAS: dict[str, Area] = {
         always=("ir/test_printed_by_triton.py", "ir/test_properties.py"),
         lit=("ir", "tools"),
     ),
-    "analysis": Area(sources=("analysis",), tests=("analysis", "tools"), lit=("ttg", "amd")),
+    "analysis": Area(
+        sources=("analysis",),
+        tests=("analysis", "passes", "nvidia", "amd", "emulator", "tools"),
+        lit=("ttg", "amd", "nvidia"),
+    ),
     "passes": Area(sources=("passes",), tests=("passes", "tools"), lit=("ttg", "tools")),
     "amd": Area(
         sources=("backends/amd/passes", "backends/amd/analysis"),
@@ -77,7 +81,7 @@ AREAS: dict[str, Area] = {
     "nn": Area(sources=("nn",), tests=("nn",)),
 }
 C_SOURCES = ("tensor_map.c", "prepared_launch.c")
-_FILES_PER_MODULE = 6
+_FILES_PER_MODULE = 4
 _LEAST_LIMIT_S = 20.0
 
 
@@ -100,7 +104,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether tests noticed a fault: ``caught``, ``time`` (they did not end) or ``missed``."""
+    """Says how tests ended with a fault: ``caught``, ``time`` (they did not end) or ``missed``."""
 
     area: str
     module: str
@@ -307,9 +311,9 @@ class Changed:
 
 
 def measure_python(
-    area: str, count: int, per_module: int, chance: random.Random
+    area: str, count: int, per_module: int, chance: random.Random, lit: tuple[str, ...]
 ) -> Iterator[Verdict]:
-    """Yields verdicts about faults in the modules of an area."""
+    """Yields verdicts about faults in the modules of an area; ``lit`` names folders of ``test``."""
     spec = importlib.util.find_spec("triton_ext")
     assert spec is not None, "no triton_ext is installed"
     assert spec.origin is not None, "no triton_ext is installed"
@@ -319,7 +323,6 @@ def measure_python(
         shutil.copytree(pathlib.Path(spec.origin).parent, package)
         modules = [path for name in kind.sources for path in sorted((package / name).rglob("*.py"))]
         chance.shuffle(modules)
-        lit = kind.lit
         if lit and run_lit(package, lit) != 0:
             sys.stderr.write(f"note: {area}: lit fails without a fault, and is left out\n")
             lit = ()
@@ -393,6 +396,7 @@ def main() -> int:
     parser.add_argument("--area", action="append", choices=[*AREAS, "c"], help="these only")
     parser.add_argument("--faults", type=int, default=40, help="faults per area (40)")
     parser.add_argument("--per-module", type=int, default=4, help="faults per module (4)")
+    parser.add_argument("--no-lit", action="store_true", help="pytest alone judges: faster")
     parser.add_argument("--seed", default="1", help="which faults (1)")
     parser.add_argument("--out", type=pathlib.Path, help="file of verdicts, a line each; added to")
     parser.add_argument("--table", type=pathlib.Path, help="only show the table of such a file")
@@ -414,7 +418,13 @@ def main() -> int:
         measured = (
             measure_c(arguments.faults, chance)
             if area == "c"
-            else measure_python(area, arguments.faults, arguments.per_module, chance)
+            else measure_python(
+                area,
+                arguments.faults,
+                arguments.per_module,
+                chance,
+                () if arguments.no_lit else AREAS[area].lit,
+            )
         )
         for verdict in measured:
             verdicts.append(verdict)

@@ -32,7 +32,7 @@ class Rows:
         self._path = path
         rows = [row for row in read_rows(path) if "layer" in row]
         keys = [(row["layer"], row["direction"], row["dtype"]) for row in rows]
-        self.done = {key for key, row in zip(keys, rows, strict=True) if not row["error"]}
+        self.done = {key for key, row in zip(keys, rows, strict=True) if not row.get("error")}
         self.failed = {*keys} - self.done
 
     def add(self, row: dict[str, Any]) -> None:
@@ -116,8 +116,9 @@ def table_of(layers: Sequence[Layer]) -> tuple[Any, set[str]]:
     """Returns the table of the choices that are worth an entry, and the keys of all layers.
 
     The configuration that loses least counts for all layers with one key.  It is worth an entry
-    where it takes 2 % less time than what the models choose, nothing that they choose runs, or they
-    misjudge torch: they choose torch where it is not 2 % faster, or ours where it is 5 % faster.
+    where it takes 2 % less time than what the models chose in the sweep, nothing that they chose
+    ran, or they misjudged torch: they chose torch where it is not 2 % faster, or ours where torch
+    is 5 % faster.
 
     Raises:
         ValueError: Times are invented, or of several GPUs.

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["VAE", "Entry", "Output", "conditioned_entry", "controlnet_entry", "decoder_entry",
-           "detector_entry", "diffusers_entry", "encoder_entry", "image", "mel_entry",
-           "monai_entry", "pair_entry", "sdxl_unet", "segmentation_entry", "svd_entry",
+__all__ = ["VAE", "Entry", "Output", "codec_entry", "conditioned_entry", "controlnet_entry",
+           "decoder_entry", "detector_entry", "diffusers_entry", "encoder_entry", "image",
+           "mel_entry", "monai_entry", "pair_entry", "sdxl_unet", "segmentation_entry", "svd_entry",
            "timm_entry", "torchvision_entry", "transformers_entry", "unconditioned_entry",
            "univnet_entry", "video_entry"]  # fmt: skip
 
@@ -164,6 +164,18 @@ def transformers_entry(
 
         made = getattr(transformers, model)(getattr(transformers, config)(**settings))
         return Output(made, lambda m, x: m(x)), (torch.randn(count, *shape),)
+
+    return Entry("transformers", make, batch)
+
+
+def codec_entry(model: str, config: str, shape: tuple[int, ...], batch: int) -> Entry:
+    """The encoder and decoder of an audio codec, without its codes: a rounding may change these."""
+
+    def make(count: int) -> Made:
+        import transformers
+
+        made = getattr(transformers, model)(getattr(transformers, config)())
+        return Output(made, lambda m, x: m.decoder(m.encoder(x))), (torch.randn(count, *shape),)
 
     return Entry("transformers", make, batch)
 

@@ -16,6 +16,7 @@ from benchmarks.suites import sections
 from examples.models.entries import (
     VAE,
     Entry,
+    codec_entry,
     conditioned_entry,
     controlnet_entry,
     decoder_entry,
@@ -379,7 +380,7 @@ EXAMPLES: dict[str, Entry] = {
     "hifigan": transformers_entry("SpeechT5HifiGan", "SpeechT5HifiGanConfig", (400, 80), 8),
     "wav2vec2": transformers_entry("Wav2Vec2Model", "Wav2Vec2Config", (160_000,), 8),
     "convnextv2": transformers_entry("ConvNextV2Model", "ConvNextV2Config", (3, 224, 224), 64),
-    "encodec": transformers_entry("EncodecModel", "EncodecConfig", (1, 96_000), 8),
+    "encodec": codec_entry("EncodecModel", "EncodecConfig", (1, 96_000), 8),
     "unet_resnet50": segmentation_entry("Unet", "resnet50"),
     "fpn_efficientnet_b4": segmentation_entry("FPN", "efficientnet-b4"),
     "deeplabv3plus_resnet101": segmentation_entry("DeepLabV3Plus", "resnet101"),

@@ -16,7 +16,7 @@ from async_text import ARCHES, Kernel
 from ir_helpers import NO_CORPUS, corpus_files
 from triton_ext import backends
 from triton_ext.analysis.backward_flow import BackwardFlow
-from triton_ext.analysis.timeline import Close, Commit, Copy, Open, Use, Wait
+from triton_ext.analysis.timeline import Call, Close, Commit, Copy, Open, Use, Wait
 from triton_ext.errors import PassError, VerifyError
 from triton_ext.ir import parse
 from triton_ext.passes import PassContext, registry
@@ -263,3 +263,55 @@ def test_a_copy_may_be_in_flight_where_nothing_is_known_of_what_ran_before():
 def test_a_function_that_is_not_there():
     with pytest.raises(VerifyError, match=r"expected a function of the module \(kernel.*'other'"):
         timeline(generate(0, "3.9.0", "gfx1250"), function="other")
+
+
+CALLED = {
+    "elsewhere": "tt.func private @elsewhere()\n",
+    "quiet": "tt.func private @quiet() {\n  tt.call @quiet() : () -> ()\n  tt.return\n}\n",
+    "loud": "tt.func private @loud() {\n  %w = ttg.async_wait {num = 0 : i32}\n  tt.return\n}\n",
+    "through": "tt.func private @through() {\n  tt.call @loud() : () -> ()\n  tt.return\n}\n",
+    "outside": "tt.func private @outside() {\n  tt.call @elsewhere() : () -> ()\n  tt.return\n}\n",
+    "round": "tt.func private @round() {\n  tt.call @round() : () -> ()\n"
+    "  tt.call @loud() : () -> ()\n  tt.return\n}\n",
+}
+
+
+def test_calls_are_shown_of_functions_that_are_unknown_or_have_asynchronous_operations():
+    kernel = Kernel("3.9.0", "gfx1250")
+    f = kernel.function("kernel", {"ptr": "!tt.ptr<f16>"})
+    for name in (*CALLED, "nowhere"):
+        f.emit(f"tt.call @{name}() : () -> ()")
+    f.wait(num=0)
+    text = str(kernel).replace("tt.func", f"{''.join(CALLED.values())}tt.func", 1)
+    (section,) = timeline(text, function="kernel").sections
+    calls = [row.item.callee for row in section.rows if isinstance(row.item, Call)]
+    assert calls == ["elsewhere", "loud", "through", "outside", "round", "nowhere"]
+
+
+@pytest.mark.parametrize(
+    ("copy", "does"),
+    [
+        (f"ttg.async_copy_global_to_local %p, %a : tensor<128x!tt.ptr<f32>, #row> -> {BUFFER}", 0),
+        (
+            f"amdg.async_copy_local_to_global %a, %p : !ttg.memdesc{BUFFER} "
+            "-> tensor<128x!tt.ptr<f32>, #row>",
+            1,
+        ),
+    ],
+    ids=["load", "store"],
+)
+def test_a_buffer_that_is_written_under_a_copy_says_what_the_copy_does(copy, does):
+    lines = [
+        f"%a = ttg.local_alloc : () -> !ttg.memdesc{BUFFER}",
+        "%one = arith.constant dense<1.0> : tensor<128xf32, #row>",
+        f"%t = {copy}",
+        "%g = ttg.async_commit_group tokens %t",
+        f"ttg.local_store %one, %a : tensor<128xf32, #row> -> !ttg.memdesc{BUFFER}",
+        "%w = ttg.async_wait {num = 0 : i32}",
+        *("tt.return", "}", "}"),
+    ]
+    shown = timeline(HEAD + "\n".join(lines))
+    (section,) = shown.sections
+    ((unsafe,),) = [row.unsafe for row in section.rows if row.unsafe]
+    assert unsafe.reason == f"written while the copy still {('writes', 'reads')[does]} it"
+    assert unsafe.copy == shown.copies[0].label

@@ -80,7 +80,7 @@ def verdict(text):
         remarks = VERIFIER.run(parse(text)).remarks
     except PassError:
         return "refuted"
-    return "proved" if remarks[0].message.startswith("proved") else "undecided"
+    return "proved" if remarks[0].message.startswith("proved:") else "undecided"
 
 
 def mutants(text):

@@ -181,7 +181,7 @@ def test_a_launch_without_a_gpu_says_both_ways_out(tmp_path):
     )  # fmt: skip
     message, stock = done.stdout.splitlines()
     assert "set TRITON_INTERPRET=1 before the program starts" in message
-    assert "triton_ext.gluon.nvidia.emulated(kernel)[grid](...)" in message
+    assert "triton_ext.emulated(kernel, target)[grid](...)" in message
     assert "0 active drivers" in message
     assert stock == "RuntimeError"
 

@@ -74,6 +74,18 @@ def test_names_of_results_that_are_not_named_stay_unnamed():
     assert str(module) == text
 
 
+BOOLS = {"true": "%true", "false": "%false", "1 : i1": "%true", "0 : i1": "%false"}
+
+
+def of_a_bool(text):
+    return f"tt.func @f() {{\n  %a = arith.constant {text}\n  tt.return\n}}\n"
+
+
+@pytest.mark.parametrize("text", BOOLS)
+def test_constants_of_one_bit_are_named_by_their_truth(text):
+    assert list(printed_names(parse(of_a_bool(text)).op).values()) == [BOOLS[text]]
+
+
 @pytest.fixture(scope="module")
 def library():
     pytest.importorskip("triton")
@@ -88,6 +100,13 @@ def test_names_of_the_text_above_are_those_of_the_host(library):
     if printed is None:
         pytest.skip("this release of Triton does not read it")
     check_names(TEXT, printed)
+
+
+@pytest.mark.parametrize("text", BOOLS)
+def test_constants_of_one_bit_are_named_as_the_host_names_them(text, library):
+    printed = library.run(of_a_bool(text), "").plain
+    assert printed is not None
+    check_names(of_a_bool(text), printed)
 
 
 @pytest.mark.parametrize("path", [*FIXTURES, *corpus_files()], ids=str)

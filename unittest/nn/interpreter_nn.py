@@ -624,6 +624,21 @@ def test_padding_that_is_put_off_shows_nowhere(how):
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
 
 
+@torch.no_grad()
+def test_sides_that_are_tensors_are_read_by_torch():
+    """As transformers' EnCodec has them."""
+    x, model = image(1, FLOAT), TORCH.Sequential(TORCH.Conv1d(8, 8, 3))
+    with nn.accelerate():
+        for mode in ("reflect", "constant"):
+            for behind in (1, 2, 3):
+                sides = (2, torch.tensor(behind))
+                expected = F.pad(x.contiguous(), (2, behind), mode=mode)
+                assert torch.equal(F.pad(x, sides, mode=mode), expected)
+                torch.testing.assert_close(
+                    model(F.pad(x, sides, mode=mode)), model(expected), rtol=2e-3, atol=2e-3
+                )
+
+
 def sum_of(pair):
     return pair[1] + pair[0].sum()
 

@@ -94,7 +94,7 @@ SMALL = {
     "wan_vae": (16, 2, 4, 4),
     "hunyuan_vae": (16, 2, 4, 4),
     "oobleck": (64, 4),
-    "dynunet": (1, 32, 32, 32),
+    "basicunet": (1, 32, 32, 32),
     "hifigan": (10, 80),
     "encodec": (1, 4800),
 }

@@ -156,3 +156,51 @@ def test_the_end_waits_for_stores():
     text = text.replace("pendings = 0", "pendings = 1")
     with pytest.raises(PassError, match="the kernel ends while this operation may still use"):
         VERIFIER.run(parse(text))
+
+
+def test_an_index_out_of_range_matters_where_it_is_used():
+    index = '"%bar = ttg.memdesc_index %ready[%stage]'.strip('"')
+    early = RING.replace("iter_args(%stage = %c0,", "iter_args(%stage = %c2,")
+    assert early != RING
+    assert index in early
+    with pytest.raises(PassError, match="the index is out of range"):
+        VERIFIER.run(parse(early))
+    # What is computed and not used is no harm, as with a predicate that is false.
+    unused = RING.replace(
+        "%done = ttg",
+        "%minus = arith.constant -1 : i32\n        %none = ttg.memdesc_index %ready[%minus] : "
+        "!ttg.memdesc<2x1xi64, #bar, #smem, mutable> -> !ttg.memdesc<1xi64, #bar, #smem, mutable>\n"
+        "        %false = arith.constant false\n"
+        "        ttng.arrive_barrier %none, 1, %false : !ttg.memdesc<1xi64, #bar, #smem, mutable>\n"
+        "        %done = ttg",
+    )
+    assert unused != RING
+    assert verdict(unused) == "proved"
+    assert verdict(unused.replace("arith.constant false", "arith.constant true")) != "proved"
+
+
+def test_a_ring_that_does_not_wrap_is_right_for_short_loops_only():
+    text = RING.replace("[%stage]", "[%i]")
+    found = [remark.message for remark in VERIFIER.run(parse(text)).remarks]
+    assert found == ["proved only for loops that do not run too often"]
+
+
+def test_functions_that_are_left_over_are_skipped():
+    left_over = "  tt.func private @left_over(%x: i32) -> i32 {\n    tt.return %x : i32\n  }\n}"
+    text = RING.rstrip().removesuffix("}") + left_over
+    assert len(VERIFIER.run(parse(text)).remarks) == 1
+
+
+def test_a_kernel_without_shared_memory():
+    text = (
+        RING.partition("  tt.func")[0]
+        + """
+  tt.func public @waits() {
+    ttng.async_tma_store_wait {pendings = 0 : i32, read_only}
+    ttng.fence_async_shared {bCluster = false}
+    tt.return
+  }
+}
+"""
+    )
+    VERIFIER.run(parse(text))

@@ -24,7 +24,7 @@ if reason := why_not_interpreted():
     pytest.skip(reason, allow_module_level=True)
 
 from triton_ext import ops
-from triton_ext.errors import TritonExtError, UnsupportedError
+from triton_ext.errors import DescriptorError, TritonExtError, UnsupportedError
 from triton_ext.ops.core.descriptors import channels_last
 from triton_ext.ops.core.epilogue import apply_activation
 
@@ -394,6 +394,48 @@ def test_same_and_valid(dims):
         y = CONV[dims](x, weight, padding=padding, **how)
         z = TORCH_CONV[dims](x.double(), weight.double(), padding=padding, **how)
         as_exact(y, z.half(), z)
+
+
+def test_numbers_mean_every_direction():
+    x, weight, _ = BLOCK.operands()
+    y = ops.conv2d(x, weight, stride=2, padding=2, dilation=2)
+    pairs = ((2, 2), (2, 2))
+    assert torch.equal(y, ops.conv2d(x, weight, None, (2, 2), pairs, (2, 2)))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    y = ops.conv2d(x, weight, padding=(1, 2))
+    assert torch.equal(y, ops.conv2d(x, weight, None, 1, [[1, 1], [2, 2]]))
+
+
+@pytest.mark.parametrize("stride", [0, 2])
+def test_a_bias_of_any_stride(stride):
+    x, weight, _ = BLOCK.operands()
+    bias = torch.randn(32).half().as_strided((16,), (stride,))
+    z = F.conv2d(x.double(), weight.double(), bias.double())
+    as_exact(ops.conv2d(x, weight, bias), z.half(), z)
+
+
+@pytest.mark.parametrize(
+    ("walk", "match"),
+    [
+        ({"dilation": 3}, r"filter \(dilated extent 7\) larger than padded input 5"),
+        ({"stride": 0}, r"conv stride 0 in .*: TMA supports 1\.\.8"),
+        ({"stride": (1, 9)}, r"conv stride 9 in .*: TMA supports 1\.\.8"),
+        ({"padding": 200}, "padding 200 in H too large"),
+        ({"stride": 9, "padding": 200}, r"(?s)conv stride 9.*padding 200"),
+    ],
+)
+@pytest.mark.parametrize("images", [0, 2])
+def test_what_tma_has_not_is_refused(walk, match, images):
+    x, weight, _ = BLOCK.operands()
+    with pytest.raises(DescriptorError, match=match):
+        ops.conv2d(x[:images], weight if "dilation" in walk else weight[..., :1, :1], **walk)
+
+
+def test_only_the_gradients_that_are_asked_for():
+    x, weight, _ = BLOCK.operands()
+    ops.conv2d(x, weight.requires_grad_()).sum().backward()
+    assert weight.grad is not None
+    assert x.grad is None
 
 
 def test_an_empty_batch():

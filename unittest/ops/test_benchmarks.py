@@ -247,62 +247,66 @@ for dtype, names, direction, epilogue in (
         print((result - operands.run_torch(direction)).abs().max().item() < 0.05)
 """
 
-# The code of a GPU, over tensors on the CPU: kernels are interpreted, times invented.
+# The code of a GPU, over tensors on the CPU: kernels are compiled, then interpreted; times are
+# invented.
 ON_THE_CPU = """
-import argparse
 import functools
+import sys
 
-from triton_ext.ops.core.device import KNOWN
+from triton_ext.ops.core import device
 from triton_ext.ops.tuning import parse_shape
 
-from benchmarks import norms
-from benchmarks.harness import FakeTimer
+from benchmarks import compare, harness, norms
+from benchmarks.__main__ import main
+from benchmarks.suites import Layer
 from benchmarks.zoo import sweep
-from benchmarks.zoo.layers import ZooLayer
 
-options = argparse.Namespace(dry_run=False, dtype="float16", rounds=2)
+small = (Layer("small", parse_shape("1x32x6x5_32_k3x3")),)
+device.device_of = lambda *_: device.KNOWN["h200"]
+norms.LAYERS = {
+    "bn": norms.Layer("bn", (2, 16, 4, 4), with_residual=True),
+    "gn": norms.Layer("gn", (2, 16, 4, 4), groups=4),
+}
 norms._tensors = functools.partial(norms._tensors, device="cpu")
-for how in ({"with_residual": True}, {"groups": 4}):
-    layer = norms.Layer("small", (2, 16, 4, 4), with_backward=True, **how)
-    for layer in (layer, norms.dataclasses.replace(layer, with_backward=False)):
-        row = norms._measure(layer, options, FakeTimer())
-        print(*row.timings, row.wrong, all(0 < found.l2 < 0.01 for found in row.errors.values()))
-
-sweep.make_operands = functools.partial(sweep.make_operands, device="cpu")
 sweep._single_ms = lambda function: function() is None
-for direction in ("fprop", "dgrad", "wgrad"):
-    layer = ZooLayer(problem=parse_shape("1x32x6x5_32_k3x3"), transposed=False, dtype="float16",
-                     inference=1, training=1, networks=())
-    how = argparse.Namespace(direction=direction, candidates=2, suite=None)
-    work = sweep._planned(layer, how, KNOWN["h200"])
-    timing = sweep.measure(work, FakeTimer(), 2, False)
-    row = work.row(how)
-    print(timing.ms > 0, work.torch["counted_us"] > 0, row["error"], row["refusal"],
-          {v.status for v in work.variants}, len(work.variants) > 1)
+sweep._is_torch_faster = lambda work: False
+for module in (compare, sweep):
+    module.has_gpu = lambda: True
+    module.select_layers = lambda *_: small
+    module.machine_line = lambda timer: ""
+    module.EventTimer = lambda *_, **options: harness.FakeTimer()
+    module.make_operands = functools.partial(module.make_operands, device="cpu")
+sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_variants_compute_the_same():
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("norms --dtype float16 --rounds 2", "torch/ours, geometric mean of 4 layers"),
+        ("compare --dtype float8_e4m3fn --jobs 1", "bfloat16/ours, geometric mean of 1 layers"),
+        (
+            "zoo sweep --suite few --jobs 1 --candidates 2 --dtype float16",
+            "1 layers, 0 of them failed",
+        ),
+    ],
+)
+def test_commands_for_a_gpu_run_over_tensors_on_the_cpu(words, told, tmp_path):
+    out = tmp_path / ("rows.jsonl" if words.startswith("zoo") else "rows.csv")
     result = subprocess.run(
-        [sys.executable, "-c", INTERPRETED], cwd=ROOT, capture_output=True, text=True, timeout=100,
-        check=False, env={**os.environ, "TRITON_INTERPRET": "1"},
+        [sys.executable, "-c", ON_THE_CPU, *words.split(), "--out", str(out)], cwd=ROOT,
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
     )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    right = "cudnn ours () True"
-    assert result.stdout.splitlines() == [
-        right, "True", right, "True", right, "True", right, "bfloat16 ours () True",
-    ]  # fmt: skip
-
-
-def test_norms_and_sweeps_measure_what_a_gpu_would():
-    result = subprocess.run(
-        [sys.executable, "-c", ON_THE_CPU], cwd=ROOT, capture_output=True, text=True, timeout=300,
-        check=False, env={**os.environ, "TRITON_INTERPRET": "1"},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert (
-        result.stdout.splitlines() == ["torch ours () True"] * 4 + ["True True   {'ok'} True"] * 3
-    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert told in result.stdout
+    if out.suffix == ".csv":
+        lines = [line for line in out.read_text().splitlines() if not line.startswith("#")]
+        assert all(float(row["ours_ms"]) > 0 for row in csv.DictReader(lines))
+    else:
+        row = json.loads(out.read_text().splitlines()[-1])
+        assert row["cudnn_us"] > 0
+        assert {each["status"] for each in row["results"]} == {"ok"}
 
 
 def test_clusters_have_half_of_the_pixels():

@@ -108,6 +108,9 @@ def test_doubling_ends():
 
 DIVISION = "    %{} = arith.{} %{}, %{} : tensor<64xi32, #b>"
 SEVEN = "    %c = arith.constant dense<7> : tensor<64xi32, #b>"
+ONE_SEVEN = """\
+    %k = arith.constant 7 : i32
+    %c = tt.splat %k : i32 -> tensor<64xi32, #b>"""
 
 
 @pytest.mark.parametrize("name", ["divsi", "divui", "remsi", "remui"])
@@ -119,3 +122,4 @@ def test_divisions_are_dear(name):
     assert computed(two)[1] is None
     by_seven = two.replace("%s :", "%c :")
     assert computed(f"{SEVEN}\n{by_seven}")[1] is not None
+    assert computed(f"{ONE_SEVEN}\n{by_seven}")[1] is not None

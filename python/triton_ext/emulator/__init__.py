@@ -6,8 +6,9 @@ the last moment at which the hardware may still let them, and until then LDS tha
 poison.  A missing wait shows on every run, not on one in a thousand.
 
 The waves of a workgroup run in step; the partitions of ``ttg.warp_specialize`` take turns, and for
-NVIDIA's GPUs what they do to shared memory has to be in order.  Tensors have their values and no
-layout.  What is left out stands in ``docs/tdm-waits/2-pipelines.md`` and ``docs/gluon-conv.md``.
+NVIDIA's GPUs what they do to shared and tensor memory has to be in order.  Tensors have their
+values and no layout.  What is left out stands in ``docs/tdm-waits/2-pipelines.md`` and
+``docs/gluon-conv.md``.
 
 Needs numpy: ``pip install 'triton-ext[interpreter]'``.
 """

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from triton_ext.ir import Module, Operation
+from triton_ext.ir.dialects import OpReader
 from triton_ext.ir.encodings.conversion import cga_units, shape_per_cta
 from triton_ext.ir.types import Type
 
@@ -31,6 +32,8 @@ __all__ = ["Cluster", "cga_bases", "check_operation", "num_ctas_of", "share_of",
 
 #: Operations that take elements of other CTAs.
 _ACROSS = frozenset({"tt.reduce", "tt.scan", "tt.gather", "tt.histogram"})
+#: Those of them that combine elements along an axis only.
+_ALONG = frozenset({"tt.reduce", "tt.scan"})
 #: Operations that keep every element in its CTA where the two sides are split alike.
 _ALIKE = frozenset({"ttg.convert_layout", "ttg.local_load", "ttg.local_store", "ttg.local_alloc"})
 #: Operations that keep every element in its CTA where only the outermost dimension is split.
@@ -84,6 +87,12 @@ def check_operation(op: Operation, type_of: Callable[[Any], Type]) -> None:
         is_known = len(set(splits)) <= 1
     elif op.name in _ROWS:
         is_known = all(_splits_rows(type_of(value)) for value in (*op.operands, *op.results))
+    elif op.name in _ALONG:
+        # Every CTA has all elements along the axis.
+        axis = OpReader(op).integer("axis")
+        is_known = not any(
+            basis[axis] for value in op.operands for basis in cga_bases(type_of(value))
+        )
     else:
         is_known = not any(any(basis) for bases in splits for basis in bases)
     if not is_known:

@@ -282,7 +282,8 @@ def _select(op: Operation, context: Context) -> Step:
     def step(group: Workgroup) -> None:
         values = group.values
         condition = values[view.condition]
-        if is_scalar:
+        # A region of scalars may run for many elements at once.
+        if is_scalar and np.ndim(condition) == 0:
             # The values may have any type, also that of a descriptor or a pointer.
             values[view.result] = values[view.true_value if condition else view.false_value]
         else:

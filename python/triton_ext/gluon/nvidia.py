@@ -2,8 +2,8 @@
 
 ``async_load_im2col``, ``im2col_start`` and ``warpgroup_mma_joined`` are for kernels;
 ``TensorDescriptorIm2Col``, ``im2col_layout`` and ``with_base`` are for the host.
-``emulated(kernel)`` is launched on CPU tensors.  Kernels are the same with every Triton from
-3.6 on.
+``emulated`` is the older name of ``triton_ext.emulated``, for one more release.  Kernels are the
+same with every Triton from 3.6 on.
 """
 
 from __future__ import annotations

@@ -212,8 +212,7 @@ def wrap_create_driver(
                 f"Triton finds no GPU to launch a kernel on ({error}); run it on a machine with a "
                 "GPU and its driver, or on the CPU: for @triton.jit kernels set "
                 "TRITON_INTERPRET=1 before the program starts, and for Gluon kernels, or the "
-                "compiled form of either, launch "
-                "triton_ext.gluon.nvidia.emulated(kernel)[grid](...) or gluon.amd.emulated"
+                "compiled form of either, launch triton_ext.emulated(kernel, target)[grid](...)"
             ) from error
 
     return create_driver

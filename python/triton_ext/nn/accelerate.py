@@ -113,6 +113,8 @@ class Redirect(TorchFunctionMode):
         """Returns the input, padded by a kernel or later; ``None`` where torch has to pad it."""
         if type(input) not in _PLAIN or type(pad) not in (tuple, list):
             return None
+        if not all([type(side) is int for side in pad]):
+            return None  # numbers of tensors may change, and keys may not have them
         if mode == "constant" and self._pending is not None:
             y = padded(input, pad, mode, value)
             return None if y is None else self._pending.add(y)

@@ -205,10 +205,10 @@ _DIALECTS: Final = ("ttng.", "ttg.", "nvgpu.", "nvvm.", "nvws.", "gpu.", "llvm."
 #: Operations of these dialects that touch no shared memory, or only what Triton reserves for them.
 _NOTHING: Final = frozenset(
     {
-        *("gpu.barrier", "gpu.thread_id", "ttg.barrier", "ttg.convert_layout", "ttg.local_dealloc"),
+        *("gpu.barrier", "ttg.barrier", "ttg.convert_layout", "ttg.local_dealloc"),
         *("ttg.local_barrier", "ttg.memdesc_index", "ttg.memdesc_reinterpret"),
         *("ttg.memdesc_reshape", "ttg.memdesc_subslice", "ttg.memdesc_trans", "ttg.mask"),
-        *("ttg.mask.return", "ttg.predicate_stage", "ttg.warp_id", "ttg.warp_return"),
+        *("ttg.mask.return", "ttg.predicate_stage", "ttg.warp_return"),
         *("ttg.warp_specialize", "ttg.warp_specialize.partitions", "ttg.warp_yield"),
         *("ttng.reinterpret_tensor_descriptor", "ttng.tensormap_create"),
         *("ttg.global_scratch_alloc", "ttng.tensormap_fenceproxy_acquire"),

@@ -20,6 +20,7 @@ from triton_ext.analysis.interleavings import (
 from triton_ext.analysis.interleavings.state import Event
 from triton_ext.errors import PassError, VerifyError
 from triton_ext.ir import Module, Operation
+from triton_ext.ir.functions import visibility_of
 from triton_ext.passes import PassContext, error_at
 from triton_ext.passes.places import place_of
 
@@ -44,7 +45,10 @@ def verify_async(module: Module, context: PassContext, *, report: str, undecided
         PassError: A kernel is refuted; or it is not decided, and that is an error.
     """
     errors: list[PassError] = []
+    # A kernel that still calls a function is not decided.
     for function in [op for op in module.walk() if op.name == "tt.func" and op.regions]:
+        if visibility_of(function) == "private":
+            continue
         try:
             outcome = explore(read_kernel(function, read_event))
         except NotDecided as reason:
@@ -54,8 +58,9 @@ def verify_async(module: Module, context: PassContext, *, report: str, undecided
             if outcome.violation is not None:
                 errors.append(_error(outcome, outcome.violation))
                 continue
-            if found is None and outcome.assumed:
+            if found is None and (outcome.assumed or outcome.in_range):
                 _warn_of_assumptions(function, outcome, context)
+                continue
         if found is None:
             context.count("kernels-proved")
             if report == "all":
@@ -78,12 +83,14 @@ def verify_async(module: Module, context: PassContext, *, report: str, undecided
 
 
 def _warn_of_assumptions(function: Operation, outcome: Outcome, context: PassContext) -> None:
-    places = ", ".join(sorted(map(_place, outcome.assumed)))
-    context.warning(
-        function,
-        "proved only for loops that run at least once",
-        f"it is wrong where one of these does not: {places}",
-    )
+    loops = ", ".join(sorted(map(_place, outcome.assumed)))
+    indices = ", ".join(sorted(map(_place, outcome.in_range)))
+    if loops:
+        message = "proved only for loops that run at least once"
+        context.warning(function, message, f"it is wrong where one of these does not: {loops}")
+    if indices:
+        message = "proved only for loops that do not run too often"
+        context.warning(function, message, f"these indices have to be in range: {indices}")
 
 
 def _error(outcome: Outcome, violation: Violation) -> PassError:

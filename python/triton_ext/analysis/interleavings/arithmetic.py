@@ -285,7 +285,7 @@ class Arithmetic:
         state.asked += 1
         if state.asked <= len(given):
             return given[state.asked - 1]
-        raise Fork(*(lambda s, a=a: setattr(s, "guesses", (*given, a)) for a in range(answers)))
+        raise Fork(*(lambda s, a=a: _answer(s, (*given, a)) for a in range(answers)))
 
     def _by_bounds(self, state: State, part: Part, what: Term) -> bool | None:
         """Decides a comparison of a term with a number by what is known of the term."""
@@ -505,6 +505,12 @@ class Arithmetic:
         raise Fork(
             *(lambda s, r=r: _know(s, term, (r, wanted)) for r in range(known[0], wanted, known[1]))
         )
+
+
+def _answer(state: State, guesses: tuple[int, ...]) -> None:
+    # Another question about the same thing may get another answer.
+    state.is_doubtful = True
+    state.guesses = guesses
 
 
 def _decide(state: State, condition: Term, answer: bool) -> None:

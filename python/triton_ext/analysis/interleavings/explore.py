@@ -34,8 +34,8 @@ class Limits:
         steps: Instructions.
     """
 
-    states: int = 12_000
-    steps: int = 600_000
+    states: int = 6_000
+    steps: int = 300_000
 
 
 @dataclass(slots=True)
@@ -50,6 +50,7 @@ class Outcome:
         conditions: Least and largest value of the bounds for which the violation happens.
         loops: The loop of a bound.
         assumed: Loops that are assumed to run at least once.
+        in_range: Operations whose indices are assumed to be in range.
         states: States that were followed.
         steps: Instructions that were followed.
     """
@@ -61,6 +62,7 @@ class Outcome:
     conditions: dict[Term, tuple[float, float]] = field(default_factory=dict)
     loops: dict[Term, Operation] = field(default_factory=dict)
     assumed: tuple[Operation, ...] = ()
+    in_range: tuple[Operation, ...] = ()
     states: int = 0
     steps: int = 0
 
@@ -177,6 +179,7 @@ class _Explorer:
                 )
                 break
         outcome.loops = self.machine.loops
+        outcome.in_range = tuple(self.machine.in_range)
         outcome.states, outcome.steps = len(seen), self.steps
         if outcome.violation is None and outcome.undecided is None:
             outcome.undecided = doubtful

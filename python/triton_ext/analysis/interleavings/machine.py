@@ -55,6 +55,19 @@ class _Bound:
     enter: Enter
 
 
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """The value of a view with an index out of range; only its use is wrong.
+
+    Attributes:
+        op: The operation with the index.
+        is_known: Whether the index is known exactly.
+    """
+
+    op: Operation
+    is_known: bool
+
+
 class Machine:
     """Runs instructions.
 
@@ -64,6 +77,7 @@ class Machine:
 
     Attributes:
         loops: The loop of each bound.
+        in_range: Operations whose indices are assumed to be in range.
     """
 
     def __init__(self, kernel: Kernel, precision: Precision) -> None:
@@ -72,6 +86,7 @@ class Machine:
         self.memory = Memory(kernel)
         self.arithmetic = Arithmetic(kernel.terms, precision)
         self.loops: dict[Term, Operation] = {}
+        self.in_range: set[Operation] = set()
         #: Buffers that an index tells apart.
         self._counts: dict[Operation, int] = {}
         #: How the results of operations are computed, and the first of them.
@@ -132,6 +147,12 @@ class Machine:
 
     def view(self, part: Part, value: Value, op: Operation) -> View:
         found = self._value(part, value)
+        if isinstance(found, _Outside):
+            if found.is_known:
+                raise Violation(found.op, "the index is out of range, and the buffer is used", ())
+            # The kernel relies on a loop that does not run so often.
+            self.in_range.add(found.op)
+            raise InfeasibleError
         if not isinstance(found, View):
             fail(op, f"it is not known which buffer '{value.name}' is")
         return found
@@ -268,7 +289,10 @@ class Machine:
         operands = [self._number(part, value) for value in op.operands]
         return self.arithmetic.calc(state, part, op, operands)
 
-    def _slice(self, state: State, part: Part, op: Operation) -> View:
+    def _slice(self, state: State, part: Part, op: Operation) -> View | _Outside:
+        outside = self._value(part, op.operands[0])
+        if isinstance(outside, _Outside):
+            return outside
         view = self.view(part, op.operands[0], op)
         root = self.kernel.roots[view.root]
         if view.pieces != (1 << root.pieces) - 1:
@@ -276,12 +300,15 @@ class Machine:
         return View(view.root, view.first, view.count, slice_pieces(root, op))
 
     def _select(self, state: State, part: Part, op: Operation) -> object:
-        if not isinstance(self._value(part, op.operands[1]), View):
+        if not isinstance(self._value(part, op.operands[1]), (View, _Outside)):
             return self._number_of(state, part, op)
         is_first = self._is_on(state, part, op.operands[0])
         return self._value(part, op.operands[1 if is_first else 2])
 
-    def _same(self, state: State, part: Part, op: Operation) -> View:
+    def _same(self, state: State, part: Part, op: Operation) -> View | _Outside:
+        outside = self._value(part, op.operands[0])
+        if isinstance(outside, _Outside):
+            return outside
         view = self.view(part, op.operands[0], op)
         if op.name == "ttg.memdesc_reinterpret" and size_bytes(op.operands[0]) != size_bytes(
             op.results[0]
@@ -289,7 +316,10 @@ class Machine:
             fail(op, "it is not known which part of the buffer this is")
         return view
 
-    def _index(self, state: State, part: Part, op: Operation) -> View:
+    def _index(self, state: State, part: Part, op: Operation) -> View | _Outside:
+        view = self._value(part, op.operands[0])
+        if isinstance(view, _Outside):
+            return view
         view = self.view(part, op.operands[0], op)
         count = self._counts.get(op)
         if count is None:
@@ -300,13 +330,11 @@ class Machine:
         index = self._number(part, op.operands[1])
         if index is UNKNOWN:
             fail(op, "its index is not followed")
-        if isinstance(index, int):
-            if not 0 <= index < count:
-                raise InfeasibleError
-            number = index
-        else:
-            if isinstance(index, Counted) and index.value >= count:
-                raise InfeasibleError
+        if isinstance(index, (int, Counted)):
+            number = index if isinstance(index, int) else index.value
+            if not 0 <= number < count:
+                return _Outside(op, is_known=isinstance(index, int))
+        if not isinstance(index, int):
             number = self.arithmetic.residue(state, index, count)
         size = view.count // count
         return View(view.root, view.first + number * size, size, view.pieces)

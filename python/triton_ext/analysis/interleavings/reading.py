@@ -271,7 +271,7 @@ class _Reader:
         kernel.code = [each for each in self.code if each is not None]
         assert len(kernel.code) == len(self.code)
         kernel.last_loops = loops
-        slots = kernel.roots[-1].base + kernel.roots[-1].atoms * kernel.roots[-1].pieces
+        slots = sum(root.atoms * root.pieces for root in kernel.roots)
         kernel.facts = Facts(slots, len(kernel.names))
         kernel.touching = self._touching()
 
