@@ -237,7 +237,7 @@ class _Device:
         self.capability = int(target.removeprefix("sm_"))
         self.launched: list[str] = []
 
-    # What the files ask Triton's driver.
+    # The files ask Triton's driver for these.
 
     def get_current_target(self) -> Any:
         """The target of compiles."""
@@ -323,7 +323,7 @@ class _Device:
             driver._active = active
 
     def launch_method(self) -> Any:
-        """What ``JITFunction.run`` is meanwhile."""
+        """Returns the function that replaces ``JITFunction.run``."""
 
         def run(kernel: Any, *args: Any, **kwargs: Any) -> None:
             self.launch(kernel, *args, **kwargs)

@@ -47,7 +47,7 @@ _MOST_PROGRAMS = 512  # of the kernel that adds: about four per multiprocessor
 
 
 class _Norm(NamedTuple):
-    """What a module computes.
+    """A norm over channels, as a module computes it.
 
     Attributes:
         kind: Distances from the mean over their deviation, x over its root mean square, or x over

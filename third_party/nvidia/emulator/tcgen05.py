@@ -180,12 +180,12 @@ class _Ctas:
     shared: tuple[int, ...]
 
     @classmethod
-    def of(cls, op: Operation, context: Context, told: Sequence[Value]) -> _Ctas:
-        """Those of an operation, and the operands whose CTAs are told."""
+    def of(cls, op: Operation, context: Context, shared: Sequence[Value]) -> _Ctas:
+        """Returns the CTAs of an operation; ``shared`` are the operands that CTAs share."""
         module = op.module
         in_module = module is not None and module.op.attributes.get("ttng.two-ctas") == "true"
-        shared = tuple(shared_bits(cga_bases(context.type_of(value))) for value in told)
-        return cls("two_ctas" in op.attributes or in_module, shared)
+        bits = tuple(shared_bits(cga_bases(context.type_of(value))) for value in shared)
+        return cls("two_ctas" in op.attributes or in_module, bits)
 
     def issues(self, group: Workgroup) -> bool:
         """Returns whether a CTA issues."""
