@@ -6,7 +6,7 @@ import pathlib
 import re
 
 import pytest
-from triton_ext.errors import PassError
+from triton_ext.errors import PassError, TritonExtError
 from triton_ext.ir import parse
 from triton_ext.passes import PassManager
 from triton_ext.passes.context import Remark
@@ -272,3 +272,102 @@ def test_other_targets_are_not_decided(target):
     text = RING.replace('"cuda:90"', f'"{target}"')
     assert text != RING
     assert verdict(text) == f"not decided: the target is {target}, and only cuda:90 is modelled"
+
+
+TWO = MEMDESC.replace("<", "<2x", 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("    ttg.warp_specialize(", "partition0 writes '%data[0]', whose memory was given back"),
+        ("        %next = arith.addi", "partition0 writes '%data[1]', whose memory was given back"),
+        ("        %x = ttg.local_load", "the default partition reads '%data[0]', whose memory"),
+        ("    tt.return", "proved"),
+    ],
+)
+def test_memory_is_given_back_behind_its_last_use(place, expected):
+    assert RING.count(place) == 1
+    text = RING.replace(place, f"    ttg.local_dealloc %data : {TWO}\n{place}")
+    assert expected in verdict(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [("data", "frees '%data[0]', and nothing tells it"), ("ready", "frees mbarrier '%ready[0]'")],
+)
+def test_memory_that_another_partition_uses_is_not_given_back(name, used):
+    """Behind the producer's loop: the last copies run on."""
+    type_ = TWO if name == "data" else "!ttg.memdesc<2x1xi64, #bar, #smem, mutable>"
+    text = RING.replace(
+        "      ttg.warp_return",
+        f"      ttg.local_dealloc %p{name} : {type_}\n      ttg.warp_return",
+    )
+    assert text != RING
+    with pytest.raises(PassError) as caught:
+        VERIFIER.run(parse(text))
+    assert used in caught.value.message
+
+
+def test_memory_that_is_allocated_again():
+    """Each iteration has memory of its own; what it holds is not what the former one wrote."""
+    stores = [WAIT, WRITE, FENCE, STORE]
+    buffer = f"%own = ttg.local_alloc %x : (tensor<64x64xf16, #row>) -> {MEMDESC}"
+    read = f"%y = ttg.local_load %own : {MEMDESC} -> tensor<64x64xf16, #row>"
+    free = f"ttg.local_dealloc %own : {MEMDESC}"
+    for lines, expected in (
+        ([buffer, read, free], "proved"),
+        ([buffer, free, read], "reads '%own', whose memory was given back"),
+        ([buffer, read, free, free], "frees '%own', whose memory was given back"),
+    ):
+        assert expected in verdict(STAGING.replace("BODY", "\n".join([*stores, *lines])))
+    empty = f"%own = ttg.local_alloc : () -> {MEMDESC}"
+    store = f"ttg.local_store %x, %own : tensor<64x64xf16, #row> -> {MEMDESC}"
+    text = STAGING.replace("BODY", "\n".join([*stores, empty, store, read, free]))
+    assert verdict(text) == "proved"
+    text = STAGING.replace("BODY", "\n".join([*stores, empty, read, store, free]))
+    assert "before anything is written" in refuted(text).message
+
+
+def refuted(text):
+    """The error of a kernel."""
+    with pytest.raises(PassError) as caught:
+        VERIFIER.run(parse(text))
+    return caught.value
+
+
+def test_a_deadlock_names_everyone_who_waits():
+    text = "".join(
+        line for line in RING.splitlines(keepends=True) if "ttng.arrive_barrier" not in line
+    )
+    error = refuted(text)
+    assert "the default partition waits for phase 1 of mbarrier '%ready[0]'" in error.message
+    mine = "the default partition waits for phase 1 of '%ready[0]': "
+    assert any(note.startswith(mine) for note in error.notes)
+    waits = next(note for note in error.notes if note.startswith("partition0 waits for phase 0"))
+    line = 1 + next(
+        number for number, each in enumerate(text.splitlines()) if "ttng.wait_barrier %free" in each
+    )
+    assert waits.startswith("partition0 waits for phase 0 of '%empty[0]': ")
+    assert f":{line}:" in waits
+
+
+def test_a_deadlock_names_who_waits_for_the_end_of_others():
+    text = RING.replace(
+        "      scf.for %i = %d0 to %pn",
+        "      %d5 = arith.constant 5 : i32\n      scf.for %i = %d0 to %d5",
+    )
+    text = text.replace("scf.for %i = %c0 to %n", "scf.for %i = %c0 to %c2")
+    notes = refuted(text).notes
+    assert any(note.startswith("partition0 waits for phase") for note in notes)
+    assert any(
+        note.startswith("the default partition waits for the end of the other partitions: ")
+        for note in notes
+    )
+
+
+def test_a_module_without_a_target():
+    text = RING.replace(', ttg.target = "cuda:90"', "")
+    assert text != RING
+    with pytest.raises(TritonExtError, match=r"expected 'ttg.target' such as \"cuda:90\""):
+        VERIFIER.run(parse(text))

@@ -56,6 +56,8 @@ class VerifyAsync(Pass):
             PassError: A kernel is refuted; or it is not proved, and that is an error.
         """
         target = module.op.attributes.get("ttg.target", "").strip('"')
+        if not target and any(op.name.startswith("ttng.") for op in module.walk()):
+            module.op.fail("expected 'ttg.target' such as \"cuda:90\", found ''")
         if target.startswith("cuda:") and any(op.name in _NVIDIA for op in module.walk()):
             verify = backends.load("nvidia", "verify-async")
             verify(module, context, report=self.report, undecided=self.undecided)

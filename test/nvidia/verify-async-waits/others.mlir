@@ -9,7 +9,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 // One warning for all of them, at the first.
 tt.func public @tma(%d: !tt.tensordesc<64x64xf16, #s>, %m: !ttg.memdesc<64x64xf16, #s, #smem, mutable>, %b: !ttg.memdesc<1xi64, #bar, #smem, mutable>, %i: i32, %p: i1) {
   // expected-warning @below {{waits for 'ttng.async_tma_copy_global_to_local', 'ttng.async_tma_copy_local_to_global' are not checked: these end at mbarriers or at waits of their own}}
-  // expected-note @below {{triton_ext.emulator runs kernels for sm_90 and checks them}}
+  // expected-note @below {{triton-ext-verify-async checks them in kernels for sm_90}}
   ttng.async_tma_copy_global_to_local %d[%i, %i] %m, %b, %p : !tt.tensordesc<64x64xf16, #s>, !ttg.memdesc<1xi64, #bar, #smem, mutable> -> !ttg.memdesc<64x64xf16, #s, #smem, mutable>
   ttng.async_tma_copy_global_to_local %d[%i, %i] %m, %b, %p : !tt.tensordesc<64x64xf16, #s>, !ttg.memdesc<1xi64, #bar, #smem, mutable> -> !ttg.memdesc<64x64xf16, #s, #smem, mutable>
   ttng.async_tma_copy_local_to_global %d[%i, %i] %m : !tt.tensordesc<64x64xf16, #s>, !ttg.memdesc<64x64xf16, #s, #smem, mutable>

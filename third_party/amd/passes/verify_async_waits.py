@@ -114,7 +114,7 @@ def _warn_of_others(module: Module, context: PassContext) -> None:
         context.warning(
             next(iter(others.values())),
             f"waits for {names} are not checked: these end at mbarriers or at waits of their own",
-            "triton_ext.emulator runs kernels for sm_90 and checks them",
+            "triton-ext-verify-async checks them in kernels for sm_90",
         )
 
 

@@ -18,6 +18,7 @@ from triton_ext.analysis.interleavings import (
     Init,
     Inval,
     Join,
+    Lifetime,
     NotDecided,
     Retire,
     Start,
@@ -139,7 +140,13 @@ def _library(op: Operation) -> Sequence[Event]:
 
 
 def _alloc(op: Operation) -> Sequence[Event]:
-    return (Access(op, writes=(op.results[0],)),) if op.operands else ()
+    (buffer,) = op.results
+    alive = Lifetime(op, buffer, is_over=False)
+    return (alive, Access(op, writes=(buffer,))) if op.operands else (alive,)
+
+
+def _dealloc(op: Operation) -> Sequence[Event]:
+    return (Lifetime(op, op.operands[0], is_over=True),)
 
 
 def _local_load(op: Operation) -> Sequence[Event]:
@@ -183,6 +190,7 @@ _READERS: Final[Mapping[str, _Reader]] = {
     "ttg.async_copy_global_to_local": _cp_async,
     "ttg.async_wait": _async_wait,
     "ttg.local_alloc": _alloc,
+    "ttg.local_dealloc": _dealloc,
     "ttg.local_load": _local_load,
     "ttg.local_store": _local_store,
     "ttng.arrive_barrier": _arrive,
@@ -205,7 +213,7 @@ _DIALECTS: Final = ("ttng.", "ttg.", "nvgpu.", "nvvm.", "nvws.", "gpu.", "llvm."
 #: Operations of these dialects that touch no shared memory, or only what Triton reserves for them.
 _NOTHING: Final = frozenset(
     {
-        *("gpu.barrier", "ttg.barrier", "ttg.convert_layout", "ttg.local_dealloc"),
+        *("gpu.barrier", "ttg.barrier", "ttg.convert_layout"),
         *("ttg.local_barrier", "ttg.memdesc_index", "ttg.memdesc_reinterpret"),
         *("ttg.memdesc_reshape", "ttg.memdesc_subslice", "ttg.memdesc_trans", "ttg.mask"),
         *("ttg.mask.return", "ttg.predicate_stage", "ttg.warp_return"),

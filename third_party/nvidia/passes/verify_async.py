@@ -108,7 +108,10 @@ def _assumptions(outcome: Outcome) -> Iterator[tuple[str, str]]:
 def _error(outcome: Outcome, violation: Violation) -> PassError:
     names = outcome.kernel.names
     notes = [
-        f"{names[event.part]}: {_place(event.op)}: {event.op.name}" for event in violation.events
+        _told(outcome, event)
+        if event.what == "stuck"
+        else f"{names[event.part]}: {_place(event.op)}: {event.op.name}"
+        for event in violation.events
     ]
     notes += violation.notes
     notes += _trace(outcome, violation)
@@ -131,8 +134,12 @@ def _trace(outcome: Outcome, violation: Violation) -> Iterator[str]:
 
 def _told(outcome: Outcome, event: Event) -> str:
     kernel = outcome.kernel
-    name = kernel.slot_name(event.slot)
     who, where = kernel.names[event.part], _place(event.op)
+    if event.slot < 0:
+        return f"{who} waits for the end of the other partitions: {where}"
+    name = kernel.slot_name(event.slot)
+    if event.what == "stuck":
+        return f"{who} waits for phase {event.phase} of {name}: {where}"
     if event.what == "wait":
         if event.phase < 0:
             return f"{who} goes on at {name}, which is fresh: {where}"

@@ -18,7 +18,7 @@ from .machine import Machine
 from .memory import Violation
 from .numbers import Term
 from .program import Copy, Kernel, NotDecided, Spawn, Test, Wait, fail
-from .state import DONE, Event, Part, State
+from .state import DONE, Barrier, Event, Part, State
 
 __all__ = ["Limits", "Outcome", "explore"]
 
@@ -257,31 +257,45 @@ class _Explorer:
 
     def _deadlock(self, state: State) -> NoReturn:
         """Refuses a state in which nobody goes on."""
+        events: list[Event] = []
+        notes: list[str] = []
         for part in state.parts:
             if part.pc < 0:
                 continue
             instruction = self.kernel.code[part.pc]
+            slot, phase = -1, 0
             if isinstance(instruction, Wait):
                 view = self.machine.view(part, instruction.barrier, instruction.op)
                 slot = self.kernel.slot_of(view, instruction.op)
-                barrier = state.barriers[slot]
-                name = self.kernel.slot_name(slot)
-                notes = [
-                    f"phase {barrier.phases} of {name} has {barrier.count - barrier.pending} of "
-                    f"{barrier.count} arrivals"
-                ]
-                if barrier.tx_bytes > 0:
-                    notes.append(f"and {barrier.tx_bytes} bytes outstanding")
-                if barrier.tx_bytes < 0:
-                    notes.append(f"and copies brought {-barrier.tx_bytes} bytes too many")
-                raise Violation(
-                    instruction.op,
-                    f"{self.kernel.names[part.number]} waits for phase {barrier.phases} of "
-                    f"mbarrier {name}, which never completes",
-                    (),
-                    *notes,
-                )
-        fail(self.kernel.function, "nobody goes on")
+                barrier = state.barriers.get(slot)
+                if barrier is None:
+                    fail(instruction.op, "this waits while the mbarrier is invalidated")
+                phase = barrier.phases
+                note = self._missing(slot, barrier)
+                notes += [note] if note not in notes else []
+            events.append(Event(part.number, instruction.op, "stuck", slot, phase))
+        first = next((event for event in events if event.slot >= 0), None)
+        if first is None:
+            fail(self.kernel.function, "nobody goes on")
+        raise Violation(
+            first.op,
+            f"{self.kernel.names[first.part]} waits for phase {first.phase} of "
+            f"mbarrier {self.kernel.slot_name(first.slot)}, which never completes",
+            events,
+            *notes,
+        )
+
+    def _missing(self, slot: int, barrier: Barrier) -> str:
+        """Returns why a phase does not complete."""
+        bytes_ = ""
+        if barrier.tx_bytes > 0:
+            bytes_ = f", and {barrier.tx_bytes} bytes outstanding"
+        if barrier.tx_bytes < 0:
+            bytes_ = f", and copies brought {-barrier.tx_bytes} bytes too many"
+        return (
+            f"phase {barrier.phases} of {self.kernel.slot_name(slot)} has "
+            f"{barrier.count - barrier.pending} of {barrier.count} arrivals{bytes_}"
+        )
 
 
 def _is_feasible(state: State) -> bool:

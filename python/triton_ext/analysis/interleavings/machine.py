@@ -28,6 +28,7 @@ from .program import (
     JoinParts,
     Jump,
     Kernel,
+    Lifetime,
     Move,
     Next,
     Retire,
@@ -106,6 +107,7 @@ class Machine:
             Join: self._join,
             JoinParts: self._join_parts,
             Jump: self._jump,
+            Lifetime: self._lifetime,
             Move: self._move,
             Next: self._next,
             Retire: self._retire,
@@ -256,6 +258,15 @@ class Machine:
 
     def _fence(self, state: State, part: Part, it: Fence) -> bool:
         self.memory.fence(state, part)
+        part.pc += 1
+        return True
+
+    def _lifetime(self, state: State, part: Part, it: Lifetime) -> bool:
+        mask = self._mask(part, (it.buffer,), it.op)
+        if it.is_over:
+            self.memory.free(state, part, it.op, mask)
+        else:
+            self.memory.allocate(state, mask)
         part.pc += 1
         return True
 

@@ -14,6 +14,7 @@ other order has the same events and the same knowledge, and only the times diffe
 5. What accesses memory through the asynchronous proxy knows of a fence behind the last write of
    threads (PTX ISA, "Async proxy"): a fence counts for the writes that its partition knows, and
    for those who learn of the fence itself.
+6. Memory is given back by someone who knows that all accesses and barriers there are over.
 
 A copy or product in flight is an access that nobody knows to be over, until the barrier it
 completes on, or the wait that counts it, says so.  So "as late as the waits allow" needs no times.
@@ -86,6 +87,7 @@ class Memory:
     ) -> None:
         """A read; one that is asynchronous is not over yet."""
         facts = self.facts
+        self._check_alive(state, part, op, mask, "reads")
         missing = mask & ~state.written
         if missing:
             name = self.kernel.slot_name(next(bits(missing)))
@@ -125,6 +127,7 @@ class Memory:
             is_over: Whether it is over with the operation.
         """
         facts = self.facts
+        self._check_alive(state, part, op, mask, "writes")
         self._conflict(state, part, op, facts.written(mask) | facts.any_read(mask), "writes")
         if proxy:
             self._check_fence(state, part, op, mask, "writes")
@@ -140,6 +143,32 @@ class Memory:
         else:
             state.add(facts.fenced(mask), event)
         return event
+
+    def allocate(self, state: State, mask: int) -> None:
+        """Memory that may be used from now on."""
+        for slot in [slot for slot in state.freed if mask >> slot & 1]:
+            del state.freed[slot]
+
+    def free(self, state: State, part: Part, op: Operation, mask: int) -> None:
+        """Gives memory back (rule 6)."""
+        facts = self.facts
+        self._check_alive(state, part, op, mask, "frees")
+        self._conflict(state, part, op, facts.written(mask) | facts.any_read(mask), "frees")
+        for slot in [slot for slot in state.barriers if mask >> slot & 1]:
+            self._end_barrier(state, part, op, slot, "frees")
+        state.written &= ~mask
+        event = state.note(part, op, "")
+        state.freed.update(dict.fromkeys(bits(mask), event))
+
+    def _check_alive(self, state: State, part: Part, op: Operation, mask: int, does: str) -> None:
+        for slot, event in state.freed.items():
+            if mask >> slot & 1:
+                raise Violation(
+                    op,
+                    f"{self.kernel.names[part.number]} {does} {self.kernel.slot_name(slot)}, "
+                    "whose memory was given back",
+                    (event,),
+                )
 
     def _check_fence(self, state: State, part: Part, op: Operation, mask: int, does: str) -> None:
         """Rule 5."""
@@ -196,6 +225,7 @@ class Memory:
 
     def _barrier(self, state: State, part: Part, op: Operation, view: View) -> tuple[int, Barrier]:
         slot = self.kernel.slot_of(view, op)
+        self._check_alive(state, part, op, 1 << slot, "uses mbarrier")
         barrier = state.barriers.get(slot)
         if barrier is None:
             name = self.kernel.slot_name(slot)
@@ -216,6 +246,7 @@ class Memory:
     def init(self, state: State, part: Part, op: Operation, view: View, count: int) -> None:
         """Initialises a barrier."""
         slot = self.kernel.slot_of(view, op)
+        self._check_alive(state, part, op, 1 << slot, "initialises mbarrier")
         if slot in state.barriers:
             raise Violation(
                 op,
@@ -234,12 +265,15 @@ class Memory:
     def inval(self, state: State, part: Part, op: Operation, view: View) -> None:
         """Invalidates a barrier that nobody else uses any more."""
         slot, _ = self._barrier(state, part, op, view)
+        self._end_barrier(state, part, op, slot, "invalidates")
+
+    def _end_barrier(self, state: State, part: Part, op: Operation, slot: int, does: str) -> None:
         missing = state.live & self.facts.of_barrier(slot) & ~state.know[part.number]
         if missing:
             event = state.last[next(bits(missing))]
             raise Violation(
                 op,
-                f"invalidates mbarrier {self.kernel.slot_name(slot)}, and nothing tells that "
+                f"{does} mbarrier {self.kernel.slot_name(slot)}, and nothing tells that "
                 f"{self.kernel.names[event.part]} has done with it",
                 (event,),
             )

@@ -32,6 +32,7 @@ __all__ = [
     "JoinParts",
     "Jump",
     "Kernel",
+    "Lifetime",
     "Move",
     "Next",
     "NotDecided",
@@ -221,6 +222,15 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class Lifetime:
+    """Allocates the memory of a buffer, or gives it back."""
+
+    op: Operation
+    buffer: Value
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Use:
     """Reads results of asynchronous operations."""
 
@@ -229,7 +239,19 @@ class Use:
 
 
 Event: TypeAlias = (
-    Init | Inval | Arrive | Wait | Copy | Access | Start | Join | Commit | Retire | Fence | Use
+    Init
+    | Inval
+    | Arrive
+    | Wait
+    | Copy
+    | Access
+    | Start
+    | Join
+    | Commit
+    | Retire
+    | Fence
+    | Lifetime
+    | Use
 )
 
 # ---- arithmetic and control flow

@@ -29,6 +29,7 @@ from .program import (
     JoinParts,
     Jump,
     Kernel,
+    Lifetime,
     Move,
     Next,
     Retire,
@@ -50,7 +51,7 @@ EventReader: TypeAlias = Callable[[Operation], Sequence[Event] | None]
 EVENTS: Final = get_args(Event)
 _STRUCTURED: Final = frozenset({"scf.for", "scf.if", "scf.while"})
 #: Operations that may be given shared memory without doing anything to it.
-_GIVEN: Final = MEMORY_VIEWS | {"ttg.warp_specialize", ttg.PARTITIONS, "ttg.local_dealloc"}
+_GIVEN: Final = MEMORY_VIEWS | {"ttg.warp_specialize", ttg.PARTITIONS}
 _YIELDS: Final = frozenset({"scf.yield", "scf.condition", "ttg.warp_yield"})
 
 
@@ -549,6 +550,8 @@ def _needs(event: Event) -> list[Value]:
         found.append(event.phase)
     if isinstance(event, Copy):
         found.append(event.target)
+    if isinstance(event, Lifetime) and event.is_over:
+        found.append(event.buffer)
     if isinstance(event, (Access, Start)):
         found += [*event.reads, *event.writes]
     if isinstance(event, Start):

@@ -287,7 +287,7 @@ class State:
         barriers: mbarriers by their slot.
         dead: Slots of barriers that were invalidated.
         written: Slots that have contents.
-        freed: Slots whose memory was given back.
+        freed: Slots whose memory was given back, and by what.
         domains: What is known of bounds.
         small: What is known for good of bounds that never change: whether they are below the
             precision's floor, and then what they are.
@@ -313,7 +313,7 @@ class State:
         self.barriers: dict[int, Barrier] = {}
         self.dead = 0
         self.written = 0
-        self.freed = 0
+        self.freed: dict[int, Event] = {}
         self.domains: dict[Term, Domain] = {}
         self.small: dict[Term, tuple[float, float]] = {}
         self.residues: dict[Term, tuple[int, int]] = {}
@@ -337,7 +337,7 @@ class State:
             slot: Barrier(b.count, b.pending, b.tx_bytes, b.phases, b.has_copies, b.gathers)
             for slot, b in self.barriers.items()
         }
-        found.written, found.freed = self.written, self.freed
+        found.written, found.freed = self.written, dict(self.freed)
         found.domains = {
             term: Domain(d.modulus, d.low, d.high, d.base) for term, d in self.domains.items()
         }
@@ -500,7 +500,7 @@ class State:
             tuple(self.know),
             self.dead,
             self.written,
-            self.freed,
+            frozenset(self.freed),
             tuple(self._part_key(part) for part in self.parts),
             tuple((slot, barrier.key()) for slot, barrier in sorted(self.barriers.items())),
             frozenset((term, domain.key()) for term, domain in self.domains.items()),
