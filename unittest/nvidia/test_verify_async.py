@@ -6,6 +6,9 @@ import pathlib
 import re
 
 import pytest
+from triton_ext.analysis.interleavings.memory import Memory
+from triton_ext.analysis.interleavings.program import Kernel
+from triton_ext.analysis.interleavings.state import Facts, State
 from triton_ext.errors import PassError, TritonExtError
 from triton_ext.ir import parse
 from triton_ext.passes import PassManager
@@ -371,3 +374,20 @@ def test_a_module_without_a_target():
     assert text != RING
     with pytest.raises(TritonExtError, match=r"expected 'ttg.target' such as \"cuda:90\""):
         VERIFIER.run(parse(text))
+
+
+@pytest.mark.parametrize(("who", "counts"), [(0, True), (1, True), (2, False)])
+def test_a_fence_counts_for_writes_that_its_partition_knows(who, counts):
+    """The last partition never touches the buffer; what all others know tells it nothing."""
+    function = next(op for op in parse(RING).walk() if op.name == "tt.func")
+    facts = Facts(1, 3)
+    kernel = Kernel(function, facts=facts, touching=[(facts.of_slots(1), [0, 1])])
+    memory, state = Memory(kernel), State(facts, [{}, {}, {}])
+    for part in state.parts:
+        part.pc = 0
+    memory.write(state, state.parts[0], function, 1)
+    state.know[1] |= facts.written(1)
+    state.settle(kernel.touching)
+    assert not state.live & facts.written(1)
+    memory.fence(state, state.parts[who])
+    assert bool(state.know[who] & facts.fenced(1)) is counts

@@ -61,6 +61,12 @@ class Memory:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.facts = kernel.facts
+        every = (1 << kernel.facts.slots) - 1
+        #: Slots that each partition touches.
+        self._touched = [0] * kernel.facts.parts
+        for facts, numbers in kernel.touching:
+            for number in numbers or range(kernel.facts.parts):
+                self._touched[number] |= facts & every
 
     # ---- accesses
 
@@ -187,8 +193,9 @@ class Memory:
     def fence(self, state: State, part: Part) -> None:
         """Makes the writes that a partition knows visible to the asynchronous proxy."""
         facts = self.facts
-        every = (1 << facts.slots) - 1
-        known = every & ~(state.live & facts.written(every) & ~state.know[part.number])
+        # A write that is not live any more is known to those who touch the slot, and to no other.
+        known = state.know[part.number] | self._touched[part.number] & ~state.live
+        known &= (1 << facts.slots) - 1
         state.know[part.number] |= state.live & facts.fenced(known)
 
     # ---- operations that are waited for by their number
