@@ -7,7 +7,8 @@
 
 Each run has folders of its own for temporary files, caches and tables.  A kill ends the process
 that a user started, or the compile worker, and nothing else; a minute later no process of the run
-may be there, no temporary folder, and every table must be whole.  The exit status is 1 otherwise.
+may be there, no temporary folder, and every table and output must be whole.  The exit status is 1
+otherwise.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _LIMIT_SECONDS = 600.0
 #: User and group of the two kinds of writers, who share the second group.
 _USERS, _GROUP = (54321, 54322), 54323
 
+#: The output of triton-opt before a run.
+_OLD = "// old\n"
 _MODULE = "module {\n" + "".join(
     f"  tt.func public @f{n}(%x: i32, %y: i32) -> i32 {{\n"
     + "    %a = arith.addi %x, %y : i32\n    %b = arith.muli %a, %a : i32\n"
@@ -89,6 +92,11 @@ class _Place:
         """The table that is written."""
         return self.root / "tables" / "table.json"
 
+    @property
+    def output(self) -> pathlib.Path:
+        """The file that triton-opt writes; its folder has no other."""
+        return self.root / "out" / "out.mlir"
+
 
 @contextlib.contextmanager
 def _place() -> Iterator[_Place]:
@@ -118,9 +126,12 @@ def _write(path: pathlib.Path, entries: int, first: int = 0) -> None:
 
 def _command(what: str, place: _Place, number: int) -> list[str]:
     if what == "triton-opt":
-        (place.root / "in.mlir").write_text(f"{_MODULE}}}\n")
+        module = place.root / "in.mlir"
+        module.write_text(f"{_MODULE}}}\n")
+        place.output.parent.mkdir(exist_ok=True)
+        place.output.write_text(_OLD)
         tool = [sys.executable, "-m", "triton_ext.tools.opt", "--host=always"]
-        return [*tool, "-canonicalize", "-cse", str(place.root / "in.mlir"), "-o", os.devnull]
+        return [*tool, "-canonicalize", "-cse", str(module), "-o", str(place.output)]
     if what == "tune":
         source = place.root / f"source-{number}.json"
         _write(source, 1, first=_KEYS + number)
@@ -151,6 +162,7 @@ def _kills(arguments: argparse.Namespace) -> list[str]:
         start = time.monotonic()
         _finish(place, _command(arguments.what, place, 0))
         whole = time.monotonic() - start
+        texts = (_OLD, place.output.read_text()) if place.output.exists() else ()
         _say(f"{arguments.what}: {whole:.1f} s from start to end, seed {arguments.seed}")
         finished, problems = [0], list[str]()
         number = kills = 0
@@ -158,8 +170,8 @@ def _kills(arguments: argparse.Namespace) -> list[str]:
             number += 1
             command = _command(arguments.what, place, number)
             end = _run_and_kill(place, command, rng, whole, arguments.what == "compile")
-            if end.problem:
-                problems.append(f"run {number} {end.problem}")
+            said = [end.problem, _torn_output(place, texts)]
+            problems += [f"run {number} {problem}" for problem in said if problem]
             if end.was_killed:
                 kills += 1
                 if kills % 20 == 0:
@@ -172,6 +184,17 @@ def _kills(arguments: argparse.Namespace) -> list[str]:
         if arguments.what == "tune":
             problems += _check_table(place.table, [f"key {_KEYS + n}" for n in finished])
     return problems
+
+
+def _torn_output(place: _Place, texts: Sequence[str]) -> str:
+    """The problem with the file of triton-opt, which has to have one of these texts, if any."""
+    if not texts:
+        return ""
+    try:
+        found = place.output.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        return f"left an output that cannot be read: {error}"
+    return "" if found in texts else f"left {len(found)} characters of output: {found[:60]!r}"
 
 
 def _finish(place: _Place, command: list[str]) -> None:
@@ -289,6 +312,9 @@ def _files_left(place: _Place, what: str) -> list[str]:
         is_torchs = path.name.startswith("torchinductor_")
         if not is_tritons and not is_torchs:
             problems.append(f"{path.name} is left in the temporary folder")
+    for path in sorted(place.output.parent.glob("*")):
+        if path != place.output:
+            problems.append(f"{path.name} is left beside the output")
     for name in ("cache", "tables"):
         for path in (place.root / name).rglob("*"):
             if ".tmp" in path.name or ".aside-" in path.name or path.name.endswith(".lock"):

@@ -83,6 +83,22 @@ def test_what_is_left_is_told(tool, place):
     assert sorted(found) == sorted(f"{name} is left beside tables" for name in names[:3])
 
 
+def test_an_output_is_the_old_text_or_the_new_one(tool, place):
+    command = tool._command("triton-opt", place, 1)
+    assert command[-2:] == ["-o", str(place.output)]
+    texts = (tool._OLD, "whole\n")
+    for text in texts:
+        place.output.write_text(text)
+        assert tool._torn_output(place, texts) == ""
+    place.output.write_text("who")
+    assert tool._torn_output(place, texts) == "left 3 characters of output: 'who'"
+    place.output.unlink()
+    assert "left an output that cannot be read" in tool._torn_output(place, texts)
+    assert tool._torn_output(place, ()) == ""
+    (place.output.parent / ".triton-ext-17.tmp").touch()
+    assert tool._files_left(place, "triton-opt") == [".triton-ext-17.tmp is left beside the output"]
+
+
 def test_writers_have_a_time_limit(tool, monkeypatch):
     monkeypatch.setattr(tool, "_LIMIT_SECONDS", 0.5)
     writers = [tool._forked(lambda: time.sleep(600)), tool._forked(lambda: None)]

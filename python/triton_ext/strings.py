@@ -12,6 +12,7 @@ __all__ = [
     "lines_of",
     "quote",
     "unquote",
+    "without_carriage_returns",
     "without_leak_report",
 ]
 
@@ -25,6 +26,8 @@ STRING = f'"{STRING_BODY}"'
 #: The same for searches that pass over strings.  One that is not closed counts as far as it goes:
 #: a search that tried again behind each of its escaped quotes would take quadratic time.
 SKIPPED_STRING = STRING + "?"
+# A string, a comment or a carriage return.
+_RETURN = re.compile(SKIPPED_STRING + r"|//[^\n\r]*\r?|\r")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _LEAK_REPORT = re.compile(
     r"^(?:nanobind: (?:leaked|this is likely caused)| - leaked | - \.\.\. skipped|"
@@ -72,6 +75,23 @@ def lines_of(text: str, *, keep_ends: bool = False) -> list[str]:
     """
     lines: list[str] = _LINE.findall(text)
     return lines if keep_ends else [line.removesuffix("\n").removesuffix("\r") for line in lines]
+
+
+def without_carriage_returns(text: str) -> str:
+    """Replaces carriage returns by what they are to MLIR.
+
+    In front of a line feed one is a part of the end of the line.  Elsewhere it is a blank, which
+    also ends a comment, and no end of a line; in a string it is a character like any other.
+    """
+    if "\r" not in text:
+        return text
+    text = text.replace("\r\n", "\n")
+
+    def blank(match: re.Match[str]) -> str:
+        found = match[0]
+        return found if found[0] == '"' or found[-1] != "\r" else " " * len(found)
+
+    return _RETURN.sub(blank, text) if "\r" in text else text
 
 
 def without_leak_report(text: str) -> str:

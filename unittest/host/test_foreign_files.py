@@ -65,6 +65,21 @@ def test_a_location_that_names_a_device_or_a_pipe_is_refused(process, tmp_path, 
     assert (error.column, error.source_line) == (line.index(name) + 1, line)
 
 
+@pytest.mark.parametrize(
+    "form",
+    ["loc({} // x\r:1:1)", '// "\r loc({}:1:1)', "loc({}\0:1:1)", "loc({} //\n\0:1:1)"],
+)
+def test_what_mlir_takes_for_an_end_of_a_comment_or_a_blank_hides_no_file(process, tmp_path, form):
+    name = quote(names(tmp_path)[1])
+    location = form.format(name)
+    text = MODULE.replace("LOCATION", location)
+    result = run(process, text, [CSE])
+    (error,) = result.diagnostics
+    assert result.text is None
+    assert f"found {name}, which Triton would read" in error.message
+    assert (error.line, error.column) == (3, text.split("\n")[2].index(name) + 1)
+
+
 @pytest.mark.parametrize("name", [r"\2Fdev/\7aero", r"/dev/zero\00.py", "/dev/../dev/zero"])
 def test_other_spellings_of_a_device_are_refused(process, name):
     result = run(process, WRONG.replace("LOCATION", f'loc("{name}":1:1)'))

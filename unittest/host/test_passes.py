@@ -9,6 +9,7 @@ import pathlib
 import pwd
 import re
 import signal
+import threading
 import time
 
 import pytest
@@ -364,6 +365,17 @@ def test_an_answer_to_another_request_is_refused(monkeypatch, tmp_path):
     with HostProcess(find_library()) as process:
         (error,) = process.run(MODULE, "in.mlir").diagnostics
     assert "answered request 0 instead of 1" in error.message
+
+
+def test_a_child_that_closes_its_answers_and_waits_for_a_request_is_ended(monkeypatch, tmp_path):
+    line = "        worker.say(answer=answer)\n"
+    patched_worker(tmp_path, monkeypatch, line, "        answers.close()\n")
+    with HostProcess(find_library()) as process:
+        timer = threading.Timer(20, lambda: process._child.kill())
+        timer.start()
+        (error,) = process.run(MODULE, "in.mlir").diagnostics
+        timer.cancel()
+    assert "aborted while reading the module: exit status" in error.message
 
 
 def test_a_busy_child_is_ended(monkeypatch, tmp_path):

@@ -117,6 +117,56 @@ def test_a_killed_process_leaves_nothing_beside_its_file(tmp_path):
     assert file.read_text() == "old"
 
 
+KILLED_WITH_A_NAME = """\
+import os, signal, sys
+from triton_ext.tools import files
+os.replace = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+files.write("new", sys.argv[1])
+"""
+
+
+def test_the_next_write_removes_what_a_killed_process_left(tmp_path):
+    file, other = tmp_path / "file", tmp_path / ".triton-ext-notes.tmp"
+    file.write_text("old")
+    other.write_text("of another program")
+    done = subprocess.run([sys.executable, "-c", KILLED_WITH_A_NAME, str(file)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (len(os.listdir(tmp_path)), file.read_text()) == (3, "old")
+    assert files.write("new", str(tmp_path / "another"))
+    assert sorted(os.listdir(tmp_path)) == sorted([other.name, "another", "file"])
+
+
+@pytest.mark.parametrize("has_nameless", [True, False])
+def test_what_another_process_still_writes_stays(tmp_path, monkeypatch, has_nameless):
+    """The other process is this one: a lock belongs to an open file, not to a process."""
+    if not has_nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    replace, found = os.replace, []
+
+    def late(old, new):
+        if not found:
+            found.append(old)
+            assert files.write("b", str(tmp_path / "b"))
+            assert os.path.exists(old)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", late)
+    assert files.write("a", str(tmp_path / "a"))
+    assert len(found) == 1
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_an_abandoned_file_is_removed_only_where_it_is_a_regular_one(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("old")
+    names = [f".triton-ext-{number:016x}.tmp" for number in range(3)]
+    os.mkfifo(tmp_path / names[0])
+    (tmp_path / names[1]).symlink_to(file)
+    (tmp_path / names[2]).mkdir()
+    assert files.write("new", str(tmp_path / "another"))
+    assert sorted(os.listdir(tmp_path)) == sorted([*names, "another", "file"])
+
+
 @pytest.mark.parametrize("missing", ["O_TMPFILE", "link"])
 def test_a_file_system_without_nameless_files(tmp_path, monkeypatch, missing):
     def refused(*given, **options):

@@ -6,6 +6,7 @@ import contextlib
 import time
 
 import pytest
+from triton_ext import strings
 from triton_ext.errors import VerifyError
 from triton_ext.host.diagnostics import read_printed
 from triton_ext.ir import parse
@@ -53,7 +54,7 @@ def location(text):
 
 FUNCTIONS = {
     "split": lambda text: ir_text.split(text, "// -----"),
-    "returns": ir_text.without_carriage_returns,
+    "returns": strings.without_carriage_returns,
     "comments": ir_text.without_comments,
     "types": ir_text.with_types_in_line,
     "locations": ir_text.without_locations,

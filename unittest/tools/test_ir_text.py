@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ir_helpers import CORPUS, NO_CORPUS
+from triton_ext import strings
 from triton_ext.errors import ParseError, UnsupportedError
 from triton_ext.ir import parse
 from triton_ext.tools import ir_text
@@ -157,7 +158,7 @@ def test_a_file_of_very_many_parts_is_split_in_linear_time():
     ],
 )
 def test_carriage_returns(text, wanted):
-    assert ir_text.without_carriage_returns(text) == wanted
+    assert strings.without_carriage_returns(text) == wanted
 
 
 def corpus_sample():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("triton", reason="its library makes the LLVM IR")
@@ -48,6 +52,21 @@ def test_another_dialect_is_refused_at_its_place(tmp_path, capsys):
     assert out == ""
     assert f"{tmp_path}/in.mlir:2:3: error: " in err
     assert "tt.func" in err
+
+
+@pytest.mark.parametrize("form", ["loc({} // x\r:1:1)", '// "\rloc({}:1:1)'])
+def test_a_pipe_behind_a_carriage_return_is_refused(tmp_path, form):
+    os.mkfifo(tmp_path / "pipe")
+    location = form.format(f'"{tmp_path}/pipe"')
+    # Triton reads the file of a location to show its line under an error.
+    text = f'module {{\n  "llvm.mlir.undef"() : () -> () {location}\n}}\n'
+    command = [sys.executable, "-m", "triton_ext", "mlir-translate", "--mlir-to-llvmir"]
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "<stdin>:2:" in done.stderr
+    assert "expected a regular file of at most 16 MiB in a location" in done.stderr
 
 
 def test_a_text_that_is_no_module_is_refused_at_its_place(tmp_path, capsys):

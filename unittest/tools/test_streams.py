@@ -6,8 +6,10 @@ import importlib.util
 import os
 import subprocess
 import sys
+import types
 
 import pytest
+from triton_ext.tools import cli
 
 MODULE = """\
 module attributes {"ttg.num-warps" = 4 : i32} {
@@ -99,3 +101,42 @@ def test_messages_that_nobody_gets(command, status, redirection, tmp_path):
     with_messages, without = run(command, "", tmp_path), run(command, redirection, tmp_path)
     assert (with_messages.returncode, without.returncode) == (status, status)
     assert without.stdout == with_messages.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&- 2>&-", "<&- 2>&-", "2>&-"])
+def test_triton_runs_where_standard_streams_are_closed(closed, tmp_path, monkeypatch):
+    """With an empty cache the child process is asked for its passes, too."""
+    pytest.importorskip("triton", reason="its pass runs")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    redirection = closed if ">&- 2" in closed else f"{closed} >out"
+    done = run("opt --host=always -canonicalize a.mlir -o out", redirection, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "tt.func @f()" in (tmp_path / "out").read_text()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_an_output_that_is_closed_is_full_under_its_name(tmp_path):
+    done = run("opt --host=none a.mlir -o /dev/stdout", ">&-", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("/dev/stdout: error: cannot be written: [Errno 28]")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "opt",
+        "opt --run-reproducer",
+        "mlir-translate --mlir-to-llvmir",
+        "split-file - folder",
+        "waits",
+        "lds --arch sm_90",
+    ],
+)
+def test_ctrl_c_while_standard_input_is_read(command, monkeypatch, capsys):
+    def read():
+        raise KeyboardInterrupt
+
+    stream = types.SimpleNamespace(read=read)
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stream, fileno=lambda: -1))
+    assert cli.main(command.split()) == 130
+    assert capsys.readouterr() == ("", "")

@@ -13,11 +13,12 @@ from triton_ext.strings import STRING_BODY, unquote
 
 __all__ = ["refused_file"]
 
-# One without a closing quote counts as far as it goes: its text is not searched again.
+# A string without a closing quote counts as far as it goes: its text is not searched again.
 _STRING = re.compile(f'"({STRING_BODY})("?)')
-_BLANKS = re.compile(r"\s*")
+# MLIR takes a null character for a blank.
+_BLANKS = re.compile(r"[\s\0]*")
 # Lines that are comments or empty, from the start of a line.
-_COMMENT_LINES = re.compile(r"\s*(?://[^\n]*\n\s*)*")
+_COMMENT_LINES = re.compile(r"[\s\0]*(?://[^\n]*\n[\s\0]*)*")
 
 
 def refused_file(text: str, filename: str) -> Diagnostic | None:
@@ -26,7 +27,8 @@ def refused_file(text: str, filename: str) -> Diagnostic | None:
     Every string before a colon counts, also in comments: nothing is missed.
 
     Args:
-        text: The module.
+        text: The module, through :func:`~triton_ext.strings.without_carriage_returns`: a carriage
+            return ends a comment in MLIR, but not here.
         filename: Its name, for the error.
     """
     known: dict[str, bool] = {}
@@ -37,7 +39,7 @@ def refused_file(text: str, filename: str) -> Diagnostic | None:
             continue
         if known.get(raw) is False or not colons.follows(match.end()):
             continue
-        # As C reads it.
+        # C reads a name up to its first null character.
         name = unquote(match[0]).encode("utf-8", "surrogateescape").partition(b"\0")[0]
         known[raw] = is_source_file(name) is False
         if known[raw]:

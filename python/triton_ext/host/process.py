@@ -27,7 +27,7 @@ from triton_ext.host.children import TemporaryFolder, command
 from triton_ext.host.detect import HostError
 from triton_ext.host.diagnostics import Diagnostic, read_printed
 from triton_ext.host.named_files import refused_file
-from triton_ext.strings import lines_of, quote
+from triton_ext.strings import lines_of, quote, without_carriage_returns
 
 __all__ = ["Call", "HostCrash", "HostLibrary", "HostProcess", "HostResult", "find_library"]
 
@@ -222,7 +222,7 @@ class HostProcess:
         """Parses and verifies a text, runs passes over it, prints it.
 
         Args:
-            text: The module.
+            text: The module; carriage returns become what they are to MLIR.
             filename: Its name in diagnostics and in the locations of operations without one.
             calls: The passes, in order.
             allow_unregistered: Accept operations of dialects that the host does not have.
@@ -234,6 +234,8 @@ class HostProcess:
         Raises:
             HostError: The child process cannot be started.
         """
+        # MLIR ends a comment at one: without them all that reads the text agrees about comments.
+        text = without_carriage_returns(text)
         refused = refused_file(text, filename)
         if refused is not None:
             return HostResult(
@@ -394,7 +396,8 @@ class HostProcess:
             progress.at = message.get("at", progress.at)
             progress.states += [message["state"]] if "state" in message else []
             progress.seconds += [message["seconds"]] if "seconds" in message else []
-        status = child.wait()
+        # One that lives on without answers may wait for a request.
+        status = _status_of(child)
         said = self._said()
         printed = read_printed(said)
         raise HostCrash(_last_words(said, status), progress, printed.diagnostics, printed.other)
@@ -462,16 +465,21 @@ class HostProcess:
         child, self._child = self._child, None
         if child is None:
             return
-        if child.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # It died with a request unread.
-                child.stdin.close()
-        try:
-            child.wait(timeout=_PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        _status_of(child)
         self._answers.close()
         self._printed.close()
+
+
+def _status_of(child: subprocess.Popen[bytes]) -> int:
+    """Closes the standard input of a child, ends it if it goes on, and returns its status."""
+    if child.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):  # It died with a request unread.
+            child.stdin.close()
+    try:
+        return child.wait(timeout=_PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.wait()
 
 
 def _renamed(diagnostic: Diagnostic, path: str, filename: str) -> Diagnostic:

@@ -2,24 +2,29 @@
 
 A file is written beside its place and renamed, so that nobody ever sees half of one, what was there
 stays if something fails, and a hard link to it keeps its text.  Until it is whole it has no name,
-where the file system can do that: a process that is killed while it writes leaves nothing.
+where the file system can do that: a process that is killed while it writes leaves nothing.  One
+that is killed while the file has a name of its own leaves it to the next that writes to the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import pathlib
+import re
 import secrets
 import stat
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["are_same", "read", "replace", "tell", "write", "write_all"]
+__all__ = ["are_same", "read", "replace", "silence", "tell", "write", "write_all"]
 
 _DESCRIPTORS = "/proc/self/fd/"
+_TEMPORARY_NAME = re.compile(r"\.triton-ext-[0-9a-f]{16}\.tmp")
 
 
 def read(file: str) -> str:
@@ -167,6 +172,7 @@ class _Temporary:
         self._target = target
         # Its name is empty as long as it has none.
         self._path = ""
+        _remove_abandoned(os.path.dirname(target))
         try:
             nameless = self._nameless()
             self._handle = self._named() if nameless is None else nameless
@@ -207,15 +213,22 @@ class _Temporary:
             return None
         flags = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
         try:
-            return os.open(os.path.dirname(self._target), flags, 0o666)
+            handle = os.open(os.path.dirname(self._target), flags, 0o666)
         except OSError:
             return None
+        _lock(handle)
+        return handle
 
     def _named(self) -> int:
-        path = self._new_path()
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-        self._path = path
-        return handle
+        while True:
+            path = self._new_path()
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            if _lock(handle) and os.path.lexists(path):
+                self._path = path
+                return handle
+            os.close(handle)  # Another process took it for abandoned before it was locked.
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
     def _new_path(self) -> str:
         folder = os.path.dirname(self._target)
@@ -232,10 +245,46 @@ class _Temporary:
             stream.write(data)
 
 
+def _lock(handle: int) -> bool:
+    """Locks a file for as long as it is open, so that nobody takes it for abandoned.
+
+    Returns:
+        Whether no other process has locked it.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # A file system without locks: nobody removes what it cannot lock.
+    return True
+
+
+def _remove_abandoned(folder: str) -> None:
+    """Removes files of this user that processes left in a folder when they were killed."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _TEMPORARY_NAME.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    _remove_if_abandoned(entry)
+
+
+def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
+    found = entry.stat(follow_symlinks=False)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        return
+    # Some network file systems lock only what is open for writing.
+    handle = os.open(entry.path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), os.lstat(entry.path)):
+            os.unlink(entry.path)
+    finally:
+        os.close(handle)
+
+
 def _print(text: str) -> None:
     """Writes to standard output."""
-    if sys.stdout is None:
-        raise OSError("it is closed")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(text)
@@ -244,11 +293,21 @@ def _print(text: str) -> None:
 
 def tell(output: str, error: OSError) -> None:
     """Says that an output cannot be written; ``-``: standard output."""
-    if output == "-" and sys.stdout is not None:
-        # Python writes what is left once more when it ends, and complains once more.
-        with contextlib.suppress(OSError):  # a stream without a descriptor
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if output == "-":
+        silence(sys.stdout)
     # The reader of a pipe may stop early, as `head` does.
     if not isinstance(error, BrokenPipeError):
         name = "<stdout>" if output == "-" else output
         sys.stderr.write(f"{name}: error: cannot be written: {error}\n")
+
+
+def silence(stream: Any) -> None:
+    """Sends what is left in a stream that failed to nowhere.
+
+    Python writes it once more when it ends, complains once more and has a status of its own for it.
+    """
+    with contextlib.suppress(OSError):  # a stream without a descriptor
+        descriptor = stream.fileno()
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, descriptor)
+        os.close(null)

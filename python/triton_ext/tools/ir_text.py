@@ -17,7 +17,6 @@ __all__ = [
     "split",
     "with_names_of",
     "with_types_in_line",
-    "without_carriage_returns",
     "without_comments",
     "without_locations",
 ]
@@ -29,7 +28,6 @@ _IMPLY_TERMINATORS = frozenset({"scf.for", "scf.if"})
 _PROPERTIES = {"tt.reduce": ("axis",), "tt.scan": ("axis", "reverse")}
 # A comment, or a string that may hold what looks like one.
 STRING_OR_COMMENT = re.compile(SKIPPED_STRING + r"|//[^\n]*")
-_RETURN = re.compile(SKIPPED_STRING + r"|//[^\n\r]*\r?|\r")
 _LOCATION = re.compile(SKIPPED_STRING + r"|//[^\n]*|(?<![ \t])[ \t]*(?<![\w.$-])loc\(")
 _LOCATION_ALIAS = re.compile(r"^#loc[\w$.-]* = loc\(.*\)[ \t]*\n?", re.MULTILINE)
 _DEFINITION = re.compile(r"^([#!][\w.$-]+)[ \t]*=[ \t]*", re.MULTILINE)
@@ -55,23 +53,6 @@ def split(text: str, marker: str) -> list[tuple[int, str]]:
         first_line += text.count("\n", start, behind)
         start = behind
     return parts
-
-
-def without_carriage_returns(text: str) -> str:
-    """Replaces carriage returns by what they are to MLIR.
-
-    In front of a line feed one is a part of the end of the line.  Elsewhere it is a blank, which
-    also ends a comment, and no end of a line; in a string it is a character like any other.
-    """
-    if "\r" not in text:
-        return text
-    text = text.replace("\r\n", "\n")
-
-    def blank(match: re.Match[str]) -> str:
-        found = match[0]
-        return found if found[0] == '"' or found[-1] != "\r" else " " * len(found)
-
-    return _RETURN.sub(blank, text) if "\r" in text else text
 
 
 def without_comments(text: str) -> str:

@@ -35,7 +35,7 @@ from triton_ext.passes import PassManager, PassReport, PassTiming, Remark, Stati
 from triton_ext.passes.manager import ALL
 from triton_ext.passes.options import near, options_of
 from triton_ext.passes.pipeline import MODULE
-from triton_ext.strings import lines_of
+from triton_ext.strings import lines_of, without_carriage_returns
 from triton_ext.tools import ir_text
 from triton_ext.tools.command_line import (
     OPTIONS,
@@ -109,8 +109,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TritonExtError as error:  # Triton cannot be started.
         _refuse(error)
         return 1
-    except KeyboardInterrupt:
-        return 130  # as the shell says it: 128 and the number of SIGINT
     finally:
         host.close()
 
@@ -168,7 +166,7 @@ def _run(arguments: Arguments, runner: _Runner, text: str | None) -> int:
     except (OSError, UnicodeDecodeError) as error:
         return _unreadable(arguments, error)
     if not arguments.keep_comments:
-        text = ir_text.without_carriage_returns(text)
+        text = without_carriage_returns(text)
     parts = [(0, text)]
     if arguments.split_marker is not None:
         parts = ir_text.split(text, arguments.split_marker)

@@ -128,8 +128,6 @@ def draw(arguments: argparse.Namespace, show: Callable[[Module], int]) -> int:
         return 2
     except TritonExtError as error:
         sys.stderr.write(f"{name}: error: {error}\n")
-    except KeyboardInterrupt:
-        return 130  # as the shell says it: 128 and the number of SIGINT
     except Exception as error:  # As the pass manager does: a fault of ours is one error, too.
         sys.stderr.write(f"{_fault_of(arguments.command, error)}\n")
     return 1
@@ -201,6 +199,5 @@ def write(
 def uses_colours(arguments: argparse.Namespace) -> bool:
     """Returns whether the text is printed in colours."""
     # NO_COLOR: https://no-color.org
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    is_welcome = is_terminal and not os.environ.get("NO_COLOR")
+    is_welcome = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return bool(arguments.color == "always" or (arguments.color == "auto" and is_welcome))

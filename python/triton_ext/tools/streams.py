@@ -1,7 +1,8 @@
 """Standard output and error of the tools where they are closed, full, or pipes that nobody reads.
 
 An output that cannot be written is an error with a message and a status.  Messages that cannot be
-written are lost, as with LLVM's tools: they change no status and no output.
+written are lost, as with LLVM's tools: they change no status and no output.  Ctrl-C ends every tool
+with the status that a shell gives it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from triton_ext.tools.files import tell, write
+from triton_ext.tools.files import silence, tell, write
 
 __all__ = ["Parser", "tool"]
 
 # Errors of a standard output that is full, closed, or a pipe without a reader.
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EPIPE)
+# 128 and the number of SIGINT, as the shell says it.
+_INTERRUPTED = 130
+# An output that is closed is full, for those that open it by its name.
+_FULL = "/dev/full"
 
 
 def tool(main: Callable[..., int]) -> Callable[..., int]:
-    """Has the main function of a tool run with streams that it may always write to.
+    """Runs a tool's main function; closed or full streams become an error and a status.
 
     Args:
         main: Takes the arguments, ``None`` for those of the process; returns the exit status.
@@ -33,6 +38,7 @@ def tool(main: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
+        _open_closed_descriptors()
         before = sys.stdout, sys.stderr
         sys.stdout = _ClosedOutput() if sys.stdout is None else sys.stdout
         sys.stderr = _Messages(sys.stderr)
@@ -41,15 +47,33 @@ def tool(main: Callable[..., int]) -> Callable[..., int]:
             sys.stdout.flush()
             return status
         except OSError as error:
-            # One about a file has its name.
+            # An error about a file has its name.
             if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
                 raise
             tell("-", error)
             return 1
+        except KeyboardInterrupt:
+            return _INTERRUPTED
         finally:
             sys.stdout, sys.stderr = before
 
     return run
+
+
+def _open_closed_descriptors() -> None:
+    """Opens the standard streams that are closed, so that no other file gets their numbers.
+
+    Python's own streams stay closed.  A pipe with the number of standard error would not reach a
+    child process, whose standard error takes its place.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            path = _FULL if descriptor == 1 and os.path.exists(_FULL) else os.devnull
+            with contextlib.suppress(OSError):
+                # It gets the lowest number that is free: this one.
+                os.set_inheritable(os.open(path, os.O_RDWR), True)
 
 
 class Parser(argparse.ArgumentParser):
@@ -115,9 +139,5 @@ class _Messages(io.TextIOBase):
         try:
             do()
         except OSError:
-            # Python writes the rest once more when it ends, and has a status of its own for that.
-            with contextlib.suppress(OSError):
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, self._stream.fileno())
-                os.close(null)
+            silence(self._stream)
             self._stream = None
