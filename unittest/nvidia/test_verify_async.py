@@ -65,8 +65,8 @@ def test_a_mutant_is_refuted(name, how, text):
     assert verdict(text) == ("proved" if (name, how) in HARMLESS else "refuted")
 
 
-@pytest.mark.parametrize("stages", [1, 3, 5, 8])
-def test_any_number_of_stages(stages):
+def staged(stages):
+    """The ring with another number of stages."""
     text = RING.replace("<2x", f"<{stages}x").replace("%c2 = arith.constant 2", "%c2 = S")
     text = text.replace("%d2 = arith.constant 2", "%d2 = S")
     text = text.replace("= S :", f"= arith.constant {stages} :")
@@ -80,7 +80,12 @@ def test_any_number_of_stages(stages):
             found += f"{match[1]}ttng.init_barrier %{match[2]}{stage}{match[5]}\n"
         return found
 
-    text = init.sub(others, text)
+    return init.sub(others, text)
+
+
+@pytest.mark.parametrize("stages", [1, 3, 5, 8])
+def test_any_number_of_stages(stages):
+    text = staged(stages)
     assert verdict(text) == "proved"
     wrong = text.replace("%phase = arith.xori %odd, %d1", "%phase = arith.addi %odd, %d0")
     assert wrong != text
@@ -204,3 +209,66 @@ def test_a_kernel_without_shared_memory():
 """
     )
     VERIFIER.run(parse(text))
+
+
+MEMDESC = "!ttg.memdesc<64x64xf16, #nvmma, #smem, mutable>"
+ONTO = f"ttg.local_store %x, %slot : tensor<64x64xf16, #blocked> -> {MEMDESC}"
+
+
+def with_lines(text, **lines):
+    """A ring with lines around the consumer's wait and arrival and around the producer's wait."""
+    places = {
+        "top": "ttng.wait_barrier %bar, %phase",
+        "before": "ttng.arrive_barrier %done",
+        "after": "%next = arith.addi",
+        "waits": "%free = ttg.memdesc_index",
+        "learns": "%bar = ttg.memdesc_index %pready",
+    }
+    for place, new in lines.items():
+        assert text.count(places[place]) == 1
+        text = text.replace(places[place], "\n".join([*new, places[place]]))
+    return text
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("expected", "lines"),
+    [
+        ("proved", {"before": [ONTO, FENCE]}),
+        ("proved", {"before": [FENCE, ONTO, FENCE]}),
+        # The producer fences what it has learned of.
+        ("proved", {"before": [ONTO], "learns": [FENCE]}),
+        ("nothing tells it of a fence behind", {"before": [ONTO]}),
+        ("nothing tells it of a fence behind", {"before": [ONTO], "after": [FENCE]}),
+        ("nothing tells it of a fence behind", {"before": [FENCE, ONTO]}),
+        ("nothing tells it of a fence behind", {"before": [ONTO], "top": [FENCE]}),
+        ("nothing tells it of a fence behind", {"before": [ONTO], "waits": [FENCE]}),
+    ],
+)
+def test_a_fence_lies_between_the_write_and_what_tells_of_it(expected, lines, stages):
+    assert expected in verdict(with_lines(staged(stages), **lines))
+
+
+def test_what_is_proved_for_some_loops_only_can_be_an_error():
+    text = RING.replace("[%stage]", "[%i]")
+    strict = PassManager("triton-ext-verify-async{undecided=error}")
+    with pytest.raises(PassError, match="proved only for loops that do not run too often"):
+        strict.run(parse(text))
+    lenient = PassManager("triton-ext-verify-async")
+    two = MEMDESC.replace("<", "<2x", 1)
+    first = f"%first = ttg.memdesc_index %data[%c0] : {two} -> {MEMDESC}"
+    load = f"%y = ttg.local_load %first : {MEMDESC} -> tensor<64x64xf16, #blocked>"
+    reads = RING.replace("    tt.return", f"    {first}\n    {load}\n    tt.return")
+    assert [each.message for each in lenient.run(parse(reads)).remarks] == [
+        "proved only for loops that run at least once"
+    ]
+    with pytest.raises(PassError, match="proved only for loops that run at least once"):
+        strict.run(parse(reads))
+    strict.run(parse(RING))
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "cuda:120"])
+def test_other_targets_are_not_decided(target):
+    text = RING.replace('"cuda:90"', f'"{target}"')
+    assert text != RING
+    assert verdict(text) == f"not decided: the target is {target}, and only cuda:90 is modelled"

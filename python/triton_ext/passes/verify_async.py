@@ -10,7 +10,7 @@ One name for both vendors:
   followed.
 
 Output: with ``report=all``, a remark for each kernel that is proved.  ``undecided=error`` makes an
-error of a kernel that is not decided.
+error of a kernel that is not decided, or that is proved only under assumptions about its loops.
 
 Safe direction: what is proved is right under the assumptions of docs/async-waits.md.
 """
@@ -40,8 +40,8 @@ class VerifyAsync(Pass):
 
     Attributes:
         report: ``errors``, or ``all`` for remarks as well.
-        undecided: What a kernel is that is neither proved nor refuted: a ``warning`` or an
-            ``error``.
+        undecided: What a kernel is that is neither proved for all arguments nor refuted: a
+            ``warning`` or an ``error``.
     """
 
     name: ClassVar[str] = "triton-ext-verify-async"
@@ -53,7 +53,7 @@ class VerifyAsync(Pass):
         """Checks ``module``.
 
         Raises:
-            PassError: A kernel is refuted; or it is not decided, and that is an error.
+            PassError: A kernel is refuted; or it is not proved, and that is an error.
         """
         target = module.op.attributes.get("ttg.target", "").strip('"')
         if target.startswith("cuda:") and any(op.name in _NVIDIA for op in module.walk()):

@@ -28,6 +28,8 @@ from ..analysis.async_events import read_event
 
 __all__ = ["verify_async"]
 
+#: The target whose units are modelled.
+_TARGET: Final = "cuda:90"
 #: Events of a trace that are shown, newest first.
 _MOST: Final = 6
 
@@ -39,17 +41,22 @@ def verify_async(module: Module, context: PassContext, *, report: str, undecided
         module: The module.
         context: Takes remarks and warnings.
         report: ``all`` for a remark for each kernel that is proved.
-        undecided: ``warning`` or ``error``.
+        undecided: ``warning`` or ``error``, for kernels that are proved under assumptions as well.
 
     Raises:
-        PassError: A kernel is refuted; or it is not decided, and that is an error.
+        PassError: A kernel is refuted; or it is not proved, and that is an error.
     """
+    target = module.op.attributes.get("ttg.target", "").strip('"')
     errors: list[PassError] = []
     # A kernel that still calls a function is not decided.
     for function in [op for op in module.walk() if op.name == "tt.func" and op.regions]:
         if visibility_of(function) == "private":
             continue
         try:
+            if target != _TARGET:
+                raise NotDecided(
+                    function, f"the target is {target}, and only {_TARGET} is modelled"
+                )
             outcome = explore(read_kernel(function, read_event))
         except NotDecided as reason:
             found: NotDecided | None = reason
@@ -59,7 +66,11 @@ def verify_async(module: Module, context: PassContext, *, report: str, undecided
                 errors.append(_error(outcome, outcome.violation))
                 continue
             if found is None and (outcome.assumed or outcome.in_range):
-                _warn_of_assumptions(function, outcome, context)
+                for message, note in _assumptions(outcome):
+                    if undecided == "error":
+                        errors.append(error_at(function, message, note))
+                    else:
+                        context.warning(function, message, note)
                 continue
         if found is None:
             context.count("kernels-proved")
@@ -82,15 +93,16 @@ def verify_async(module: Module, context: PassContext, *, report: str, undecided
         )
 
 
-def _warn_of_assumptions(function: Operation, outcome: Outcome, context: PassContext) -> None:
+def _assumptions(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Yields what a proof rests on, and where."""
     loops = ", ".join(sorted(map(_place, outcome.assumed)))
     indices = ", ".join(sorted(map(_place, outcome.in_range)))
     if loops:
         message = "proved only for loops that run at least once"
-        context.warning(function, message, f"it is wrong where one of these does not: {loops}")
+        yield message, f"it is wrong where one of these does not: {loops}"
     if indices:
         message = "proved only for loops that do not run too often"
-        context.warning(function, message, f"these indices have to be in range: {indices}")
+        yield message, f"these indices have to be in range: {indices}"
 
 
 def _error(outcome: Outcome, violation: Violation) -> PassError:

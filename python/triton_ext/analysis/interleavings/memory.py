@@ -10,8 +10,10 @@ other order has the same events and the same knowledge, and only the times diffe
    older phase's.
 3. When a phase completes, everyone who waited for the phase before has gone on, and its arrivals
    know of it: nobody oversleeps a phase.
-4. A read knows of the write, a write of all reads and of the write before; what the asynchronous
-   proxy touches was fenced (PTX ISA, "Async proxy").
+4. A read knows of the write, a write of all reads and of the write before.
+5. What accesses memory through the asynchronous proxy knows of a fence behind the last write of
+   threads (PTX ISA, "Async proxy"): a fence counts for the writes that its partition knows, and
+   for those who learn of the fence itself.
 
 A copy or product in flight is an access that nobody knows to be over, until the barrier it
 completes on, or the wait that counts it, says so.  So "as late as the waits allow" needs no times.
@@ -92,7 +94,7 @@ class Memory:
             )
         self._conflict(state, part, op, facts.written(mask), "reads")
         if is_async:
-            self._check_fence(state, op, mask, "reads")
+            self._check_fence(state, part, op, mask, "reads")
         event = state.note(part, op, "")
         read = facts.read(mask, part.number)
         state.add(read, event)
@@ -125,7 +127,7 @@ class Memory:
         facts = self.facts
         self._conflict(state, part, op, facts.written(mask) | facts.any_read(mask), "writes")
         if proxy:
-            self._check_fence(state, op, mask, "writes")
+            self._check_fence(state, part, op, mask, "writes")
         event = state.note(part, op, "")
         state.forget(facts.any_read(mask))
         written = facts.written(mask)
@@ -133,25 +135,32 @@ class Memory:
         if is_over:
             state.know[part.number] |= written
         state.written |= mask
-        state.unfenced = state.unfenced & ~mask if proxy else state.unfenced | mask
+        if proxy:
+            state.forget(facts.fenced(mask))
+        else:
+            state.add(facts.fenced(mask), event)
         return event
 
-    def _check_fence(self, state: State, op: Operation, mask: int, does: str) -> None:
-        missing = mask & state.unfenced
+    def _check_fence(self, state: State, part: Part, op: Operation, mask: int, does: str) -> None:
+        """Rule 5."""
+        missing = state.live & self.facts.fenced(mask) & ~state.know[part.number]
         if missing:
-            slot = next(bits(missing))
-            event = state.last.get(slot)
+            fact = next(bits(missing))
+            _, slot = self.facts.kind(fact)
             raise Violation(
                 op,
-                f"{does} {self.kernel.slot_name(slot)} through the asynchronous proxy, and no "
-                "fence follows the write before",
-                (event,) if event is not None else (),
+                f"{does} {self.kernel.slot_name(slot)} through the asynchronous proxy, and "
+                "nothing tells it of a fence behind the write before",
+                (state.last[fact],),
                 "call fence_async_shared() behind the write, in front of what tells others of it",
             )
 
     def fence(self, state: State, part: Part) -> None:
         """Makes the writes that a partition knows visible to the asynchronous proxy."""
-        state.unfenced &= state.live & ~state.know[part.number]
+        facts = self.facts
+        every = (1 << facts.slots) - 1
+        known = every & ~(state.live & facts.written(every) & ~state.know[part.number])
+        state.know[part.number] |= state.live & facts.fenced(known)
 
     # ---- operations that are waited for by their number
 

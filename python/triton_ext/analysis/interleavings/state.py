@@ -99,10 +99,14 @@ class Facts:
             found |= self._barrier(slot, number)
         return found
 
+    def fenced(self, mask: int) -> int:
+        """The fences that make the last writes of slots visible to the asynchronous proxy."""
+        return mask << self.slots * (4 + 3 * self.parts)
+
     def of_slots(self, mask: int) -> int:
         """All facts of slots."""
         found = 0
-        for group in range(4 + 3 * self.parts):
+        for group in range(5 + 3 * self.parts):
             found |= mask << group * self.slots
         return found
 
@@ -283,7 +287,7 @@ class State:
         barriers: mbarriers by their slot.
         dead: Slots of barriers that were invalidated.
         written: Slots that have contents.
-        unfenced: Slots whose contents the asynchronous proxy may not see.
+        freed: Slots whose memory was given back.
         domains: What is known of bounds.
         small: What is known for good of bounds that never change: whether they are below the
             precision's floor, and then what they are.
@@ -309,7 +313,7 @@ class State:
         self.barriers: dict[int, Barrier] = {}
         self.dead = 0
         self.written = 0
-        self.unfenced = 0
+        self.freed = 0
         self.domains: dict[Term, Domain] = {}
         self.small: dict[Term, tuple[float, float]] = {}
         self.residues: dict[Term, tuple[int, int]] = {}
@@ -333,7 +337,7 @@ class State:
             slot: Barrier(b.count, b.pending, b.tx_bytes, b.phases, b.has_copies, b.gathers)
             for slot, b in self.barriers.items()
         }
-        found.written, found.unfenced = self.written, self.unfenced
+        found.written, found.freed = self.written, self.freed
         found.domains = {
             term: Domain(d.modulus, d.low, d.high, d.base) for term, d in self.domains.items()
         }
@@ -496,7 +500,7 @@ class State:
             tuple(self.know),
             self.dead,
             self.written,
-            self.unfenced,
+            self.freed,
             tuple(self._part_key(part) for part in self.parts),
             tuple((slot, barrier.key()) for slot, barrier in sorted(self.barriers.items())),
             frozenset((term, domain.key()) for term, domain in self.domains.items()),
