@@ -283,7 +283,7 @@ def _compiled(text: str, stands: tuple[int, int], line: str, left: MatchTime) ->
         with left.spent(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # LLVM's ``.`` does not stop at line ends, and messages have several lines.
-            return re.compile(pattern, re.DOTALL)
+            return re.compile(pattern, re.DOTALL)  # pattern: the user's, with a time limit
     except (re.error, OverflowError, RecursionError, TimeoutError) as error:
         problem = f"'{text}' has an invalid regular expression: {error}"
         raise ParseError(
