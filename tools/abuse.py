@@ -30,6 +30,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from bound_processes import ending_with_this
+from triton_ext.host.child import end_with
+
 _TOKEN = "TRITON_EXT_ABUSE"
 _GPU = "NVIDIA H200"
 _MOST_PROBLEMS = 20
@@ -196,7 +199,7 @@ def _torn_output(place: _Place, texts: Sequence[str]) -> str:
 
 def _finish(place: _Place, command: list[str]) -> None:
     done = subprocess.run(
-        command,
+        ending_with_this(command),
         env=place.environment,
         capture_output=True,
         text=True,
@@ -228,7 +231,7 @@ def _run_and_kill(
     with (
         tempfile.TemporaryFile() as printed,
         subprocess.Popen(
-            command,
+            ending_with_this(command),
             env=place.environment,
             stdout=subprocess.DEVNULL,
             stderr=printed,
@@ -332,11 +335,13 @@ def _check_table(path: pathlib.Path, wanted: list[str]) -> list[str]:
 
 def _forked(run: Callable[[], None]) -> int:
     """Starts a process that does something and ends; returns its number."""
+    parent = os.getpid()
     process = os.fork()
     if process:
         return process
     status = 1
     try:
+        end_with(parent)
         run()
         status = 0
     except BaseException:
@@ -367,9 +372,11 @@ def _update_often(path: pathlib.Path, number: int, updates: int) -> None:
     from triton_ext.ops.core.tables import Table
     from triton_ext.ops.tuning.store import update_table
 
+    parent = os.getppid()
     os.setgroups([_GROUP])
     os.setgid(_USERS[number % 2])
     os.setuid(_USERS[number % 2])
+    end_with(parent)  # Another user loses the death signal (prctl(2)).
     os.umask(0o002)
     for update in range(updates):
         update_table(path, Table(_GPU, {f"{number} {update}": dict(_ENTRY)}))

@@ -136,7 +136,7 @@ def platform_tag(python: pathlib.Path, wheel: pathlib.Path, arch: str) -> str:
         Refused: auditwheel finds none.
     """
     text = _checked([str(python), "-m", "auditwheel", "show", str(wheel)], "auditwheel failed")
-    found = re.search(rf'"(manylinux_\d+_\d+_{arch})"', " ".join(text.split()))
+    found = re.search(rf'"(manylinux_\d+_\d+_{arch})"', " ".join(text.split()))  # pattern: a name
     if found is None:
         raise Refused(f"auditwheel finds no manylinux tag for the wheel:\n{text}")
     return found[1]

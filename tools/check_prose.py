@@ -49,7 +49,10 @@ HOUSE_WORDS = {
 MOST_WORDS = 40
 _EXEMPT = "prose: ok"
 _OPENER = re.compile(r"(?:Of|What|Who|Whoever|Whether)\b")
-_HOUSE = {re.compile(rf"\b(?:{word})\b", re.I): better for word, better in HOUSE_WORDS.items()}
+_HOUSE = {
+    re.compile(rf"\b(?:{word})\b", re.I): better  # pattern: ours, of the table above
+    for word, better in HOUSE_WORDS.items()
+}
 # Code in a sentence counts as a word, and may name anything.
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.M | re.S)

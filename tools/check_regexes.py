@@ -1,11 +1,17 @@
 """Finds regular expressions that may backtrack for cubic time or longer.
 
 ``python tools/check_regexes.py`` analyses each pattern with regexploit.  The patterns are the first
-arguments of calls of :mod:`re` in the sources of the package and of the tools: literals, sums,
-f-strings, joined lists, and constants of modules, imported ones too.  A conditional expression
-gives one pattern for each arm.  A part that is known at run time alone counts as one letter.
+arguments, or those called ``pattern``, of calls of :mod:`re` in the sources of the package and of
+the tools, whatever the module and its functions are imported as: literals, sums, f-strings, joined
+lists, and constants of modules, imported ones too.  A conditional expression gives one pattern for
+each arm.  What :func:`re.escape` returns counts as one letter.
 
-Not found: patterns that reach :mod:`re` through a parameter, and quadratic time.
+A pattern with another part that is known at run time alone is refused, and so is one with too many
+arms, and a function of :mod:`re` that is used without a call.  A comment ``# pattern: REASON`` on a
+line of the call allows it.
+
+Not found: a local variable of the name of a constant, :mod:`re` under a name that no import gives
+it, and quadratic time.
 """
 
 from __future__ import annotations
@@ -37,7 +43,7 @@ _PACKAGES = (
     ("tools", ""),
 )
 # A part of a pattern that is known at run time alone.
-_UNKNOWN = "x"
+_UNKNOWN = "\ue000"
 # Patterns of one expression with conditionals in it.
 _MOST_ARMS = 64
 # Stars that may repeat the same characters: 2 of them are quadratic.
@@ -47,7 +53,10 @@ _EXPONENTIAL = 10
 # A pattern that ends with the alternatives of any character and of the end always matches, so it
 # never goes back.
 _ALWAYS_MATCHES = re.compile(r"\(\\Z\)\s?\|\s?\(\.\)\s?\)\Z")
-_FUNCTIONS = {"compile", "findall", "finditer", "fullmatch", "match", "search", "split", "sub"}
+_FUNCTIONS = frozenset(
+    ("compile", "findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn")
+)
+_ALLOWED = re.compile(r"# pattern: \S")
 
 
 class _Parser(SreOpParser):  # type: ignore[misc]
@@ -65,11 +74,13 @@ class Pattern:
         line: Its line, from 1.
         text: The pattern.
         flags: Flags of :mod:`re`.
+        problem: Why it is not known; empty if it is.
     """
 
     line: int
     text: str
     flags: int = 0
+    problem: str = ""
 
 
 class _Module:
@@ -83,6 +94,15 @@ class _Module:
 
     def __init__(self, source: str, name: str = "", is_package: bool = False) -> None:
         self.tree = ast.parse(source)
+        # Names of the module ``re``, and of its functions with what they are there.
+        self.re_names: set[str] = set()
+        self.re_functions: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.Import(names=aliases):
+                    self.re_names |= {a.asname or a.name for a in aliases if a.name == "re"}
+                case ast.ImportFrom(module="re", names=aliases, level=0):
+                    self.re_functions |= {a.asname or a.name: a.name for a in aliases}
         self._constants: dict[str, ast.expr] = {}
         # Names that are imported: the module, and the name there, empty for the module itself.
         self._imports: dict[str, tuple[str, str]] = {}
@@ -109,6 +129,8 @@ class _Module:
         match node:
             case ast.Constant(value=str(text)):
                 return (text,)
+            case ast.Constant(value=int(number)):
+                return (str(number),)
             case ast.Constant(value=bytes(data)):
                 return (data.decode("latin-1"),)
             case ast.Name(id=name):
@@ -118,8 +140,10 @@ class _Module:
                     return self.constant(name)
                 other = _module(".".join(filter(None, self._imports.get(name, ()))))
                 return (_UNKNOWN,) if other is None else other.constant(attribute)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="compile"), args=args):
-                return self.texts(args[0])
+            case ast.Call(func=function, args=[first, *_]) if (
+                called := self.function_of_re(function)
+            ) in ("compile", "escape"):
+                return self.texts(first) if called == "compile" else ("x",)
             case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(glue)), attr="join")):
                 return self._joined(node.args[0], glue)
             case ast.JoinedStr(values=parts):
@@ -131,6 +155,15 @@ class _Module:
             case ast.IfExp(body=body, orelse=other_arm):
                 return tuple(dict.fromkeys(self.texts(body) + self.texts(other_arm)))
         return (_UNKNOWN,)
+
+    def function_of_re(self, node: ast.expr) -> str:
+        """Returns the name of the function of :mod:`re` that an expression is, else nothing."""
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in self.re_names:
+                return attribute
+            case ast.Name(id=name):
+                return self.re_functions.get(name, "")
+        return ""
 
     def constant(self, name: str) -> tuple[str, ...]:
         """Returns the texts that a name of this module may stand for."""
@@ -146,9 +179,19 @@ class _Module:
         finally:
             self._names.pop()
 
+    def flags(self, node: ast.expr) -> int:
+        """Returns the flags of :mod:`re` that an expression stands for; 0 for another one."""
+        match node:
+            case ast.Attribute() | ast.Name():
+                return int(getattr(re.RegexFlag, self.function_of_re(node) or "NOFLAG", 0))
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                return self.flags(left) | self.flags(right)
+        return 0
+
     def _sums(self, parts: list[ast.expr]) -> tuple[str, ...]:
         made = itertools.product(*map(self.texts, parts))
-        return tuple(dict.fromkeys("".join(each) for each in itertools.islice(made, _MOST_ARMS)))
+        texts = ["".join(each) for each in itertools.islice(made, _MOST_ARMS + 1)]
+        return tuple(dict.fromkeys(texts)) if len(texts) <= _MOST_ARMS else (_UNKNOWN,)
 
     def _joined(self, node: ast.expr, glue: str) -> tuple[str, ...]:
         match node:
@@ -159,6 +202,8 @@ class _Module:
             case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts) if parts:
                 glued = [each for part in parts for each in (ast.Constant(glue), part)]
                 return self._sums(glued[1:])
+            case ast.Dict(keys=keys) if None not in keys:
+                return self._joined(ast.Tuple([key for key in keys if key is not None]), glue)
         return (_UNKNOWN,)
 
 
@@ -195,19 +240,45 @@ def patterns_of(source: str, path: pathlib.Path | None = None) -> Iterator[Patte
     """
     is_package = path is not None and path.name == "__init__.py"
     module = _Module(source, "" if path is None else _name_of(path), is_package)
-    for node in ast.walk(module.tree):
-        match node:
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="re"), attr=function), args=[first, *others]
-            ) if function in _FUNCTIONS:
-                options = [*others, *(keyword.value for keyword in node.keywords)]
-                flags = sum(_flags(option) for option in options)
-                for text in module.texts(first):
-                    yield Pattern(node.lineno, text, flags)
+    lines = source.split("\n")
+    called: set[ast.expr] = set()
+    for node in ast.walk(module.tree):  # A call comes before its function.
+        if isinstance(node, ast.Call):
+            called.add(node.func)
+            if module.function_of_re(node.func) in _FUNCTIONS:
+                yield from _patterns_of_call(module, node, _is_allowed(node, lines))
+        elif isinstance(node, ast.Attribute | ast.Name) and node not in called:
+            name = module.function_of_re(node)
+            if name in _FUNCTIONS and not _is_allowed(node, lines):
+                yield Pattern(node.lineno, name, problem="its pattern is not known: no call")
+
+
+def _is_allowed(node: ast.expr, lines: list[str]) -> bool:
+    """Returns whether a line of an expression has the comment that allows unknown patterns."""
+    end = node.end_lineno or node.lineno
+    return any(_ALLOWED.search(line) for line in lines[node.lineno - 1 : end])
+
+
+def _patterns_of_call(module: _Module, call: ast.Call, is_allowed: bool) -> Iterator[Pattern]:
+    by_name = [each.value for each in call.keywords if each.arg == "pattern"]
+    given = [*call.args[:1], *by_name]
+    options = [*call.args[1:], *(each.value for each in call.keywords if each.arg != "pattern")]
+    flags = 0
+    for option in options:
+        flags |= module.flags(option)
+    for text in module.texts(given[0]) if given else (_UNKNOWN,):
+        problem = ""
+        if _UNKNOWN in text and not is_allowed:
+            problem = f"not known before it runs, or more than {_MOST_ARMS} arms"
+        yield Pattern(call.lineno, text.replace(_UNKNOWN, "x"), flags, problem)
 
 
 def problem_of(pattern: Pattern) -> str | None:
     """Returns why a pattern may take cubic time or longer, ``None`` where it does not."""
+    return _slow(pattern) or pattern.problem or None
+
+
+def _slow(pattern: Pattern) -> str | None:
     if _ALWAYS_MATCHES.search(pattern.text):
         return None
     try:
@@ -221,15 +292,6 @@ def problem_of(pattern: Pattern) -> str | None:
         return None
     growth = "exponential" if worst.starriness > _EXPONENTIAL else f"degree {worst.starriness}"
     return f"{growth} time for many of {worst.repeated_character}"
-
-
-def _flags(node: ast.expr) -> int:
-    match node:
-        case ast.Attribute(value=ast.Name(id="re"), attr=name):
-            return int(getattr(re, name))
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _flags(left) | _flags(right)
-    return 0
 
 
 def main() -> int:

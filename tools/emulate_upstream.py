@@ -26,7 +26,7 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from environment import say
@@ -49,7 +49,7 @@ class Run:
     call: str
 
 
-def _runs(folder: str, target: str, calls: dict[str, Sequence[str]]) -> list[Run]:
+def _runs(folder: str, target: str, calls: Mapping[str, Sequence[str]]) -> list[Run]:
     return [
         Run(f"{folder}/gluon/{name}.py", target, call)
         for name, found in calls.items()
@@ -280,7 +280,7 @@ class _Device:
 
         device = self
 
-        class OnCpu(TorchFunctionMode):
+        class OnCpu(TorchFunctionMode):  # type: ignore[misc]
             def __torch_function__(
                 self, func: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:

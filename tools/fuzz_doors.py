@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
+from bound_processes import ending_with_this
 from fuzz_ir import Finding, pass_names
 
 __all__ = ["INPUTS", "c_calls", "is_there", "prepare"]
@@ -414,7 +415,7 @@ def _sanitizers_problem() -> str:
         for sanitizer in ("address,undefined", "thread"):
             command = ["cc", f"-fsanitize={sanitizer}", "-x", "c", "-", "-o", f"{folder}/a"]
             done = subprocess.run(
-                command,
+                ending_with_this(command),
                 input="int main(void) { return 0; }\n",
                 capture_output=True,
                 text=True,
@@ -433,7 +434,7 @@ def _failure(command: list[str], variables: dict[str, str], step: str) -> Findin
     with tempfile.TemporaryFile() as printed:
         # In a session of its own: what make started ends with it.
         process = subprocess.Popen(
-            command,
+            ending_with_this(command),
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=printed,

@@ -216,7 +216,7 @@ def c_faults_of(source: str) -> list[Fault]:
     found = [
         Fault(blank.count("\n", 0, match.start()) + 1, match.start(), match.end(), new)
         for pattern, new in _C_CHANGES
-        for match in re.finditer(pattern, blank)
+        for match in re.finditer(pattern, blank)  # pattern: one of _C_CHANGES
     ]
     return sorted(found, key=lambda fault: (fault.start, fault.new))
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import signal
+import subprocess
 import sys
 import time
 
@@ -102,3 +103,40 @@ def test_writers_have_a_time_limit(tool, monkeypatch):
     monkeypatch.setattr(tool, "_LIMIT_SECONDS", 0.5)
     writers = [tool._forked(lambda: time.sleep(600)), tool._forked(lambda: None)]
     assert tool._ends(writers) == [-signal.SIGKILL, 0]
+
+
+KILLED = """\
+import os, signal, subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+import abuse, bound_processes
+fork = abuse._forked(lambda: time.sleep(600))
+command = bound_processes.ending_with_this(["sleep", "600"])
+session = subprocess.Popen(command, start_new_session=True).pid
+while open(f"/proc/{session}/comm").read() != "sleep\\n":
+    time.sleep(0.01)
+time.sleep(0.5)
+print(fork, session, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_children_end_with_a_killed_parent():
+    command = [sys.executable, "-c", KILLED, str(TOOL.parent)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    started = [int(word) for word in done.stdout.split()]
+    assert len(started) == 2
+    end = time.monotonic() + 10
+    while (left := [each for each in started if runs(each)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    for each in left:
+        os.kill(each, signal.SIGKILL)
+    assert left == []
+
+
+def runs(process):
+    try:
+        text = pathlib.Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"

@@ -87,3 +87,46 @@ def test_a_repetition_that_never_goes_back_counts_as_one_that_may(tool):
     assert tool.problem_of(pattern) is None or "exponential" in tool.problem_of(pattern)
     if sys.version_info >= (3, 11):
         assert "exponential" in tool.problem_of(pattern)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'import re\nre.subn("(a+)+b", "", text)',
+        'import re\nre.compile(pattern="(a+)+b")',
+        'from re import compile as c\nc("(a+)+b")',
+        'import re as r\nr.compile("(a+)+b")',
+        'def f():\n    import re as r; return r.split("(a+)+b", x)',
+    ],
+)
+def test_each_form_of_a_call_is_found(tool, source):
+    (pattern,) = tool.patterns_of(source)
+    assert pattern.line == 2
+    assert "exponential" in tool.problem_of(pattern)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'def f():\n    p = "(a+)+b"; re.compile(p)',
+        "# a parameter\nre.search(rf'{word}b', text)",
+        "# any\nre.search(*given)",
+        "# any\nre.search(**given)",
+        "# no call\nuse(re.compile)",
+        "# 128 arms\nre.compile(" + " + ".join(['("a" if x else "b")'] * 7) + ")",
+    ],
+)
+def test_a_pattern_that_is_not_known_needs_a_reason(tool, source):
+    (pattern,) = tool.patterns_of(
+        f"import re;{source}" if source[0] == "#" else f"{source}\nimport re"
+    )
+    assert pattern.line == 2
+    assert "not known" in tool.problem_of(pattern)
+    for reason, count in (("", 1), ("the user gives it", 0)):
+        found = tool.patterns_of(f"import re\n{source}  # pattern: {reason}\n")
+        assert sum(tool.problem_of(each) is not None for each in found) == count
+
+
+def test_what_is_escaped_is_known(tool):
+    (pattern,) = tool.patterns_of('import re\nre.search(re.escape(name) + "+b", text)')
+    assert (pattern.text, tool.problem_of(pattern)) == ("x+b", None)

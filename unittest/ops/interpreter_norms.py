@@ -660,7 +660,7 @@ REFUSED = {
     "empty": {"x": rows_of((0, 8, 4, 4), HALF, 0)},
     "more than one value per channel": {"x": rows_of((1, 8, 1, 1), HALF, 0)},
     "weight has strides": {"weight": torch.zeros(16)[::2]},
-    "not of silu": {"activation": "silu", "residual": rows_of((2, 8, 4, 4), torch.float32, 0)},
+    "not before silu": {"activation": "silu", "residual": rows_of((2, 8, 4, 4), torch.float32, 0)},
     "residual of strides [128, 16, 4, 1] is not channels-last": {
         "residual": torch.zeros(2, 8, 4, 4)
     },

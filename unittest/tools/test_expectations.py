@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+import warnings
 
 import pytest
 from triton_ext.host.diagnostics import Diagnostic
@@ -240,3 +241,13 @@ def test_a_diagnostic_without_a_place():
         check("// expected-error @unknown {{bad}}", Diagnostic(severity="error", message="bad"))
         == []
     )
+
+
+def test_a_pattern_is_compiled_once_and_without_warnings():
+    text = "// expected-error-re@below 2 {{ {{[[a]--b]}} }}\nx"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        (one,) = expectations(text)
+        assert check(text, error(2, " a--b] "), error(2, " no "))[-1].endswith(" was not produced")
+    assert one.pattern.pattern == r"\ [[a]--b]\ "
+    assert said == []

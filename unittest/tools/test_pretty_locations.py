@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from ir_helpers import CORPUS, NO_CORPUS
 from triton_ext.errors import ParseError
@@ -71,3 +73,43 @@ def test_an_alias_is_written_out_in_bounded_space(monkeypatch):
     monkeypatch.setattr("triton_ext.tools.pretty_locations.MAX_EXPANDED", 100)
     text = '#loc = loc("a":1:2)\n%a = a.b loc(#loc)\n%b = a.b loc(#loc)\n'
     assert with_pretty_locations(text).count("a:1:2") == 3
+
+
+LONG = ", ".join(['"a"'] * 200)
+
+
+def unreadable_aliases(count):
+    text = f"#big = loc(fused[{', '.join([LONG] * count)}, weird(1)])\n"
+    text += "\n".join(f"#a{number} = loc(#big)" for number in range(4 * count)) + "\n"
+    return text + "\n".join(f"%{number} = a.b loc(#a{number})" for number in range(4 * count))
+
+
+def long_names_of_call_sites(count):
+    text = f'#big = loc("{LONG.replace(chr(34), "")}{"a" * 800 * count}"(weird))\n'
+    uses = (f'loc(callsite(#big at "b":{number}:1))' for number in range(8 * count))
+    return text + "\n".join(f"a.b {use}" for use in uses)
+
+
+def nested_definitions(count):
+    count *= 16
+    return "".join(f"#a{number} = loc(\n" for number in range(count)) + ")" * count
+
+
+@pytest.mark.parametrize("text", [unreadable_aliases, long_names_of_call_sites, nested_definitions])
+def test_time_grows_in_proportion_to_the_text(text):
+    def seconds(count):
+        given = text(count)
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            with_pretty_locations(given)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    # Eight times the text: a quadratic time would be 64 times as long.
+    assert seconds(240) < 24 * seconds(30) + 0.02
+
+
+def test_unreadable_aliases_stay():
+    text = "#big = loc(weird(1))\n#a = loc(#big)\na.b loc(#a)\na.b loc(#big)\n"
+    assert with_pretty_locations(text) == text

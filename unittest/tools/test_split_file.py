@@ -98,10 +98,43 @@ def test_what_stands_in_the_place_of_the_folder(capsys, source, tmp_path):
     assert (status, err) == (1, message)
 
 
-def test_a_name_at_the_root_is_one_in_the_folder(capsys, source, tmp_path):
-    source.write_bytes(b"//--- /etc/part\nx\n")
-    assert run(capsys, source, tmp_path / "out")[0] == 0
-    assert files(tmp_path / "out") == {"etc/part": b"x\n"}
+@pytest.mark.parametrize("name", ["../victim", "sub/../../victim", "/victim", ".."])
+def test_a_name_that_leaves_the_folder(capsys, source, tmp_path, name):
+    source.write_text(f"//--- a\nx\n//--- {name}\nx\n")
+    (tmp_path / "victim").write_text("stays")
+    status, _, err = run(capsys, source, tmp_path / "out")
+    assert (status, err) == (
+        1,
+        f"{source}:3: error: part '{name}' is outside of the output directory; "
+        "give a relative path without '..'\n",
+    )
+    assert (tmp_path / "victim").read_text() == "stays"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["link/victim", "file"])
+def test_a_link_that_leaves_the_folder(capsys, source, tmp_path, name):
+    source.write_text(f"//--- a\nx\n//--- {name}\nx\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "victim").write_text("stays")
+    (out / "link").symlink_to(tmp_path)
+    (out / "file").symlink_to(tmp_path / "victim")
+    status, _, err = run(capsys, source, out)
+    assert status == 1
+    assert err.startswith(f"{source}:3: error: part '{name}' is outside of the output directory, ")
+    assert (tmp_path / "victim").read_text() == "stays"
+    assert not (out / "a").exists()
+
+
+def test_a_part_is_replaced_behind_its_links(capsys, source, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "hard").write_text("stays")
+    os.link(tmp_path / "hard", out / "last")
+    assert run(capsys, source, out) == (0, "", "")
+    assert (out / "last").read_bytes() == b""
+    assert (tmp_path / "hard").read_text() == "stays"
 
 
 def test_every_wrong_marker_is_told_and_nothing_is_written(capsys, source, tmp_path):

@@ -149,7 +149,9 @@ def _split_list(text: str) -> list[str]:
 
 def _split(text: str, separator: re.Pattern[str]) -> list[str]:
     """Splits at separators outside of brackets and strings."""
-    step = re.compile(SKIPPED_STRING + r"|//[^\n]*|[(\[<{]|[)\]>}]|" + separator.pattern)
+    step = re.compile(
+        SKIPPED_STRING + r"|//[^\n]*|[(\[<{]|[)\]>}]|" + separator.pattern
+    )  # pattern: ours
     parts, depth, start = [], 0, 0
     for match in step.finditer(text):
         token = match[0]

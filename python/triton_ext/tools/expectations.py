@@ -9,8 +9,7 @@
 Without a place the line itself is meant; ``above`` and ``below`` are the nearest line without a
 designator.  The text has to occur in the message; in the ``-re`` form what stands in further double
 braces is a regular expression; those of a file that take longer than some seconds together are
-refused.  A count
-(``expected-error 2 {{x}}``) expects it so many times.
+refused.  A count (``expected-error 2 {{x}}``) expects it so many times.
 
 What looks like a designator and is none is an error: MLIR passes over it, and it tests nothing.
 """
@@ -22,6 +21,7 @@ import re
 import signal
 import threading
 import time
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -54,7 +54,7 @@ class Expectation:
         kind: Severity of the diagnostic.
         line: Where it is expected; 0: where no place is known.
         text: As written.
-        is_pattern: Whether the text has regular expressions in it.
+        pattern: The compiled text, where it has regular expressions in it.
         stands: Line and column of the designator.
         count: How often it is expected.
     """
@@ -62,18 +62,15 @@ class Expectation:
     kind: str
     line: int
     text: str
-    is_pattern: bool
+    pattern: re.Pattern[str] | None
     stands: tuple[int, int]
     count: int = 1
 
     def accepts(self, message: str) -> bool:
         """Returns whether a message is the expected one."""
-        if not self.is_pattern:
+        if self.pattern is None:
             return self.text in message
-        parts = _NESTED.split(self.text)
-        pattern = "".join(p if i % 2 else re.escape(p) for i, p in enumerate(parts))
-        # LLVM's ``.`` does not stop at line ends, and messages have several lines.
-        return re.search(pattern, message, re.DOTALL) is not None
+        return self.pattern.search(message) is not None
 
 
 class MatchTime:
@@ -149,9 +146,8 @@ def expectations(
                 line_number = number + int(place)
             stands = (number, match.start() + 1)
             count = int(match["count"] or 1)
-            one = Expectation(match["kind"], line_number, message, bool(match["re"]), stands, count)
-            if one.is_pattern:
-                _check_pattern(one, line, left)
+            pattern = _compiled(message, stands, line, left) if match["re"] else None
+            one = Expectation(match["kind"], line_number, message, pattern, stands, count)
             found.append(one)
     return found
 
@@ -197,7 +193,7 @@ def verify(
             if not missing[index]:
                 continue
             try:
-                with left.spent() if one.is_pattern else contextlib.nullcontext():
+                with left.spent() if one.pattern is not None else contextlib.nullcontext():
                     is_expected = one.accepts(diagnostic.message)
             except TimeoutError:
                 return [_problem(one, _TOO_LONG, filename, lines[one.stands[0] - 1 - first_line])]
@@ -279,16 +275,21 @@ def _refuse(line: str, number: int, at: int, message: str) -> NoReturn:
     )
 
 
-def _check_pattern(one: Expectation, line: str, left: MatchTime) -> None:
+def _compiled(text: str, stands: tuple[int, int], line: str, left: MatchTime) -> re.Pattern[str]:
+    parts = _NESTED.split(text)
+    pattern = "".join(p if i % 2 else re.escape(p) for i, p in enumerate(parts))
     try:
-        with left.spent():
-            one.accepts("")
+        # A warning of Python's, about a set in a set for one, would name this file.
+        with left.spent(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # LLVM's ``.`` does not stop at line ends, and messages have several lines.
+            return re.compile(pattern, re.DOTALL)  # pattern: the user's, with a time limit
     except (re.error, OverflowError, RecursionError, TimeoutError) as error:
-        problem = f"'{one.text}' has an invalid regular expression: {error}"
+        problem = f"'{text}' has an invalid regular expression: {error}"
         raise ParseError(
             _TOO_LONG if isinstance(error, TimeoutError) else problem,
-            line=one.stands[0],
-            column=one.stands[1],
+            line=stands[0],
+            column=stands[1],
             source_line=line,
         ) from error
 

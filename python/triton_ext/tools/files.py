@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["are_same", "read", "silence", "tell", "write", "write_all"]
+__all__ = ["are_same", "read", "replace", "silence", "tell", "write", "write_all"]
 
 _DESCRIPTORS = "/proc/self/fd/"
 _TEMPORARY_NAME = re.compile(r"\.triton-ext-[0-9a-f]{16}\.tmp")
@@ -89,6 +89,26 @@ def write(text: str, output: str) -> bool:
     return write_all([(text, output)])
 
 
+def replace(data: bytes, output: str) -> None:
+    """Writes a file, whole or not at all; a device or a pipe is written in place.
+
+    Args:
+        data: Its bytes.
+        output: Its path.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if _is_written_in_place(output):
+        pathlib.Path(output).write_bytes(data)
+        return
+    temporary = _Temporary(data, os.path.realpath(output))
+    try:
+        temporary.replace_target()
+    finally:
+        temporary.discard()
+
+
 def write_all(texts: Sequence[tuple[str, str]]) -> bool:
     """Writes texts, to all of the files or to none; returns whether all could be written.
 
@@ -140,14 +160,14 @@ class _Temporary:
     """A new file in the folder of another one, which it will replace.
 
     Args:
-        text: The text.
+        text: The text, or the bytes.
         target: The file that it will replace; it need not be there.
 
     Raises:
         OSError: It cannot be written.
     """
 
-    def __init__(self, text: str, target: str) -> None:
+    def __init__(self, text: str | bytes, target: str) -> None:
         self._text = text
         self._target = target
         # Its name is empty as long as it has none.
@@ -216,11 +236,13 @@ class _Temporary:
 
     def _write(self) -> None:
         """Writes the text, and gives the file the rights of the target."""
-        with open(self._handle, "w", encoding="utf-8", newline="", closefd=False) as stream:
+        text = self._text
+        data = text if isinstance(text, bytes) else text.encode("utf-8")
+        with open(self._handle, "wb", closefd=False) as stream:
             found = _status(self._target)
             if found is not None:
                 os.fchmod(self._handle, stat.S_IMODE(found.st_mode))
-            stream.write(self._text)
+            stream.write(data)
 
 
 def _lock(handle: int) -> bool:

@@ -4,12 +4,14 @@
 ``printLocationInternal`` of MLIR's ``AsmPrinter.cpp``.  An alias is written out where a whole
 location is one and stays a name inside of another location; its definition becomes short as well.
 A location of a kind that is not known, or nested too deep, stays as it was.
+
+Each alias is read once, also one that cannot be read: time grows in proportion to the text and to
+what is written out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from triton_ext.errors import ParseError
 from triton_ext.ir.lexer import Source, find_group_end
@@ -45,12 +47,7 @@ def with_pretty_locations(text: str) -> str:
     Raises:
         ParseError: Its locations would be longer than :data:`MAX_EXPANDED` together.
     """
-    aliases: dict[str, str] = {}
-    for match in _DEFINITION.finditer(text):
-        end = _closing(text, match.end())
-        if end == match.end():
-            break
-        aliases[match[1]] = text[match.end() : end - 1]
+    aliases = _Aliases(text)
     pieces, position, left = [], 0, MAX_EXPANDED
     known: dict[str, str] = {}
     while (found := _OUTSIDE.search(text, position)) is not None:
@@ -62,7 +59,7 @@ def with_pretty_locations(text: str) -> str:
                 break  # No module; what is behind it would be searched again and again.
             whole = text[found.start() : end]
             if whole not in known:
-                known[whole] = _short(text[found.end() : end - 1], aliases, whole)
+                known[whole] = aliases.short(text[found.end() : end - 1]) or whole
             short = known[whole]
             left -= len(short)
             if left < 0:
@@ -84,18 +81,54 @@ def _closing(text: str, inside: int) -> int:
         return inside
 
 
-def _short(inner: str, aliases: Mapping[str, str], whole: str) -> str:
-    """The short form of what stands in ``loc(...)``; ``whole`` where it cannot be read."""
-    for _ in range(_MAX_DEPTH):
-        inner = inner.strip()
-        if _ALIAS.fullmatch(inner) is None or inner not in aliases:
-            break
-        inner = aliases[inner]
-    try:
-        short, end = _Reader(inner, aliases).read(0, 0)
-    except _Unreadable:
-        return whole
-    return short if end == len(inner) else whole
+class _Aliases:
+    """The aliases of locations in a module, each of which is read once.
+
+    Args:
+        text: The module.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._values: dict[str, str] = {}
+        self._shorts: dict[str, str | None] = {}
+        self._kinds: dict[str, str] = {}
+        position = 0
+        while (match := _DEFINITION.search(text, position)) is not None:
+            position = _closing(text, match.end())
+            if position == match.end():
+                break
+            self._values[match[1]] = text[match.end() : position - 1].strip()
+
+    def short(self, inner: str) -> str | None:
+        """Returns the short form of what stands in ``loc(...)``; ``None`` if it is unreadable."""
+        key = inner = inner.strip()
+        for _ in range(_MAX_DEPTH):
+            if inner not in self._values:
+                break
+            key, inner = inner, self._values[inner]
+        if key not in self._shorts:
+            self._shorts[key] = self._read(inner)
+        return self._shorts[key]
+
+    def kind(self, name: str) -> str:
+        """Returns the kind of the location behind an alias, as :func:`_kind` does."""
+        if name not in self._kinds:
+            self._kinds[name] = _kind(self._values.get(name, ""), 0)
+        return self._kinds[name]
+
+    def _read(self, inner: str) -> str | None:
+        try:
+            short, end = _Reader(inner, self).read(0, 0)
+        except _Unreadable:
+            return None
+        return short if end == len(inner) else None
+
+
+def _kind(text: str, position: int) -> str:
+    """Returns ``file`` or ``name`` for a location of that kind at an offset, else nothing."""
+    if _FILE.match(text, position):
+        return "file"
+    return "name" if _NAME.match(text, position) else ""
 
 
 class _Reader:
@@ -103,10 +136,10 @@ class _Reader:
 
     Args:
         text: The location.
-        aliases: Values of the aliases in it.
+        aliases: The aliases in it.
     """
 
-    def __init__(self, text: str, aliases: Mapping[str, str]) -> None:
+    def __init__(self, text: str, aliases: _Aliases) -> None:
         self._text = text
         self._aliases = aliases
 
@@ -174,11 +207,6 @@ class _Reader:
         return match.end()
 
     def _kind(self, position: int) -> str:
-        """Returns ``file`` or ``name`` for a location of that kind at an offset, else nothing."""
-        text = self._text
-        alias = _ALIAS.match(text, position)
-        if alias is not None:
-            text, position = self._aliases.get(alias[0], "").strip(), 0
-        if _FILE.match(text, position):
-            return "file"
-        return "name" if _NAME.match(text, position) else ""
+        """Returns the kind of a location, or of the one behind its alias, as :func:`_kind` does."""
+        alias = _ALIAS.match(self._text, position)
+        return _kind(self._text, position) if alias is None else self._aliases.kind(alias[0])

@@ -6,7 +6,8 @@ exit status and the texts of errors are LLVM's, so a lit file runs with either t
 matter which of the two is found first.
 
 In one message this tool says more: a part that cannot be written is named, where LLVM names the
-input.
+input.  A part whose file would be outside of the folder is refused: one with an absolute path, one
+with ``..`` in it, and one behind a symbolic link that leaves the folder.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 
 from triton_ext import __version__
 from triton_ext.errors import TritonExtError
-from triton_ext.tools.files import write
+from triton_ext.tools.files import replace, write
 from triton_ext.tools.streams import tool
 
 __all__ = ["SUMMARY", "Part", "main", "parts_of"]
@@ -109,9 +110,10 @@ def _run(argv: Sequence[str]) -> int:
         _make_room(folder)
     except OSError as error:
         raise _fatal(f"{folder}: {_reason(error)}") from error
-    for part in parts:
+    paths = [_path_of(part, folder, source) for part in parts]
+    for part, path in zip(parts, paths, strict=True):
         lead = end_of_line * part.lines_before if leading_lines else b""
-        _write(folder, part.name, lead + part.text)
+        _write(path, lead + part.text)
     return 0
 
 
@@ -124,7 +126,8 @@ def parts_of(content: bytes, filename: str) -> list[Part]:
 
     Raises:
         SplitError: It has no part, or a part has no name, one with a blank at an end or a null
-            character in it, or that of another part; the text has a line for each such marker.
+            character in it, one that leaves the folder, or that of another part; the text has a
+            line for each such marker.
     """
     # By name: where the marker starts, where its line ends, and the number of that line.
     markers: dict[bytes, tuple[int, int, int]] = {}
@@ -144,12 +147,14 @@ def parts_of(content: bytes, filename: str) -> list[Part]:
             problems.append(f"{place}part name cannot have leading or trailing space")
         elif b"\0" in name:
             problems.append(f"{place}part name cannot have a null character")
+        elif name.startswith(b"/") or b".." in name.split(b"/"):
+            problems.append(f"{place}{_outside(name)}")
         elif name in markers:
             text = os.fsdecode(marker + name)
             problems.append(f"{place}'{text}' occurs more than once")
         else:
             markers[name] = (start, end, number)
-    if not markers:
+    if not markers and not problems:
         problems.append(str(_fatal(f"{filename}: no part separator was found")))
     if problems:
         raise SplitError("\n".join(problems))
@@ -186,12 +191,32 @@ def _make_room(folder: str) -> None:
             raise
 
 
-def _write(folder: str, name: bytes, text: bytes) -> None:
-    # A name that starts at the root is one inside of the folder all the same.
-    path = pathlib.Path(folder, os.fsdecode(name.lstrip(b"/")))
+def _outside(name: bytes) -> str:
+    text = os.fsdecode(name)
+    return f"part '{text}' is outside of the output directory; give a relative path without '..'"
+
+
+def _path_of(part: Part, folder: str, filename: str) -> str:
+    """Returns the path of a part's file.
+
+    Raises:
+        SplitError: A symbolic link in the folder leads out of it.
+    """
+    path = os.path.join(folder, os.fsdecode(part.name))
+    root = os.path.realpath(folder)
+    if os.path.commonpath([root, os.path.realpath(path)]) != root:
+        text = os.fsdecode(part.name)
+        raise SplitError(
+            f"{filename}:{part.lines_before}: error: part '{text}' is outside of the output "
+            f"directory, behind a symbolic link; remove {path}, or the link above it"
+        )
+    return path
+
+
+def _write(path: str, text: bytes) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        replace(text, path)
     except OSError as error:
         raise _fatal(f"{path}: {_reason(error)}") from error
 

@@ -630,8 +630,8 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, "ttg.thr
         %bar = ttg.memdesc_index %ready[%stage] : !ttg.memdesc<2x1xi64, #bar, #smem, mutable> -> !ttg.memdesc<1xi64, #bar, #smem, mutable>
         ttng.wait_barrier %bar, %phase, %true : !ttg.memdesc<1xi64, #bar, #smem, mutable>
         %slot = ttg.memdesc_index %data[%stage] : !ttg.memdesc<2x64x64xf16, #nvmma, #smem, mutable> -> !ttg.memdesc<64x64xf16, #nvmma, #smem, mutable>
-        // expected-warning @+1 {{not decided: 'ttng.async_shared_store' is not modelled}}
-        ttng.async_shared_store %slot, %bar : !ttg.memdesc<64x64xf16, #nvmma, #smem, mutable>, !ttg.memdesc<1xi64, #bar, #smem, mutable>
+        // expected-warning @+1 {{not decided: 'ttng.async_copy_mbarrier_arrive' is not modelled}}
+        ttng.async_copy_mbarrier_arrive %bar : !ttg.memdesc<1xi64, #bar, #smem, mutable>
         %done = ttg.memdesc_index %empty[%stage] : !ttg.memdesc<2x1xi64, #bar, #smem, mutable> -> !ttg.memdesc<1xi64, #bar, #smem, mutable>
         ttng.arrive_barrier %done, 1, %true : !ttg.memdesc<1xi64, #bar, #smem, mutable>
         %next = arith.addi %stage, %c1 : i32

@@ -113,7 +113,7 @@ class OpReader:
         """Returns whether the text before the next operand ends with a keyword, if given."""
         word = self.words[self.next]
         if keyword.isalpha():
-            return re.search(rf"\b{keyword}\s*(?:=\s*)?\Z", word) is not None
+            return re.search(rf"\b{keyword}\s*(?:=\s*)?\Z", word) is not None  # pattern: letters
         return word.rstrip().endswith(keyword)
 
     def take_bracket(self) -> tuple[Value, ...]:

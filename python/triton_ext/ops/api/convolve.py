@@ -185,7 +185,7 @@ def renamed(name: str, error: Exception, words: Mapping[str, str]) -> Exception:
         return error
     text = text[match.end() :]
     for word, other in words.items():
-        text = re.sub(rf"\b{word}\b", other, text)
+        text = re.sub(rf"\b{word}\b", other, text)  # pattern: one of our words
     return type(error)(f"{name}: {text}")
 
 

@@ -210,6 +210,9 @@ class Direct(Family[DirectConfig]):
             return ""
         return f"chosen for several groups of less than {ROW_BYTES} bytes of channels"
 
+    def is_hopeless(self, case: Case, device: Device) -> bool:
+        return bool(self.passed_over(case, device))
+
     def candidates(self, case: Case, device: Device) -> Mapping[DirectConfig, Expected]:
         """Returns one configuration, not measured: a thread loads 8 channels, 16 bytes."""
         sampling = Sampling.of(case)
