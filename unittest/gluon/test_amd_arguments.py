@@ -16,6 +16,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from triton.compiler.errors import CompilationError  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
+from triton.runtime.interpreter import InterpretedFunction  # noqa: E402
 from triton_ext.gluon import amd as xamd  # noqa: E402
 from triton_ext.host import capabilities  # noqa: E402
 
@@ -81,6 +82,10 @@ def test_in_a_kernel(fresh_triton_cache, number):
         (lambda: STAGE.behind(1.5), "expected numbers of stages and of operations, got 1.5 and 0"),
         (lambda: STAGE.within(None), "expected a number of instructions in flight, got None"),
         (lambda: xamd.emulated(print), "emulated: expected a @gluon.jit or @triton.jit function"),
+        (
+            lambda: xamd.emulated(InterpretedFunction(wrong_call)),
+            "got 'wrong_call' of Triton's interpreter: unset TRITON_INTERPRET",
+        ),
     ],
 )
 def test_on_the_host(call, message):

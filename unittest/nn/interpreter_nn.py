@@ -714,6 +714,8 @@ def test_causal_convolutions_that_keep_no_frames():
         strided(x, nn.Frames())
     with pytest.raises(ValueError, match="expected padding in numbers and of zeros, got 'same'"):
         nn.CausalConv3d(8, 8, 3, padding="same")
+    with pytest.raises(ValueError, match=r"expected padding in numbers .* \(\(1, 1\), \(0, 0\)"):
+        nn.CausalConv3d(8, 8, 3, padding=((1, 1), (0, 0), (0, 0)))
 
 
 def test_gradients_through_redirected_functions():

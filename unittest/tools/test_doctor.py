@@ -18,15 +18,26 @@ def by_topic(findings):
     return {finding.topic: finding for finding in findings}
 
 
+def put_driver(monkeypatch, driver):
+    """Puts a driver, or None for none, in place of libcuda; other libraries are loaded."""
+    real = ctypes.CDLL
+
+    def library(name, *args, **kwargs):
+        if "libcuda" not in str(name):
+            return real(name, *args, **kwargs)
+        if driver is None:
+            raise OSError(f"{name}: cannot open shared object file")
+        return driver
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
+
+
 @pytest.fixture
 def no_gpu(monkeypatch):
     """A machine without a driver and a torch that sees nothing."""
     monkeypatch.setattr(doctor, "_gpus_of_torch", lambda: ())
 
-    def no_library(name, *args, **kwargs):
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(ctypes, "CDLL", no_library)
+    put_driver(monkeypatch, None)
     status = types.SimpleNamespace(library="libcuda.so.1", version=None, problem="no driver here")
     real = backends.load
 
@@ -158,14 +169,14 @@ class FakeDriver:
 
 
 def test_asks_the_driver_where_torch_sees_nothing(no_gpu, monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver())
+    put_driver(monkeypatch, FakeDriver())
     assert by_topic(doctor.examine().facts)["GPU"].text == (
         "NVIDIA H200, compute capability 9.0 (sm_90)"
     )
 
 
 def test_a_driver_that_refuses_is_a_line(no_gpu, monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(result=100))
+    put_driver(monkeypatch, FakeDriver(result=100))
     finding = by_topic(doctor.examine().facts)["GPU"]
     assert finding.good is False
     assert finding.text == "none: cuInit says error 100"

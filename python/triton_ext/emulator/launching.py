@@ -71,8 +71,13 @@ class EmulatedKernel(ABC):
     ) -> None:
         if not hasattr(kernel, "arg_names") or not hasattr(kernel, "params"):
             name = getattr(kernel, "__name__", kernel)
+            hint = ""
+            if type(kernel).__name__ == "InterpretedFunction":
+                hint = (
+                    " for Triton's interpreter: unset TRITON_INTERPRET, nothing would be compiled"
+                )
             raise TypeError(
-                f"emulated: expected a @gluon.jit or @triton.jit function, got {name!r}"
+                f"emulated: expected a @gluon.jit or @triton.jit function, got {name!r}{hint}"
             )
         found = [*problems(), *_type_problems(types, kernel.arg_names)]
         found += int_problems(seed=(seed, ""))

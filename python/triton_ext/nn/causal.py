@@ -110,7 +110,8 @@ class CausalConv3d(Conv3d):
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         padding: Any = self.padding
-        if isinstance(padding, str) or self.padding_mode != "zeros":
+        is_numbers = not isinstance(padding, str) and all(isinstance(n, int) for n in padding)
+        if not is_numbers or self.padding_mode != "zeros":
             raise ValueError(
                 f"CausalConv3d: expected padding in numbers and of zeros, got {padding!r} and "
                 f"padding_mode={self.padding_mode!r}"
