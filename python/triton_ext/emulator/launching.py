@@ -73,9 +73,7 @@ class EmulatedKernel(ABC):
             name = getattr(kernel, "__name__", kernel)
             hint = ""
             if type(kernel).__name__ == "InterpretedFunction":
-                hint = (
-                    " for Triton's interpreter: unset TRITON_INTERPRET, nothing would be compiled"
-                )
+                hint = " of Triton's interpreter: unset TRITON_INTERPRET"
             raise TypeError(
                 f"emulated: expected a @gluon.jit or @triton.jit function, got {name!r}{hint}"
             )
