@@ -379,6 +379,15 @@ def test_an_extended_bit(extension: str, is_minus_one: bool) -> None:
     assert (one == other) is is_minus_one
 
 
+def test_a_ring_of_no_buffers_is_read_as_one_of_one() -> None:
+    one, other = two_forms(
+        "%one = arith.constant 1 : i32\n%other = arith.constant 2 : i32\n"
+        '"test.use"(%one, %other) : (i32, i32) -> ()',
+        0,
+    )
+    assert one == other == SlotForm(1, 0)
+
+
 def test_what_a_truncation_leaves() -> None:
     """``(n + 2) % 2`` is ``n % 2``, so they may be the same one of four slots, and of two are."""
     body = (

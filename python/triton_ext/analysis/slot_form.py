@@ -63,8 +63,8 @@ class SlotForms:
     # ---- at a point
 
     def form(self, value: Value, modulus: int) -> SlotForm:
-        """Returns the form of a value at a point where it can be used."""
-        return self._closed(self._open(value, modulus))
+        """Returns the form of a value at a point where it can be used; a ring of none is of one."""
+        return self._closed(self._open(value, max(modulus, 1)))
 
     def symbol(self, symbol: Symbol, modulus: int) -> SlotForm:
         """Returns the form of one symbol."""
