@@ -30,7 +30,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bound_processes import ending_with_this
+from bound_processes import completed, ending_with_this
 from triton_ext.host.child import end_with
 
 _TOKEN = "TRITON_EXT_ABUSE"
@@ -198,15 +198,7 @@ def _torn_output(place: _Place, texts: Sequence[str]) -> str:
 
 
 def _finish(place: _Place, command: list[str]) -> None:
-    done = subprocess.run(
-        ending_with_this(command),
-        env=place.environment,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        timeout=_LIMIT_SECONDS,
-    )
+    done = completed(command, _LIMIT_SECONDS, env=place.environment)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command[:6])} failed:\n{done.stdout}{done.stderr}")
 

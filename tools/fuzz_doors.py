@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from bound_processes import ending_with_this
+from bound_processes import completed, ending_with_this
 from fuzz_ir import Finding, pass_names
 
 __all__ = ["INPUTS", "c_calls", "is_there", "prepare"]
@@ -414,15 +414,7 @@ def _sanitizers_problem() -> str:
     with tempfile.TemporaryDirectory(prefix="triton-ext-fuzz-") as folder:
         for sanitizer in ("address,undefined", "thread"):
             command = ["cc", f"-fsanitize={sanitizer}", "-x", "c", "-", "-o", f"{folder}/a"]
-            done = subprocess.run(
-                ending_with_this(command),
-                input="int main(void) { return 0; }\n",
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=_C_SECONDS,
-            )
+            done = completed(command, _C_SECONDS, input="int main(void) { return 0; }\n")
             if done.returncode != 0:
                 return f"{' '.join(command[:2])} says: {done.stderr.strip()[-300:]}"
     return ""

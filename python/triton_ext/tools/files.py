@@ -21,7 +21,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["are_same", "read", "replace", "silence", "tell", "write", "write_all"]
+__all__ = [
+    "are_same",
+    "read",
+    "remove_abandoned",
+    "replace",
+    "silence",
+    "tell",
+    "write",
+    "write_all",
+]
 
 _DESCRIPTORS = "/proc/self/fd/"
 _TEMPORARY_NAME = re.compile(r"\.triton-ext-[0-9a-f]{16}\.tmp")
@@ -92,6 +101,8 @@ def write(text: str, output: str) -> bool:
 def replace(data: bytes, output: str) -> None:
     """Writes a file, whole or not at all; a device or a pipe is written in place.
 
+    :func:`remove_abandoned` is left to the caller: once for all files of a folder.
+
     Args:
         data: Its bytes.
         output: Its path.
@@ -121,7 +132,9 @@ def write_all(texts: Sequence[tuple[str, str]]) -> bool:
         try:
             for text, output in texts:
                 if output != "-" and not _is_written_in_place(output):
-                    temporary = _Temporary(text, os.path.realpath(output))
+                    target = os.path.realpath(output)
+                    remove_abandoned(os.path.dirname(target))
+                    temporary = _Temporary(text, target)
                     stack.callback(temporary.discard)
                     temporaries[output] = temporary
             for text, output in texts:
@@ -172,7 +185,6 @@ class _Temporary:
         self._target = target
         # Its name is empty as long as it has none.
         self._path = ""
-        _remove_abandoned(os.path.dirname(target))
         try:
             nameless = self._nameless()
             self._handle = self._named() if nameless is None else nameless
@@ -260,8 +272,12 @@ def _lock(handle: int) -> bool:
     return True
 
 
-def _remove_abandoned(folder: str) -> None:
-    """Removes files of this user that processes left in a folder when they were killed."""
+def remove_abandoned(folder: str) -> None:
+    """Removes files of this user that processes left in a folder when they were killed.
+
+    Args:
+        folder: Its path; what cannot be read or removed is left.
+    """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if _TEMPORARY_NAME.fullmatch(entry.name):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from triton_ext import __version__
 from triton_ext.errors import TritonExtError
-from triton_ext.tools.files import replace, write
+from triton_ext.tools.files import remove_abandoned, replace, write
 from triton_ext.tools.streams import tool
 
 __all__ = ["SUMMARY", "Part", "main", "parts_of"]
@@ -111,6 +111,8 @@ def _run(argv: Sequence[str]) -> int:
     except OSError as error:
         raise _fatal(f"{folder}: {_reason(error)}") from error
     paths = [_path_of(part, folder, source) for part in parts]
+    for directory in {os.path.dirname(os.path.realpath(path)) for path in paths}:
+        remove_abandoned(directory)
     for part, path in zip(parts, paths, strict=True):
         lead = end_of_line * part.lines_before if leading_lines else b""
         _write(path, lead + part.text)
