@@ -35,7 +35,7 @@ def made(name):
 
 
 def state(model):
-    """What revert has to give back: classes, and every tensor with its memory order."""
+    """Returns what revert has to give back: classes, every tensor with its memory order."""
     kinds = [
         # torch makes a class of its own for each parametrized module
         (name, type(m).__bases__ if is_parametrized(m) else type(m), sorted(vars(m)))

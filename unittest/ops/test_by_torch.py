@@ -104,10 +104,9 @@ def test_a_kernel_that_is_slower_than_torchs_largest_time_gives_way(
 ):
     case, family = case_of(), planner.cheapest(case_of(), H200).family
     (config, *_) = family.candidates(case, H200)
-    times = {config: Expected.of(counted_us() + more_us)}
+    choice = planner.Choice(family, config, Expected.of(counted_us() + more_us))
     monkeypatch.setattr(planner, "measured", lambda *_: None)
-    monkeypatch.setattr(planner, "cheapest", lambda *_: planner.Choice(family, config))
-    monkeypatch.setattr(type(family), "candidates", lambda *_: times)
+    monkeypatch.setattr(planner, "cheapest", lambda *_: choice)
     assert is_torch_faster(case) == is_faster
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -42,10 +42,11 @@ MEASURED_MARGIN = 1.35
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A family and its configuration, which compute a case."""
+    """A family and its configuration, which compute a case; the models' time if they chose."""
 
     family: Family[Any]
     config: Any
+    expected: Expected = field(default=Expected.of(math.nan), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,7 @@ def torch_ratio(case: Case, device: torch.device) -> tuple[float, bool]:
         # The model errs by a quarter and more, a measurement does not.
         us = entry.us / MEASURED_MARGIN
     elif (choice := cheapest(case, found)) is not None:
-        us = choice.family.candidates(case, found)[choice.config].counted_us
+        us = choice.expected.counted_us
     else:
         return math.inf, False
     return offer.times[0][1].counted_us / us, False
@@ -204,7 +205,7 @@ def cheapest(case: Case, device: Device) -> Choice | None:
     """Returns what the models expect to be fastest; ``None`` if no family takes it."""
     found = [offer for offer in offers(case, device, compared=True) if offer.times]
     best = min(found, key=lambda offer: offer.times[0][1].counted_us, default=None)
-    return None if best is None else Choice(best.family, best.times[0][0])
+    return None if best is None else Choice(best.family, *best.times[0])
 
 
 def offers(case: Case, device: Device, *, compared: bool = False) -> list[Offer]:

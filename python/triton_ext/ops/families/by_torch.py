@@ -29,7 +29,6 @@ from triton_ext.ops.core.refusals import Refusals, refused
 # Multiplications and additions per microsecond of 16-bit types: 8192^3 matrix products of cuBLAS
 # reach 704 to 780 TFLOP/s (docs/performance.md, 2026-11-20 to 22).
 _FLOPS_PER_US = 700e6
-_SMS = 132
 # Rows and columns of tiles, with the share of that rate that they reach; what a tile takes besides.
 _TILES = ((128, 128, 0.9), (256, 128, 1.0), (128, 64, 0.75), (64, 64, 0.6))
 _TILE_US = 1.0
@@ -100,7 +99,7 @@ def _tiles_us(case: Case, num_sms: int) -> float:
     times = []
     for height, width, share in _TILES:
         tiles = math.ceil(rows / height) * math.ceil(columns / width)
-        us = depth * height * width * 2 / (_FLOPS_PER_US / _SMS * share) + _TILE_US
+        us = depth * height * width * 2 / (_FLOPS_PER_US / H200.num_sms * share) + _TILE_US
         parts = max(1.0, min(depth / _LEAST_K, num_sms / tiles))
         adding_us = _ADD_US if parts > 1.5 else 0.0
         times.append(max(1.0, tiles * parts / num_sms) * us / parts + adding_us)

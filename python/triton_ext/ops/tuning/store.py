@@ -137,8 +137,8 @@ def _try_lock(name: pathlib.Path, is_last: bool) -> BinaryIO | None:
 def _open_to_folder(name: pathlib.Path, descriptor: int) -> None:
     """Gives an own lock to all who may write to its folder, and to nobody else.
 
-    Who may write to the folder may have made the name as a link to another file of its owner: the
-    access of a file with several names stays as it is.
+    The access of a file with several names stays as it is: whoever may write to the folder may have
+    made the lock's name as a link to another file of its owner.
     """
     folder, lock = name.parent.stat(), os.fstat(descriptor)
     if lock.st_nlink > 1:
